@@ -1,0 +1,1 @@
+"""Typed state for Python stream processing on Spark."""

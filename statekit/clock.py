@@ -1,0 +1,28 @@
+"""The one seam to ambient time and randomness.
+
+What lives here: the wall clock, the stopwatch and unique names. Nothing else in statekit may ask
+the machine for the time or for a random number, so that a replayed epoch can be given the same
+answers. Unique names never influence results: they only keep files of different attempts apart.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+__all__ = ["now_us", "stopwatch_s", "unique_id"]
+
+
+def now_us() -> int:
+    """Wall clock time in microseconds since 1970-01-01 UTC."""
+    return time.time_ns() // 1000
+
+
+def stopwatch_s() -> float:
+    """A monotonic reading in seconds, for measuring durations only."""
+    return time.perf_counter()
+
+
+def unique_id() -> str:
+    """A name that no other attempt, on any machine, will choose: 32 hex digits."""
+    return uuid.uuid4().hex

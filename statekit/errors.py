@@ -1,0 +1,124 @@
+"""Every error that statekit raises on purpose.
+
+What lives here: the exception tree and nothing else. Any module may import it. Each class has a
+stable `kind`, so that logs, metrics and programs can tell errors apart without parsing messages.
+Kinds are only ever added, never renamed. Messages name the operator, state, key, epoch and file
+they are about, and end with what to do.
+
+    StatekitError
+    ├── StateTypeError          (TypeError)   a declaration or a value that a type cannot hold
+    ├── StateSchemaError                      stored state and declared state do not match
+    ├── CorruptCheckpointError                a stored file is missing, truncated or altered
+    ├── FencedError                           another writer owns this checkpoint
+    ├── IncompleteEpochError                  a sink did not consume the whole output once
+    ├── RestoreError                          this checkpoint cannot be continued as asked
+    ├── RescaleError            (ValueError)  a parallelism or key group count that cannot be
+    ├── ProcessError                          a user function, its input or its output failed
+    ├── QueryError              (LookupError) a read of state that cannot be answered
+    └── StorageError            (OSError)     the checkpoint store or local disk failed
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "CorruptCheckpointError",
+    "FencedError",
+    "IncompleteEpochError",
+    "ProcessError",
+    "QueryError",
+    "RescaleError",
+    "RestoreError",
+    "StateSchemaError",
+    "StateTypeError",
+    "StatekitError",
+    "StorageError",
+    "error_class",
+]
+
+
+class StatekitError(Exception):
+    """Base of every error that statekit raises on purpose.
+
+    >>> try:
+    ...     raise RestoreError("no such checkpoint: pass a path that exists")
+    ... except StatekitError as error:
+    ...     print(error.kind)
+    restore
+    """
+
+    kind: ClassVar[str] = "statekit"
+
+
+class StateTypeError(StatekitError, TypeError):
+    """A declaration that cannot be, or a value that the declared type cannot hold."""
+
+    kind: ClassVar[str] = "state_type"
+
+
+class StateSchemaError(StatekitError):
+    """The types stored in a checkpoint and the types declared in code do not match."""
+
+    kind: ClassVar[str] = "state_schema"
+
+
+class CorruptCheckpointError(StatekitError):
+    """A file of a checkpoint is missing, truncated or altered. Names the file."""
+
+    kind: ClassVar[str] = "corrupt_checkpoint"
+
+
+class FencedError(StatekitError):
+    """Another writer committed the epoch that this one was about to commit."""
+
+    kind: ClassVar[str] = "fenced"
+
+
+class IncompleteEpochError(StatekitError):
+    """A sink consumed only a part of an epoch's output, none of it, or more than once."""
+
+    kind: ClassVar[str] = "incomplete_epoch"
+
+
+class RestoreError(StatekitError):
+    """A checkpoint cannot be continued in the way that was asked for."""
+
+    kind: ClassVar[str] = "restore"
+
+
+class RescaleError(StatekitError, ValueError):
+    """A parallelism or a number of key groups that cannot be."""
+
+    kind: ClassVar[str] = "rescale"
+
+
+class ProcessError(StatekitError):
+    """A user's function, a record given to it or an output taken from it failed."""
+
+    kind: ClassVar[str] = "process"
+
+
+class QueryError(StatekitError, LookupError):
+    """A read of state that cannot be answered: no such operator, state, key or epoch."""
+
+    kind: ClassVar[str] = "query"
+
+
+class StorageError(StatekitError, OSError):
+    """The checkpoint store or the local disk failed: full, unwritable or unreachable."""
+
+    kind: ClassVar[str] = "storage"
+
+
+def error_class(name: str) -> type[StatekitError] | None:
+    """The error class of that name, or None.
+
+    Errors cross process boundaries as text (a Spark worker's traceback); this finds the class
+    again on the other side.
+
+    >>> error_class("FencedError")
+    <class 'statekit.errors.FencedError'>
+    """
+    found = globals().get(name)
+    return found if isinstance(found, type) and issubclass(found, StatekitError) else None

@@ -1,1 +1,58 @@
 """Typed state for Python stream processing on Spark."""
+
+from statekit import sinks
+from statekit.codec import PickleCodec
+from statekit.errors import (
+    CorruptCheckpointError,
+    FencedError,
+    IncompleteEpochError,
+    ProcessError,
+    QueryError,
+    RescaleError,
+    RestoreError,
+    StatekitError,
+    StateSchemaError,
+    StateTypeError,
+    StorageError,
+)
+from statekit.job import Job, Stream
+from statekit.process import Context, Process, process
+from statekit.state import (
+    Aggregate,
+    AggregatingState,
+    Default,
+    ListState,
+    MapState,
+    Reduce,
+    ReducingState,
+    ValueState,
+)
+
+__all__ = [
+    "Aggregate",
+    "AggregatingState",
+    "Context",
+    "CorruptCheckpointError",
+    "Default",
+    "FencedError",
+    "IncompleteEpochError",
+    "Job",
+    "ListState",
+    "MapState",
+    "PickleCodec",
+    "Process",
+    "ProcessError",
+    "QueryError",
+    "Reduce",
+    "ReducingState",
+    "RescaleError",
+    "RestoreError",
+    "StateSchemaError",
+    "StateTypeError",
+    "StatekitError",
+    "StorageError",
+    "Stream",
+    "ValueState",
+    "process",
+    "sinks",
+]

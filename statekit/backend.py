@@ -1,0 +1,135 @@
+"""Where a shard's rows are kept while its operator runs.
+
+What lives here: the `Backend` protocol and `MemoryBackend`, which defines what every backend must
+do (the contract suite runs against both). What does not: RocksDB (`rocks`), durability (rows here
+are a working copy; `repository` holds the truth).
+
+Rows live in one ordered map per state. Keys and values are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from sortedcontainers import SortedDict
+
+from statekit.errors import StatekitError
+from statekit.mutation import DELETE, PUT, Batch
+
+__all__ = ["Backend", "MemoryBackend", "StateSize", "prefix_end"]
+
+
+class StateSize(NamedTuple):
+    """How much one state holds in one shard."""
+
+    rows: int
+    bytes: int
+
+
+class Backend(Protocol):
+    """An ordered map of rows per state, changed only by batches."""
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        """The row at `key`, or None."""
+
+    def getter(self, state: str) -> Callable[[bytes], bytes | None]:
+        """`get` bound to one state: the call of the hot loop."""
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The rows at `keys`, in that order."""
+
+    def scan(
+        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with `start <= key < end` in key order, as they were when the scan began."""
+
+    def write(self, batch: Batch) -> None:
+        """Apply a batch, all of it or nothing."""
+
+    def sizes(self) -> dict[str, StateSize]:
+        """Rows and bytes per state; a backend may estimate."""
+
+    def close(self) -> None:
+        """Release what is held. Further calls fail."""
+
+
+class MemoryBackend:
+    """Rows in process memory: the reference for what a backend does.
+
+    >>> from statekit.mutation import Batch, Put
+    >>> backend = MemoryBackend(["visits"])
+    >>> backend.write(Batch([Put("visits", b"a", b"1"), Put("visits", b"b", b"2")]))
+    >>> backend.get("visits", b"a")
+    b'1'
+    >>> list(backend.scan("visits", b"a", b"c", reverse=True))
+    [(b'b', b'2'), (b'a', b'1')]
+    """
+
+    def __init__(self, states: Sequence[str]) -> None:
+        self._rows: dict[str, SortedDict[bytes, bytes]] = {name: SortedDict() for name in states}
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        return self._state(state).get(key)
+
+    def getter(self, state: str) -> Callable[[bytes], bytes | None]:
+        return self._state(state).get
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return list(map(self._state(state).get, keys))
+
+    def scan(
+        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        rows = self._state(state)
+        keys = rows.irange(start, end, inclusive=(True, False), reverse=reverse)
+        return iter([(key, rows[key]) for key in keys])
+
+    def write(self, batch: Batch) -> None:
+        for name in {row[0] for row in batch.rows}:
+            self._state(name)
+        for state, op, key, value in batch.rows:
+            rows = self._rows[state]
+            if op == DELETE or value is None:
+                rows.pop(key, None)
+            elif op == PUT:
+                rows[key] = value
+            else:
+                for row in list(rows.irange(key, value, inclusive=(True, False))):
+                    del rows[row]
+
+    def sizes(self) -> dict[str, StateSize]:
+        return {
+            name: StateSize(len(rows), sum(len(key) + len(row) for key, row in rows.items()))
+            for name, rows in self._rows.items()
+        }
+
+    def close(self) -> None:
+        self._rows = {}
+
+    def _state(self, name: str) -> SortedDict[bytes, bytes]:
+        rows = self._rows.get(name)
+        if rows is None:
+            raise unknown_state(name, self._rows)
+        return rows
+
+
+def unknown_state(name: str, known: object) -> StatekitError:
+    """The error for a state that a backend was not opened with."""
+    names = sorted(known) if isinstance(known, dict) else known
+    return StatekitError(
+        f"this backend has no state {name!r} (it has {names}): open it with all declared states, "
+        "and do not use it after close()"
+    )
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The first key behind all keys that start with `prefix`.
+
+    >>> prefix_end(b"ab"), prefix_end(b"a" + bytes([255]))
+    (b'ac', b'b')
+    """
+    stem = prefix.rstrip(b"\xff")
+    if not stem:
+        raise StatekitError("a prefix of only 0xFF bytes has no end: row keys never start with one")
+    return stem[:-1] + bytes([stem[-1] + 1])

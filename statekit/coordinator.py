@@ -1,0 +1,287 @@
+"""The driver's side of the epoch protocol: one job, one checkpoint, one epoch after another.
+
+What lives here: starting from a checkpoint (or refusing to), planning an epoch, checking that
+every shard reported exactly once, and committing. What does not: moving records (`local`, `spark`)
+and what a shard does (`shard`). Both runtimes commit through this module and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from statekit.clock import now_us, unique_id
+from statekit.errors import (
+    FencedError,
+    IncompleteEpochError,
+    RescaleError,
+    RestoreError,
+    StateSchemaError,
+)
+from statekit.job import Job
+from statekit.keygroup import DEFAULT_GROUPS, check_parallelism, group_range
+from statekit.manifest import (
+    EpochManifest,
+    FileRef,
+    JobFile,
+    OperatorEpoch,
+    OperatorRecord,
+    ShardReport,
+    StateRecord,
+)
+from statekit.repository import Repository, job_number
+from statekit.schema import Schema
+from statekit.shard import ShardPlan
+
+__all__ = ["Coordinator"]
+
+
+@dataclass(frozen=True)
+class _Started:
+    job_file: JobFile
+    reference: FileRef
+
+
+class Coordinator:
+    """The one writer of a checkpoint.
+
+    Parameters:
+        job: what runs.
+        repository: its checkpoint.
+        parallelism: shards per operator; None takes what the checkpoint has, or 1.
+        allow_dropped_state: go on although the code no longer declares a stored state.
+
+    Raises:
+        RestoreError: the checkpoint belongs to another job.
+        RescaleError: the parallelism or the number of key groups cannot be.
+        StateSchemaError: stored and declared state do not match.
+        CorruptCheckpointError: the last manifest or the job file cannot be read.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        repository: Repository,
+        *,
+        parallelism: int | None = None,
+        allow_dropped_state: bool = False,
+    ) -> None:
+        if not job.operators:
+            raise RestoreError(f"job {job.name!r} has no operator: nothing would be computed")
+        self.job = job
+        self.repository = repository
+        self.writer = unique_id()
+        latest = repository.latest_epoch()
+        self.last: EpochManifest | None = None
+        if latest is not None:
+            self.last = repository.manifest(latest)
+        started = self._start(allow_dropped_state)
+        self.job_file, self._reference = started.job_file, started.reference
+        self.key_groups = self.job_file.key_groups
+        wanted = parallelism or (self.last.parallelism if self.last else 1)
+        self.parallelism = check_parallelism(wanted, self.key_groups)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch to make next."""
+        return 0 if self.last is None else self.last.epoch + 1
+
+    def plan(self, operator: str, shard: int) -> ShardPlan:
+        """What the worker of a shard needs to know to make the next epoch."""
+        first, last = group_range(shard, self.parallelism, self.key_groups)
+        base_epoch = None if self.last is None else self.last.epoch
+        base = None
+        if self.last is not None:
+            found = self.last.shards_over(operator, first, last)
+            base = next((shard for shard in found if shard.groups == (first, last)), None)
+        return ShardPlan(
+            checkpoint_id=self.job_file.id,
+            operator=operator,
+            shard=shard,
+            epoch=self.epoch,
+            base=base or self.repository.standing(operator, first, last, base_epoch),
+            base_epoch=base_epoch,
+        )
+
+    def plans(self, operator: str) -> list[ShardPlan]:
+        """The plans of all shards of an operator, in order."""
+        return [self.plan(operator, shard) for shard in range(self.parallelism)]
+
+    def check_owner(self) -> None:
+        """Make sure that nobody has committed the epoch that is being made.
+
+        Raises:
+            FencedError: somebody has.
+        """
+        if self.repository.is_committed(self.epoch):
+            raise FencedError(
+                f"epoch {self.epoch} of {self.repository.url} was committed by another run of job "
+                f"{self.job.name!r}: stop one of them, then start the other again; nothing is lost"
+            )
+
+    def commit(
+        self,
+        reports: Iterable[ShardReport],
+        *,
+        batch: int | None = None,
+        offsets: dict[str, int] | None = None,
+    ) -> EpochManifest:
+        """Check the reports of all shards, then make the epoch exist.
+
+        Parameters:
+            batch: Spark's number of the micro-batch, if it was one.
+            offsets: records consumed per input, for runs without Spark.
+
+        Raises:
+            IncompleteEpochError: a shard is missing, or reported more than once.
+            FencedError: another run committed this epoch.
+        """
+        operators = self._checked(reports)
+        previous = self.last
+        manifest = EpochManifest(
+            job=self.job.name,
+            job_file=self._reference,
+            epoch=self.epoch,
+            previous=None if previous is None else previous.epoch,
+            batch=batch if batch is not None else (previous.batch if previous else None),
+            offsets=offsets if offsets is not None else (previous.offsets if previous else {}),
+            parallelism=self.parallelism,
+            key_groups=self.key_groups,
+            writer=self.writer,
+            committed_at_us=now_us(),
+            operators=operators,
+        )
+        self.repository.commit(manifest)
+        self.last = manifest
+        return manifest
+
+    def _checked(self, reports: Iterable[ShardReport]) -> dict[str, OperatorEpoch]:
+        by_operator: dict[str, dict[int, list[ShardReport]]] = defaultdict(dict)
+        for report in reports:
+            shards = by_operator[report.operator]
+            shards.setdefault(report.shard.first_group, []).append(report)
+        return {
+            operator.name: self._checked_operator(operator.name, by_operator[operator.name])
+            for operator in self.job.operators
+        }
+
+    def _checked_operator(
+        self, operator: str, found: dict[int, list[ShardReport]]
+    ) -> OperatorEpoch:
+        ranges = [
+            group_range(shard, self.parallelism, self.key_groups)
+            for shard in range(self.parallelism)
+        ]
+        missing = [shard for shard, (first, _) in enumerate(ranges) if first not in found]
+        repeated = [
+            shard for shard, (first, _) in enumerate(ranges) if len(found.get(first, ())) > 1
+        ]
+        if missing or repeated:
+            told = [f"shards {missing} did not report"] if missing else []
+            told += [f"shards {repeated} ran more than once"] if repeated else []
+            raise IncompleteEpochError(
+                f"epoch {self.epoch}, operator {operator!r}: {' and '.join(told)}. The sink must "
+                "read the whole output exactly once; use a callback sink if it may not. Nothing "
+                "of this epoch is committed: correct the sink, then start the job again"
+            )
+        ordered = [found[first][0] for first, _ in ranges]
+        return OperatorEpoch(
+            shards=tuple(report.shard for report in ordered),
+            records_in=sum(report.records_in for report in ordered),
+            records_out=sum(report.records_out for report in ordered),
+        )
+
+    # --------------------------------------------------------------------------------- starting
+
+    def _start(self, allow_dropped_state: bool) -> _Started:
+        """Read the job file and hold it against the code, or write the first one."""
+        named = self.last.job_file if self.last is not None else None
+        found = self.repository.job_file(named.path if named else None)
+        declared = tuple(operator.record() for operator in self.job.operators)
+        if found is None:
+            return self._write_job_file(declared, 1, unique_id(), self._wanted_groups())
+        stored, reference = found
+        if stored.name != self.job.name:
+            raise RestoreError(
+                f"{self.repository.url} is a checkpoint of job {stored.name!r}, not of "
+                f"{self.job.name!r}: pass another checkpoint, or give the job its old name"
+            )
+        if self.job.key_groups not in (None, stored.key_groups):
+            raise RescaleError(
+                f"{self.repository.url} has {stored.key_groups} key groups, the job asks for "
+                f"{self.job.key_groups}: leave key_groups out to keep what is stored; changing it "
+                "means rewriting the checkpoint"
+            )
+        for operator in stored.operators:
+            _check_operator(operator, self.job, allow_dropped_state)
+        if stored.operators == declared:
+            return _Started(stored, reference)
+        newest = self.repository.job_file()
+        if newest is not None and newest[0].operators == declared:
+            return _Started(*newest)  # written by a start that never committed
+        number = job_number((newest[1] if newest else reference).path) + 1
+        return self._write_job_file(declared, number, stored.id, stored.key_groups)
+
+    def _wanted_groups(self) -> int:
+        return self.job.key_groups or DEFAULT_GROUPS
+
+    def _write_job_file(
+        self, operators: tuple[OperatorRecord, ...], number: int, id_: str, groups: int
+    ) -> _Started:
+        made = JobFile(id=id_, name=self.job.name, key_groups=groups, operators=operators)
+        return _Started(made, self.repository.create_job_file(made, number))
+
+
+def _check_operator(stored: OperatorRecord, job: Job, allow_dropped_state: bool) -> None:
+    """Hold one stored operator against the code."""
+    operator = next((found for found in job.operators if found.name == stored.name), None)
+    if operator is None:
+        if stored.states and not allow_dropped_state:
+            raise StateSchemaError(
+                f"the checkpoint has an operator {stored.name!r} with states "
+                f"{[state.name for state in stored.states]}, the job has none of that name: give "
+                "the operator its old name=, or pass allow_dropped_state=True to give its state up"
+            )
+        return
+    declared = operator.record()
+    if [field.type for field in stored.key] != [field.type for field in declared.key]:
+        raise StateSchemaError(
+            f"operator {stored.name!r} is keyed by {_key_text(stored)} in the checkpoint and by "
+            f"{_key_text(declared)} in the code: keys cannot change their types; give the operator "
+            "another name, or start a new checkpoint"
+        )
+    by_name = {state.name: state for state in declared.states}
+    for state in stored.states:
+        _check_state(stored.name, state, by_name.get(state.name), allow_dropped_state)
+
+
+def _check_state(
+    operator: str, stored: StateRecord, declared: StateRecord | None, allow_dropped_state: bool
+) -> None:
+    if declared is None:
+        if not allow_dropped_state:
+            raise StateSchemaError(
+                f"state {stored.name!r} of operator {operator!r} is in the checkpoint and no "
+                "longer declared: declare it, or pass allow_dropped_state=True to give it up"
+            )
+        return
+    if stored != declared:
+        raise StateSchemaError(
+            f"state {stored.name!r} of operator {operator!r} changed its type:\n"
+            f"  stored:   {_state_text(stored)}\n"
+            f"  declared: {_state_text(declared)}\n"
+            "Declare the stored type again, or give the state another name"
+        )
+
+
+def _key_text(operator: OperatorRecord) -> str:
+    return ", ".join(f"{field.name}: {Schema.from_json(field.type)}" for field in operator.key)
+
+
+def _state_text(state: StateRecord) -> str:
+    types = {role: str(Schema.from_json(tree)) for role, tree in state.types.items()}
+    key = f"{types['key']} → " if "key" in types else ""
+    return f"{state.kind}[{key}{types['value']}] ({state.codec})"
+
+

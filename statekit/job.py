@@ -1,0 +1,265 @@
+"""A job as data: sources, process functions and sinks, connected.
+
+What lives here: `Job` and `Stream`, which only collect and check. What does not: running a job
+(`local`, `spark`); a plan can be read, drawn and compared without either.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from statekit.errors import StateTypeError
+from statekit.keygroup import DEFAULT_GROUPS, check_groups
+from statekit.manifest import KeyFieldRecord, OperatorRecord, StateRecord
+from statekit.process import Process
+from statekit.records import RecordType, show
+from statekit.state import StateSpec
+
+__all__ = ["Job", "Operator", "Sink", "Source", "Stream"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where records come in: a name that the runtime is given an input for."""
+
+    name: str
+    record_type: RecordType
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A process function in its place: named, and fed by a source or another operator."""
+
+    name: str
+    declared: Process[Any, Any, Any]
+    input: str
+
+    def record(self) -> OperatorRecord:
+        """What the checkpoint keeps of it: key and states with their types."""
+        fields = self.declared.record_type.fields
+        schema = self.declared.key_codec.schema
+        whole = schema.to_json()
+        parts = schema.items if len(self.declared.key) > 1 and fields is not None else ()
+        types = [part.to_json() for part in parts] or [whole] * len(self.declared.key)
+        return OperatorRecord(
+            name=self.name,
+            inputs=(self.input,),
+            key=tuple(
+                KeyFieldRecord(name=name, type=type_)
+                for name, type_ in zip(self.declared.key, types, strict=True)
+            ),
+            states=tuple(_state_record(spec) for spec in self.declared.states),
+        )
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where outputs leave: a name that the runtime is given an output for."""
+
+    name: str
+    stream: str
+
+
+class Stream(Generic[T]):
+    """Records of type T on their way through a job. Made by `Job.source` and `process`."""
+
+    def __init__(self, job: Job, name: str) -> None:
+        self._job = job
+        self.name = name
+
+    def process(self, declared: Process[T, ..., U], *, name: str | None = None) -> Stream[U]:
+        """Feed these records to a process function.
+
+        Parameters:
+            name: of the operator; by default the function's. State is found again by it.
+
+        Raises:
+            StateTypeError: the function takes other records, or the name is taken.
+        """
+        if not isinstance(declared, Process):
+            raise StateTypeError(
+                f"process() takes a function decorated with @process, not {declared!r}"
+            )
+        given, taken = self._job.record_of(self.name), declared.record_type
+        if given is None or given.cls is not taken.cls:
+            found = given.name if given else "no records"
+            raise StateTypeError(
+                f"{declared.name} takes {taken.name}; stream {self.name!r} has {found}: "
+                "declare both with the same type"
+            )
+        operator = Operator(self._job.free_name(name or declared.name), declared, self.name)
+        self._job.operators.append(operator)
+        return Stream(self._job, operator.name)
+
+    def sink(self, name: str) -> Stream[T]:
+        """Let these records leave the job under a name; returns the stream itself."""
+        if any(sink.name == name for sink in self._job.sinks):
+            raise StateTypeError(f"job {self._job.name!r} has a sink {name!r} already")
+        if not _NAME.fullmatch(name):
+            raise StateTypeError(f"sink {name!r}: names have letters, digits, and any of _ . -")
+        self._job.sinks.append(Sink(name, self.name))
+        return self
+
+
+class Job:
+    """A job: what is computed from what. Nothing runs until `start` or `run`.
+
+    Parameters:
+        name: kept in the checkpoint; a checkpoint belongs to one job.
+        key_groups: how finely state can ever be split over shards, 1 to 32768; fixed once a
+            checkpoint exists. None takes what the checkpoint has, or 128.
+
+    >>> from collections.abc import Iterator
+    >>> from statekit.process import process
+    >>> from statekit.state import ValueState
+    >>> @process(key="word")
+    ... def count(record: dict, seen: ValueState[int]) -> Iterator[tuple[str, int]]:
+    ...     seen.update((seen.get() or 0) + 1)
+    ...     yield record["word"], seen.get() or 0
+    >>> job = Job("words")
+    >>> _ = job.source("lines", dict).process(count).sink("counts")
+    >>> print(job)
+    job words
+    └── source lines: dict
+        └── operator count by word → tuple[str, int]
+            ├── state seen: value[int]
+            └── sink counts
+    >>> run = job.run({"lines": [{"word": "a"}, {"word": "b"}, {"word": "a"}]})
+    >>> sorted(run["counts"])
+    [('a', 1), ('a', 2), ('b', 1)]
+    """
+
+    def __init__(self, name: str, *, key_groups: int | None = None) -> None:
+        if not _NAME.fullmatch(name):
+            raise StateTypeError(f"job {name!r}: names have letters, digits, and any of _ . -")
+        self.name = name
+        self.key_groups = None if key_groups is None else check_groups(key_groups)
+        self.sources: list[Source] = []
+        self.operators: list[Operator] = []
+        self.sinks: list[Sink] = []
+
+    def source(self, name: str, record_type: type[T]) -> Stream[T]:
+        """Declare an input of records of a type."""
+        made = RecordType.of(record_type, where=f"job {self.name!r}, source {name!r}")
+        self.sources.append(Source(self.free_name(name), made))
+        return Stream(self, name)
+
+    def free_name(self, name: str) -> str:
+        """`name`, if no stream of this job has it."""
+        taken = {source.name for source in self.sources} | {op.name for op in self.operators}
+        if name in taken:
+            raise StateTypeError(
+                f"job {self.name!r} has a stream {name!r} already: give another name="
+            )
+        if not _NAME.fullmatch(name):
+            raise StateTypeError(f"stream {name!r}: names have letters, digits, and any of _ . -")
+        return name
+
+    def record_of(self, stream: str) -> RecordType | None:
+        """The type of a stream's records; None if it carries none."""
+        for source in self.sources:
+            if source.name == stream:
+                return source.record_type
+        output = self.operator(stream).declared.output_type
+        return output.record_type if output is not None else None
+
+    def operator(self, name: str) -> Operator:
+        """The operator of that name."""
+        return next(found for found in self.operators if found.name == name)
+
+    def sinks_of(self, stream: str) -> list[Sink]:
+        return [sink for sink in self.sinks if sink.stream == stream]
+
+    def consumers_of(self, stream: str) -> list[Operator]:
+        return [operator for operator in self.operators if operator.input == stream]
+
+    def describe(self) -> dict[str, Any]:
+        """The whole plan as JSON-able data."""
+        return {
+            "name": self.name,
+            "key_groups": self.key_groups or DEFAULT_GROUPS,
+            "sources": [
+                {"name": source.name, "record": source.record_type.name} for source in self.sources
+            ],
+            "operators": [
+                {**operator.record().model_dump(mode="json"), "output": _output_text(operator)}
+                for operator in self.operators
+            ],
+            "sinks": [{"name": sink.name, "input": sink.stream} for sink in self.sinks],
+        }
+
+    def __str__(self) -> str:
+        lines = [f"job {self.name}"]
+        for position, source in enumerate(self.sources):
+            last = position == len(self.sources) - 1
+            lines.append(f"{'└' if last else '├'}── source {source.name}: {source.record_type.name}")
+            self._draw(source.name, "    " if last else "│   ", lines, states=())
+        return "\n".join(lines)
+
+    def _draw(
+        self, stream: str, indent: str, lines: list[str], *, states: tuple[StateSpec, ...]
+    ) -> None:
+        below: list[tuple[str, Operator | None]] = [
+            (f"state {spec.name}: {_state_text(spec)}", None) for spec in states
+        ]
+        below += [(f"sink {sink.name}", None) for sink in self.sinks_of(stream)]
+        for operator in self.consumers_of(stream):
+            key = ", ".join(operator.declared.key)
+            title = f"operator {operator.name} by {key} → {_output_text(operator)}"
+            below.append((title, operator))
+        for position, (title, child) in enumerate(below):
+            last = position == len(below) - 1
+            lines.append(f"{indent}{'└' if last else '├'}── {title}")
+            if child is not None:
+                deeper = indent + ("    " if last else "│   ")
+                self._draw(child.name, deeper, lines, states=child.declared.states)
+
+    def run(self, inputs: dict[str, Any], **options: Any) -> Any:
+        """Run in this process over iterables, without Spark. See `statekit.local.run`."""
+        return _runtime("statekit.local", "run")(self, inputs, **options)
+
+    def start(self, spark: Any, inputs: dict[str, Any], **options: Any) -> Any:
+        """Run on Spark. See `statekit.spark.start`."""
+        return _runtime("statekit.spark", "start")(self, spark, inputs, **options)
+
+
+def _runtime(module: str, name: str) -> Callable[..., Any]:
+    """A runtime, found by name when it is asked for.
+
+    A plan does not depend on what runs it, and `import statekit` must not need PySpark.
+    """
+    return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+
+
+def _state_record(spec: StateSpec) -> StateRecord:
+    types = {"value": spec.codec.schema.to_json()}
+    fingerprint = spec.codec.schema.fingerprint
+    if spec.key_codec is not None:
+        types["key"] = spec.key_codec.schema.to_json()
+        fingerprint = f"{spec.key_codec.schema.fingerprint}-{fingerprint}"
+    return StateRecord(
+        name=spec.name,
+        kind=spec.kind.kind_name,
+        codec=spec.codec.name,
+        types=types,
+        fingerprint=fingerprint,
+    )
+
+
+def _state_text(spec: StateSpec) -> str:
+    key = f"{spec.key_codec.schema} → " if spec.key_codec is not None else ""
+    return f"{spec.kind.kind_name}[{key}{spec.codec.schema}]"
+
+
+def _output_text(operator: Operator) -> str:
+    output = operator.declared.output_type
+    return "nothing" if output is None else show(output.annotation)

@@ -1,0 +1,216 @@
+"""Keys to key groups, and key groups to shards. Pure arithmetic.
+
+What lives here: the hash of a key, which equals Spark's `xxhash64` over the key's columns, the key
+group it falls into, and which shard holds a key group. What does not: the bytes of keys in rows
+(`codec`) and what happens to state when the number of shards changes.
+
+Python's own `hash` is salted per process and plays no part in any of this.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import xxhash
+
+from statekit.codec import datetime_to_micros
+from statekit.errors import RescaleError, StateTypeError
+
+__all__ = [
+    "DEFAULT_GROUPS",
+    "MAX_GROUPS",
+    "check_groups",
+    "check_parallelism",
+    "field_hasher",
+    "group_range",
+    "key_group",
+    "key_hash",
+    "shard_of_group",
+]
+
+DEFAULT_GROUPS = 128
+MAX_GROUPS = 32_768
+_SEED = 42
+_SIGN = 1 << 63
+_WRAP = 1 << 64
+_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+
+_hash64 = xxhash.xxh64_intdigest
+
+
+def _hash_int(value: int, seed: int) -> int:
+    try:
+        return _hash64(value.to_bytes(8, "little", signed=True), seed)
+    except OverflowError:
+        raise StateTypeError(
+            f"{value} cannot be a key: an int must fit 64 bits with a sign, use a str"
+        ) from None
+
+
+def _hash_str(value: str, seed: int) -> int:
+    try:
+        return _hash64(value.encode(), seed)
+    except UnicodeEncodeError:
+        raise StateTypeError(
+            f"{value!r} cannot be a key: it has lone surrogates, use valid text"
+        ) from None
+
+
+def _hash_date(value: dt.date, seed: int) -> int:
+    days = value.toordinal() - _EPOCH_DAY
+    return _hash64(days.to_bytes(4, "little", signed=True), seed)
+
+
+def _hash_datetime(value: dt.datetime, seed: int) -> int:
+    return _hash64(datetime_to_micros(value).to_bytes(8, "little", signed=True), seed)
+
+
+_HASHERS: dict[type, Callable[[Any, int], int]] = {
+    type(None): lambda _value, seed: seed,
+    bool: lambda value, seed: _hash64(value.to_bytes(4, "little"), seed),
+    int: _hash_int,
+    str: _hash_str,
+    bytes: _hash64,
+    dt.date: _hash_date,
+    dt.datetime: _hash_datetime,
+}
+_KINDS: dict[str, type] = {
+    "null": type(None),
+    **{cls.__name__: cls for cls in (bool, int, str, bytes, dt.date, dt.datetime)},
+}
+
+
+def _no_hash(value: object) -> StateTypeError:
+    return StateTypeError(
+        f"{value!r:.100} ({type(value).__name__}) cannot be a key field: use bool, int, str, bytes,"
+        " date or datetime, or None"
+    )
+
+
+def field_hasher(kind: str) -> Callable[[Any], int]:
+    """The hash of keys that are one field of a known kind, without looking at its type first.
+
+    Args:
+        kind: "bool", "int", "str", "bytes", "date" or "datetime".
+
+    Returns:
+        A function from a value of that kind, or None, to the signed hash that `key_hash` gives.
+
+    Raises:
+        StateTypeError: fields of that kind cannot be hashed.
+
+    >>> field_hasher("str")("hello") % 128
+    50
+    """
+    if kind not in _KINDS:
+        raise StateTypeError(f"{kind} cannot be a key field: use one of {', '.join(_KINDS)}")
+    cls = _KINDS[kind]
+    hash_field = _HASHERS[cls]
+
+    def hash_one(value: Any) -> int:
+        if type(value) is not cls:
+            return key_hash((value,))
+        found = hash_field(value, _SEED)
+        return found - _WRAP if found >= _SIGN else found
+
+    return hash_one
+
+
+def key_hash(fields: Iterable[Any]) -> int:
+    """The hash of a key's fields as a signed 64-bit integer, as Spark's `xxhash64` gives it.
+
+    Args:
+        fields: bool, int, str, bytes, date, datetime or None each.
+
+    Raises:
+        StateTypeError: a field is of another type, or out of range.
+
+    >>> key_hash(["UA", None]) == key_hash(["UA"])
+    True
+    """
+    found = _SEED
+    for field in fields:
+        hash_field = _HASHERS.get(type(field))
+        if hash_field is None:
+            raise _no_hash(field)
+        found = hash_field(field, found)
+    return found - _WRAP if found >= _SIGN else found
+
+
+def key_group(key: Any, groups: int = DEFAULT_GROUPS) -> int:
+    """The key group of a key.
+
+    Args:
+        key: one field, or a tuple of fields.
+        groups: how many key groups there are.
+
+    Raises:
+        StateTypeError: a field is of a type that keys cannot have.
+
+    >>> key_group("hello"), key_group(("UA", 1545))
+    (50, 26)
+    """
+    return key_hash(key if type(key) is tuple else (key,)) % groups
+
+
+def check_groups(groups: int) -> int:
+    """The number of key groups, if there can be that many.
+
+    Raises:
+        RescaleError: it is not within 1 and 32768.
+
+    >>> check_groups(128)
+    128
+    """
+    if type(groups) is not int or not 1 <= groups <= MAX_GROUPS:
+        raise RescaleError(f"key_groups={groups!r}: use an int from 1 to {MAX_GROUPS}")
+    return groups
+
+
+def check_parallelism(shards: int, groups: int = DEFAULT_GROUPS) -> int:
+    """The number of shards, if so many key groups can be spread over so many shards.
+
+    Raises:
+        RescaleError: it is below 1 or above the number of key groups.
+
+    >>> check_parallelism(4, 128)
+    4
+    """
+    check_groups(groups)
+    if type(shards) is not int or not 1 <= shards <= groups:
+        raise RescaleError(
+            f"parallelism={shards!r}: use an int from 1 to {groups}, the number of key groups"
+        )
+    return shards
+
+
+def shard_of_group(group: int, shards: int, groups: int = DEFAULT_GROUPS) -> int:
+    """The shard that holds a key group.
+
+    Raises:
+        RescaleError: there is no such key group, or not that many shards.
+
+    >>> [shard_of_group(group, 4, 10) for group in range(10)]
+    [0, 0, 0, 1, 1, 2, 2, 2, 3, 3]
+    """
+    check_parallelism(shards, groups)
+    if not 0 <= group < groups:
+        raise RescaleError(f"key group {group}: use one from 0 to {groups - 1}")
+    return group * shards // groups
+
+
+def group_range(shard: int, shards: int, groups: int = DEFAULT_GROUPS) -> tuple[int, int]:
+    """The first and the last key group of a shard.
+
+    Raises:
+        RescaleError: there is no such shard, or not that many shards.
+
+    >>> [group_range(shard, 3, 128) for shard in range(3)]
+    [(0, 42), (43, 85), (86, 127)]
+    """
+    check_parallelism(shards, groups)
+    if not 0 <= shard < shards:
+        raise RescaleError(f"shard {shard}: use one from 0 to {shards - 1}")
+    return -(-shard * groups // shards), -(-(shard + 1) * groups // shards) - 1

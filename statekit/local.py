@@ -1,0 +1,249 @@
+"""Running a job in this process, over iterables, without Spark.
+
+What lives here: cutting inputs into epochs and moving records between operators. What does not:
+anything about state; shards run through `shard` and commit through `coordinator`, the same code
+as on Spark.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from statekit.coordinator import Coordinator
+from statekit.errors import ProcessError, StateTypeError
+from statekit.job import Job, Operator
+from statekit.keygroup import key_group, shard_of_group
+from statekit.manifest import ShardReport
+from statekit.process import Process
+from statekit.repository import Repository, group_bounds
+from statekit.shard import run_shard
+from statekit.task import Chunk
+from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies
+
+__all__ = ["LocalRunner", "Run", "run"]
+
+Callback = Callable[[list[Any], int], None]
+"""What takes the outputs of an epoch: `(records, epoch)`. A replay gives the same epoch number."""
+
+
+@dataclass
+class Run:
+    """What a run in this process did.
+
+    Attributes:
+        outputs: records per sink, for sinks without a callback.
+        epochs: how many epochs were committed.
+        last_epoch: the number of the last committed epoch, of this run or one before it.
+    """
+
+    outputs: dict[str, list[Any]] = field(default_factory=dict)
+    epochs: int = 0
+    last_epoch: int | None = None
+
+    def __getitem__(self, sink: str) -> list[Any]:
+        return self.outputs[sink]
+
+
+class LocalRunner:
+    """Runs epochs of a job in this process.
+
+    Parameters:
+        job: what to run.
+        repository: its checkpoint.
+        copies: where shards keep their rows meanwhile.
+        parallelism: shards per operator.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        repository: Repository,
+        copies: WorkingCopies,
+        *,
+        parallelism: int | None = None,
+        allow_dropped_state: bool = False,
+    ) -> None:
+        self.job = job
+        self.copies = copies
+        self.coordinator = Coordinator(
+            job, repository, parallelism=parallelism, allow_dropped_state=allow_dropped_state
+        )
+
+    def epoch(
+        self,
+        inputs: Mapping[str, Iterable[Any]],
+        *,
+        outputs: Mapping[str, Callback] | None = None,
+        offsets: dict[str, int] | None = None,
+    ) -> dict[str, list[Any]]:
+        """Run one epoch over the records given per source and commit it.
+
+        Returns the records of each sink. Callbacks in `outputs` are called before the commit.
+        """
+        streams: dict[str, list[Any]] = {}
+        for source in self.job.sources:
+            streams[source.name] = list(map(source.record_type.coerce, inputs.get(source.name, ())))
+        reports: list[ShardReport] = []
+        for operator in self.job.operators:
+            outputs_of, reports_of = self._operator(operator, streams[operator.input])
+            streams[operator.name] = outputs_of
+            reports += reports_of
+        epoch = self.coordinator.epoch
+        self.coordinator.check_owner()
+        emitted = {sink.name: streams[sink.stream] for sink in self.job.sinks}
+        for name, callback in (outputs or {}).items():
+            callback(emitted[name], epoch)
+        self.coordinator.commit(reports, offsets=offsets)
+        return emitted
+
+    def _operator(
+        self, operator: Operator, records: list[Any]
+    ) -> tuple[list[Any], list[ShardReport]]:
+        coordinator = self.coordinator
+        declared, output_type = operator.declared, operator.declared.output_type
+        routed = _routed(declared, records, coordinator.parallelism, coordinator.key_groups)
+        outputs: list[Any] = []
+        reports: list[ShardReport] = []
+        for plan, chunk in zip(coordinator.plans(operator.name), routed, strict=True):
+            running = run_shard(
+                declared, plan, [chunk] if chunk else [], coordinator.repository, self.copies
+            )
+            try:
+                while True:
+                    emitted = next(running)
+                    if output_type is None:
+                        raise _emits_undeclared(operator.name, emitted)
+                    output_type.check_all(emitted)
+                    outputs += emitted
+            except StopIteration as stop:
+                reports.append(stop.value)
+            finally:
+                running.close()
+        return outputs, reports
+
+
+def _emits_undeclared(operator: str, emitted: list[Any]) -> ProcessError:
+    return ProcessError(
+        f"operator {operator!r} yielded {emitted[0]!r} and is declared to return None: "
+        "declare Iterator[T]"
+    )
+
+
+def _routed(
+    declared: Process[Any, Any, Any], records: list[Any], shards: int, groups: int
+) -> list[Chunk | None]:
+    """The records of each shard, sorted by row prefix and arrival; None for a shard without any."""
+    key_of, encode = declared.key_of(), declared.key_codec.encode
+    rows: list[list[tuple[bytes, int, Any, Any]]] = [[] for _ in range(shards)]
+    for record in records:
+        key = key_of(record)
+        try:
+            encoded = encode(key)
+            group = key_group(key, groups)
+        except StateTypeError as error:
+            raise ProcessError(
+                f"operator {declared.name!r}: key ({', '.join(declared.key)}) = {key!r} of record "
+                f"{record!r} cannot be a key: {error}"
+            ) from error
+        prefix = group_bounds(group, group)[0] + encoded
+        rows[shard_of_group(group, shards, groups)].append((prefix, group, key, record))
+    return [_chunk(shard) if shard else None for shard in rows]
+
+
+def _chunk(rows: list[tuple[bytes, int, Any, Any]]) -> Chunk:
+    rows.sort(key=lambda row: row[0])  # stable: arrival order within a key
+    return Chunk(*zip(*rows, strict=True))
+
+
+def run(
+    job: Job,
+    inputs: Mapping[str, Iterable[Any]],
+    *,
+    outputs: Mapping[str, Callback] | None = None,
+    checkpoint: str | Path | None = None,
+    parallelism: int | None = None,
+    epoch_size: int = 1000,
+    backend: Literal["memory", "rocksdb"] = "memory",
+    working_directory: str | Path | None = None,
+    allow_dropped_state: bool = False,
+) -> Run:
+    """Run a job in this process until its inputs end.
+
+    With a checkpoint, the run is exactly-once as on Spark: how many records of each input are in
+    the state is committed with the state, and a run that continues skips as many. So an input
+    must give the same records again, from its start.
+
+    Parameters:
+        inputs: an iterable of records per source; dicts are turned into the source's type.
+        outputs: a callback `(records, epoch)` per sink; sinks without one are collected.
+        checkpoint: a directory or object store URL; None keeps nothing.
+        parallelism: shards per operator.
+        epoch_size: records per input and epoch.
+        backend: where rows are kept while the job runs.
+        working_directory: of the "rocksdb" backend; a temporary one if not given.
+        allow_dropped_state: go on although the code no longer declares a stored state.
+
+    Raises:
+        ProcessError: an input or output does not fit, or the user's function failed.
+        StatekitError: whatever else went wrong, each kind with its own class.
+    """
+    _check_names(job, inputs, outputs or {})
+    repository = Repository.in_memory() if checkpoint is None else Repository(checkpoint)
+    with tempfile.TemporaryDirectory(prefix="statekit-") as scratch:
+        copies: WorkingCopies = MemoryCopies()
+        if backend == "rocksdb":
+            copies = DiskCopies(working_directory or scratch)
+        runner = LocalRunner(
+            job,
+            repository,
+            copies,
+            parallelism=parallelism,
+            allow_dropped_state=allow_dropped_state,
+        )
+        done = Run({sink.name: [] for sink in job.sinks if sink.name not in (outputs or {})})
+        for records, offsets in _epochs(inputs, runner.coordinator, epoch_size):
+            emitted = runner.epoch(records, outputs=outputs, offsets=offsets)
+            for name, collected in done.outputs.items():
+                collected += emitted[name]
+            done.epochs += 1
+        last = runner.coordinator.last
+        done.last_epoch = None if last is None else last.epoch
+    return done
+
+
+def _epochs(
+    inputs: Mapping[str, Iterable[Any]], coordinator: Coordinator, size: int
+) -> Iterator[tuple[dict[str, list[Any]], dict[str, int]]]:
+    """Pieces of the inputs, one epoch at a time, with how far each input is read by then."""
+    if size < 1:
+        raise StateTypeError(f"epoch_size={size}: give at least 1 record")
+    offsets = {name: 0 for name in inputs}
+    offsets.update(coordinator.last.offsets if coordinator.last is not None else {})
+    waiting = {name: islice(records, offsets[name], None) for name, records in inputs.items()}
+    while True:
+        pieces = {name: list(islice(records, size)) for name, records in waiting.items()}
+        if not any(pieces.values()):
+            return
+        offsets = {**offsets, **{name: offsets[name] + len(p) for name, p in pieces.items()}}
+        yield pieces, offsets
+
+
+def _check_names(
+    job: Job, inputs: Mapping[str, object], outputs: Mapping[str, object], *, all_sinks: bool = False
+) -> None:
+    """Inputs must be the job's sources; outputs some, or all, of its sinks."""
+    sources = {source.name for source in job.sources}
+    if set(inputs) != sources:
+        raise StateTypeError(
+            f"job {job.name!r} has the sources {sorted(sources)}; inputs= has {sorted(inputs)}"
+        )
+    sinks = {sink.name for sink in job.sinks}
+    if set(outputs) - sinks or (all_sinks and set(outputs) != sinks):
+        raise StateTypeError(
+            f"job {job.name!r} has the sinks {sorted(sinks)}; outputs= has {sorted(outputs)}"
+        )

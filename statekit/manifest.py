@@ -1,0 +1,300 @@
+"""What a checkpoint says about itself: `job.json` and the manifest of each epoch.
+
+What lives here: frozen models of the two kinds of file, their invariants, and their bytes with a
+checksum. What does not: any I/O (`repository`), and what the named files hold (`mutation`).
+
+A manifest is the commit: whatever no committed manifest names does not exist. Each one names the
+files of its own epoch only and points at the manifest before it, so its size follows the number
+of shards and never the length of the history.
+
+Both files are one line of JSON whose last member is the XXH3-128 of all bytes before it:
+
+    {"format":1,…,"checksum":"0123456789abcdef0123456789abcdef"}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Self
+
+import xxhash
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from statekit.errors import CorruptCheckpointError, RestoreError
+
+__all__ = [
+    "FORMAT",
+    "EpochManifest",
+    "FileRef",
+    "JobFile",
+    "KeyFieldRecord",
+    "OperatorRecord",
+    "OperatorEpoch",
+    "ShardReport",
+    "ShardState",
+    "StateRecord",
+    "checksum_of",
+    "epoch_path",
+]
+
+FORMAT = 1
+"""The format version that this code writes, and the newest that it reads."""
+
+_SEAL = ',"checksum":"'
+_SEAL_BYTES = len(_SEAL) + 32 + len('"}')
+
+Count = Annotated[int, Field(ge=0)]
+
+
+def checksum_of(data: bytes) -> str:
+    """XXH3-128 of `data` as 32 hex digits.
+
+    >>> checksum_of(b"")
+    '99aa06d3014798d86001c324468d497f'
+    """
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def epoch_path(epoch: int) -> str:
+    """Where the manifest of an epoch lives, so that names sort like numbers.
+
+    >>> epoch_path(12)
+    'epochs/00000000000000000012.json'
+    """
+    return f"epochs/{epoch:020d}.json"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class FileRef(_Record):
+    """A file that is written once and never changed.
+
+    Parameters:
+        path: below the checkpoint.
+        size: in bytes.
+        checksum: XXH3-128 of its content, in hex.
+        rows: mutations in a change file; 0 for other kinds.
+    """
+
+    path: str
+    size: Count
+    checksum: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    rows: Count = 0
+
+
+class _Sealed(_Record):
+    """A record that is a file of its own, with format version and checksum."""
+
+    title: ClassVar[str]
+
+    format: int = FORMAT
+
+    def to_bytes(self) -> bytes:
+        """The file's content: canonical JSON, sealed with its checksum."""
+        body = self.model_dump_json().encode()[:-1]
+        return body + f'{_SEAL}{checksum_of(body)}"}}'.encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str) -> Self:
+        """Verify and read a file's content.
+
+        Raises:
+            CorruptCheckpointError: truncated, altered, or not such a file.
+            RestoreError: written by a newer version of statekit.
+        """
+        body, seal = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
+        if seal != f'{_SEAL}{checksum_of(body)}"}}'.encode():
+            raise CorruptCheckpointError(
+                f"{path} is truncated or altered: its checksum does not match its content. "
+                "Restore the file from a backup, or start from an earlier epoch or a savepoint"
+            )
+        try:
+            parsed = json.loads(body + b"}")
+            found = parsed.get("format")
+            if isinstance(found, int) and found > FORMAT:
+                raise RestoreError(
+                    f"{path} has format version {found}; this statekit reads up to {FORMAT}: "
+                    "upgrade statekit"
+                )
+            return cls.model_validate_json(body + b"}")
+        except (ValueError, ValidationError, AttributeError) as error:
+            raise CorruptCheckpointError(
+                f"{path} is not {cls.title}: {error}. Restore the file from a backup, "
+                "or start from an earlier epoch or a savepoint"
+            ) from error
+
+
+class KeyFieldRecord(_Record):
+    """One key field: its name and its type as a schema tree."""
+
+    name: str
+    type: Any
+
+
+class StateRecord(_Record):
+    """One declared state: its kind, codecs and types as schema trees."""
+
+    name: str
+    kind: str
+    codec: str
+    types: dict[str, Any]
+    fingerprint: str
+
+
+class OperatorRecord(_Record):
+    """One operator of a job: its key and its states."""
+
+    name: str
+    inputs: tuple[str, ...]
+    key: tuple[KeyFieldRecord, ...]
+    states: tuple[StateRecord, ...]
+
+    @model_validator(mode="after")
+    def _states_have_different_names(self) -> Self:
+        names = [state.name for state in self.states]
+        if len(set(names)) != len(names):
+            raise ValueError(f"operator {self.name} names a state twice: {names}")
+        return self
+
+
+class JobFile(_Sealed):
+    """`job.json`: what does not change from epoch to epoch.
+
+    Parameters:
+        id: unique per checkpoint, so that copies made for another one are never mistaken.
+        name: of the job.
+        key_groups: fixed for the life of the checkpoint.
+        operators: with their states and types.
+    """
+
+    title: ClassVar[str] = "a job description"
+
+    id: str
+    name: str
+    key_groups: Annotated[int, Field(ge=1, le=32768)]
+    operators: tuple[OperatorRecord, ...]
+
+    def operator(self, name: str) -> OperatorRecord | None:
+        return next((found for found in self.operators if found.name == name), None)
+
+
+class ShardState(_Record):
+    """Where one shard of one operator stands after an epoch.
+
+    Parameters:
+        first_group, last_group: the key groups it owns, both inclusive.
+        attempt: the attempt whose changes were committed last; None before the first change.
+        changed: the epoch of that attempt; None before the first change.
+        files: its change files in order, if `changed` is this manifest's epoch; else empty.
+        rows, bytes: what the shard holds per state, as its backend estimated.
+    """
+
+    first_group: Count
+    last_group: Count
+    attempt: str | None = None
+    changed: int | None = None
+    files: tuple[FileRef, ...] = ()
+    rows: dict[str, Count] = {}
+    bytes: dict[str, Count] = {}
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.first_group > self.last_group:
+            raise ValueError(f"key groups {self.first_group}..{self.last_group} are no range")
+        if (self.attempt is None) != (self.changed is None):
+            raise ValueError("attempt and changed come together")
+        return self
+
+    @property
+    def groups(self) -> tuple[int, int]:
+        return self.first_group, self.last_group
+
+    def overlaps(self, first_group: int, last_group: int) -> bool:
+        return self.first_group <= last_group and first_group <= self.last_group
+
+
+class ShardReport(_Record):
+    """What a worker tells about one shard it ran: the commit record of its attempt.
+
+    Parameters:
+        operator: whose shard it is.
+        shard: where it stands now.
+        records_in, records_out: what it handled.
+    """
+
+    operator: str
+    shard: ShardState
+    records_in: Count = 0
+    records_out: Count = 0
+
+
+class OperatorEpoch(_Record):
+    """One operator in one epoch: its shards in key group order, and what it handled."""
+
+    shards: tuple[ShardState, ...]
+    records_in: Count = 0
+    records_out: Count = 0
+
+    @model_validator(mode="after")
+    def _shards_follow_each_other(self) -> Self:
+        for left, right in zip(self.shards, self.shards[1:], strict=False):
+            if right.first_group != left.last_group + 1:
+                raise ValueError(
+                    f"shards must follow each other: {left.groups} is followed by {right.groups}"
+                )
+        return self
+
+
+class EpochManifest(_Sealed):
+    """One committed epoch of a whole job.
+
+    Parameters:
+        job: the job's name.
+        job_file: the `job.json` (or its successor) in force.
+        epoch: its number; the first is 0.
+        previous: the epoch before it, or None for the first.
+        batch: Spark's number of the last micro-batch in the state, or None.
+        offsets: records consumed per input, for runs without Spark.
+        parallelism: the number of shards.
+        key_groups: as in the job file.
+        writer: the run that committed it.
+        committed_at_us: wall clock, for people; nothing is decided by it.
+        operators: by name.
+    """
+
+    title: ClassVar[str] = "an epoch's manifest"
+
+    job: str
+    job_file: FileRef
+    epoch: Count
+    previous: int | None
+    batch: int | None = None
+    offsets: dict[str, Count] = {}
+    parallelism: Annotated[int, Field(ge=1)]
+    key_groups: Annotated[int, Field(ge=1, le=32768)]
+    writer: str
+    committed_at_us: int
+    operators: dict[str, OperatorEpoch]
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.previous is not None and not 0 <= self.previous < self.epoch:
+            raise ValueError(f"epoch {self.epoch} cannot follow epoch {self.previous}")
+        for name, operator in self.operators.items():
+            shards = operator.shards
+            covered = (shards[0].first_group, shards[-1].last_group) if shards else None
+            if covered != (0, self.key_groups - 1):
+                raise ValueError(f"shards of {name} cover {covered} of {self.key_groups} groups")
+        return self
+
+    def shards_over(
+        self, operator: str, first_group: int, last_group: int
+    ) -> Iterator[ShardState]:
+        """The shards of an operator that own any of these key groups; none if it is new."""
+        found = self.operators.get(operator)
+        for shard in found.shards if found else ():
+            if shard.overlaps(first_group, last_group):
+                yield shard

@@ -1,0 +1,231 @@
+"""Every change of state, as data.
+
+What lives here: the three mutations, the batch that collects them, and the change file that keeps
+them. What does not: who makes mutations (`task`) and what applies them (`backend`).
+
+A batch is the only thing that ever changes state. The same batch is applied to a backend, written
+to a change file, and applied again by whoever replays that file, so all three agree by
+construction. Order matters: later mutations win, and a `DeleteRange` removes only what came
+before it.
+
+A change file is an Arrow IPC file, zstd compressed, that any Arrow tool can read:
+
+    state  dictionary<int16, string>   the state (column family) the mutation belongs to
+    op     uint8                       0 = Put, 1 = Delete, 2 = DeleteRange
+    key    binary                      the row key; for DeleteRange the first key removed
+    value  binary, null for Delete     the row; for DeleteRange the first key kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, NamedTuple
+
+import pyarrow as pa
+
+from statekit.errors import CorruptCheckpointError
+
+__all__ = [
+    "DELETE",
+    "DELETE_RANGE",
+    "PUT",
+    "Batch",
+    "ChangeFileWriter",
+    "Delete",
+    "DeleteRange",
+    "Mutation",
+    "Put",
+    "read_changes",
+]
+
+PUT = 0
+DELETE = 1
+DELETE_RANGE = 2
+
+# A batch is handed on once it holds this much, so that an epoch of any size fits in memory.
+BATCH_ROWS_MAX = 65_536
+BATCH_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Put(NamedTuple):
+    """Set the row at `key` to `value`."""
+
+    state: str
+    key: bytes
+    value: bytes
+
+
+class Delete(NamedTuple):
+    """Remove the row at `key`; nothing happens if there is none."""
+
+    state: str
+    key: bytes
+
+
+class DeleteRange(NamedTuple):
+    """Remove every row with `start <= key < end`."""
+
+    state: str
+    start: bytes
+    end: bytes
+
+
+Mutation = Put | Delete | DeleteRange
+
+
+Row = tuple[str, int, bytes, bytes | None]
+"""A mutation as a batch holds it: `(state, op, key, value)`, columns of the change file."""
+
+
+class Batch:
+    """Mutations in order. Rows are plain tuples, because a hot loop makes them.
+
+    >>> batch = Batch()
+    >>> batch.put("visits", b"k1", b"v")
+    >>> batch.delete_range("visits", b"a", b"b")
+    >>> list(batch)
+    [Put(state='visits', key=b'k1', value=b'v'), DeleteRange(state='visits', start=b'a', end=b'b')]
+    """
+
+    __slots__ = ("rows", "size_bytes")
+
+    def __init__(self, mutations: Iterable[Mutation] = ()) -> None:
+        self.rows: list[Row] = []
+        self.size_bytes = 0
+        """Bytes of keys and values."""
+        for mutation in mutations:
+            self.add(mutation)
+
+    def put(self, state: str, key: bytes, value: bytes) -> None:
+        self.rows.append((state, PUT, key, value))
+        self.size_bytes += len(key) + len(value)
+
+    def delete(self, state: str, key: bytes) -> None:
+        self.rows.append((state, DELETE, key, None))
+        self.size_bytes += len(key)
+
+    def delete_range(self, state: str, start: bytes, end: bytes) -> None:
+        """Remove every row with `start <= key < end`."""
+        self.rows.append((state, DELETE_RANGE, start, end))
+        self.size_bytes += len(start) + len(end)
+
+    def add(self, mutation: Mutation) -> None:
+        match mutation:
+            case Put(state, key, value):
+                self.put(state, key, value)
+            case Delete(state, key):
+                self.delete(state, key)
+            case DeleteRange(state, start, end):
+                self.delete_range(state, start, end)
+
+    def clear(self) -> None:
+        self.rows.clear()
+        self.size_bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the batch should be handed on before it grows further."""
+        return len(self.rows) >= BATCH_ROWS_MAX or self.size_bytes >= BATCH_BYTES_MAX
+
+    def within(self, start: bytes, end: bytes) -> Batch:
+        """The mutations whose key lies in `start <= key < end`.
+
+        A `DeleteRange` never crosses a key group, so its first key decides.
+        """
+        return Batch.of_rows([row for row in self.rows if start <= row[2] < end])
+
+    @classmethod
+    def of_rows(cls, rows: list[Row]) -> Batch:
+        """A batch of mutations given as rows."""
+        made = cls()
+        made.rows = rows
+        made.size_bytes = sum(len(key) + len(value or b"") for _, _, key, value in rows)
+        return made
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Mutation]:
+        for state, op, key, value in self.rows:
+            if op == DELETE or value is None:
+                yield Delete(state, key)
+            elif op == PUT:
+                yield Put(state, key, value)
+            else:
+                yield DeleteRange(state, key, value)
+
+
+class ChangeFileWriter:
+    """Writes batches to a binary file object as one change file.
+
+    Parameters:
+        file: where the bytes go; open for binary writing.
+        states: the names of all states that may occur, in a fixed order.
+    """
+
+    def __init__(self, file: IO[bytes], states: Sequence[str]) -> None:
+        self._codes = {name: code for code, name in enumerate(states)}
+        self._names = pa.array(list(states), pa.string())
+        self._schema = pa.schema(
+            [
+                pa.field("state", pa.dictionary(pa.int16(), pa.string()), nullable=False),
+                pa.field("op", pa.uint8(), nullable=False),
+                pa.field("key", pa.binary(), nullable=False),
+                pa.field("value", pa.binary()),
+            ]
+        )
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        self._writer = pa.ipc.new_file(file, self._schema, options=options)
+        self.rows = 0
+
+    def append(self, batch: Batch) -> None:
+        if not batch.rows:
+            return
+        states, ops, keys, values = zip(*batch.rows, strict=True)
+        codes = pa.array(list(map(self._codes.__getitem__, states)), pa.int16())
+        columns = [
+            pa.DictionaryArray.from_arrays(codes, self._names),
+            pa.array(ops, pa.uint8()),
+            pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+        ]
+        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        self.rows += len(batch)
+
+    def close(self) -> None:
+        """Write the footer. Without it, the file does not read."""
+        self._writer.close()
+
+
+def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterator[Batch]:
+    """The batches of a change file, one at a time.
+
+    Parameters:
+        source: the whole file, verified already; bytes or something seekable.
+        name: what to call the file in an error.
+
+    Raises:
+        CorruptCheckpointError: the bytes are not a change file.
+
+    >>> import io
+    >>> file = io.BytesIO()
+    >>> writer = ChangeFileWriter(file, ["visits"])
+    >>> writer.append(Batch([Put("visits", b"k", b"v")]))
+    >>> writer.close()
+    >>> [list(batch) for batch in read_changes(file.getvalue(), "example")]
+    [[Put(state='visits', key=b'k', value=b'v')]]
+    """
+    try:
+        reader = pa.ipc.open_file(pa.BufferReader(source) if isinstance(source, bytes) else source)
+        for index in range(reader.num_record_batches):
+            yield _batch_of(reader.get_batch(index))
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise CorruptCheckpointError(
+            f"{name} is not a readable change file ({error}): restore the file from a backup, "
+            "or roll back to an epoch before it"
+        ) from error
+
+
+def _batch_of(arrow: pa.RecordBatch) -> Batch:
+    columns = [arrow.column(name).to_pylist() for name in ("state", "op", "key", "value")]
+    return Batch.of_rows(list(zip(*columns, strict=True)))

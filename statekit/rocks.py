@@ -1,0 +1,222 @@
+"""Rows in RocksDB, one column family per state.
+
+What lives here: `RocksBackend` and its tuning; this is the only importer of rocksdict. What does
+not: when a database on disk may be trusted (`working_copy` decides; the write-ahead log is off, so
+a killed process leaves a database that looks right and is not).
+
+Facts of rocksdict that shape this file: the directory lock is released only when every object that
+refers to the database is gone, so each column family and each running scan is closed before the
+database; iterator bounds in `ReadOptions` do not work in raw mode, so scans check their end
+themselves.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import rocksdict
+
+from statekit.backend import StateSize, unknown_state
+from statekit.errors import StorageError
+from statekit.mutation import DELETE, PUT, Batch
+
+__all__ = ["RocksBackend", "RocksOptions"]
+
+# Universal compaction merges runs of similar size, so what an epoch costs follows what it wrote.
+# A run appears with every flush; background merging may be cut short by the close at the end of
+# each epoch, so this many runs are merged in the foreground at last.
+SORTED_RUNS_MAX = 24
+
+
+@dataclass(frozen=True)
+class RocksOptions:
+    """What a worker process may spend on RocksDB.
+
+    Parameters:
+        block_cache_bytes: cache of data blocks, shared by all shards open in one process.
+        write_buffer_bytes: per state and shard; a full buffer is flushed within the epoch.
+        bloom_bits: per key; makes reads of absent rows cheap. 0 turns the filters off.
+    """
+
+    block_cache_bytes: int = 64 * 1024 * 1024
+    write_buffer_bytes: int = 32 * 1024 * 1024
+    bloom_bits: int = 10
+
+
+@cache
+def _block_cache(capacity_bytes: int) -> rocksdict.Cache:
+    return rocksdict.Cache(capacity_bytes)
+
+
+def _rocksdb_options(options: RocksOptions) -> rocksdict.Options:
+    tables = rocksdict.BlockBasedOptions()
+    tables.set_block_cache(_block_cache(options.block_cache_bytes))
+    if options.bloom_bits:
+        tables.set_bloom_filter(options.bloom_bits, False)
+    made = rocksdict.Options(raw_mode=True)
+    made.create_if_missing(True)
+    made.create_missing_column_families(True)
+    made.set_block_based_table_factory(tables)
+    made.set_compaction_style(rocksdict.DBCompactionStyle.universal())
+    made.set_compression_type(rocksdict.DBCompressionType.lz4())
+    made.set_level_zero_file_num_compaction_trigger(8)
+    made.set_write_buffer_size(options.write_buffer_bytes)
+    made.set_keep_log_file_num(1)
+    made.set_stats_dump_period_sec(0)
+    return made
+
+
+class RocksBackend:
+    """A shard's rows in a RocksDB database at `path`.
+
+    Parameters:
+        path: the database directory; made if absent.
+        states: all states, each of which becomes a column family.
+        options: what it may spend.
+
+    Raises:
+        StorageError: the directory cannot be opened or written, or another process holds it.
+
+    >>> import tempfile
+    >>> from statekit.mutation import Batch, Put
+    >>> backend = RocksBackend(tempfile.mkdtemp(), ["visits"])
+    >>> backend.write(Batch([Put("visits", b"a", b"1")]))
+    >>> backend.get("visits", b"a")
+    b'1'
+    >>> backend.close()
+    """
+
+    def __init__(
+        self, path: str | Path, states: Sequence[str], options: RocksOptions | None = None
+    ) -> None:
+        self._path = str(path)
+        made = _rocksdb_options(options or RocksOptions())
+        # "default" is RocksDB's own column family, so a state's family carries a prefix.
+        families = {f"state.{name}": made for name in states}
+        with _storage_errors("open", self._path):
+            self._db = rocksdict.Rdict(self._path, made, column_families=families)
+        self._families = {n: self._db.get_column_family(f"state.{n}") for n in states}
+        self._handles = {n: self._db.get_column_family_handle(f"state.{n}") for n in states}
+        self._write_options = rocksdict.WriteOptions()
+        self._write_options.disable_wal = True
+        self._written: set[str] = set()
+        self._scans: weakref.WeakSet[Generator[tuple[bytes, bytes]]] = weakref.WeakSet()
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        return self._family(state).get(key)
+
+    def getter(self, state: str) -> Callable[[bytes], bytes | None]:
+        return self._family(state).get
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._family(state).get(list(keys))
+
+    def scan(
+        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        # The iterator pins its view of the data here, not when the first row is asked for.
+        items = self._family(state).items(backwards=reverse, from_key=end if reverse else start)
+        rows = _rows_down(items, start, end) if reverse else _rows_up(items, end)
+        self._scans.add(rows)
+        return rows
+
+    def write(self, batch: Batch) -> None:
+        handles = self._handles
+        made = rocksdict.WriteBatch(raw_mode=True)
+        put, delete, delete_range = made.put, made.delete, made.delete_range
+        names = {row[0] for row in batch.rows}
+        for name in names:
+            self._family(name)
+        for state, op, key, value in batch.rows:
+            if op == PUT and value is not None:
+                put(key, value, handles[state])
+            elif op == DELETE or value is None:
+                delete(key, handles[state])
+            else:
+                delete_range(key, value, handles[state])
+        with _storage_errors("write", self._path):
+            self._db.write(made, self._write_options)
+        self._written |= names
+
+    def sizes(self) -> dict[str, StateSize]:
+        """Rows and bytes as RocksDB estimates them: rewritten rows may count twice until merged."""
+        return {name: _size_of(family) for name, family in self._families.items()}
+
+    def flush(self) -> None:
+        """Make everything written durable on the local disk.
+
+        Raises:
+            StorageError: the disk is full or failed; the database is not to be trusted.
+        """
+        with _storage_errors("flush", self._path):
+            for name in sorted(self._written):
+                family = self._families[name]
+                family.flush()
+                runs = family.property_int_value("rocksdb.num-files-at-level0") or 0
+                if runs > SORTED_RUNS_MAX:
+                    family.compact_range(None, None)
+        self._written.clear()
+
+    def close(self) -> None:
+        for rows in list(self._scans):
+            rows.close()
+        self._handles.clear()
+        families, self._families = self._families, {}
+        for family in families.values():
+            family.close()
+        with _storage_errors("close", self._path):
+            self._db.close()
+
+    def _family(self, state: str) -> rocksdict.Rdict:
+        family = self._families.get(state)
+        if family is None:
+            raise unknown_state(state, self._families)
+        return family
+
+
+def _rows_up(items: rocksdict.RdictItems, end: bytes) -> Generator[tuple[bytes, bytes]]:
+    for row in items:
+        if row[0] >= end:
+            return
+        yield row
+
+
+def _rows_down(
+    items: rocksdict.RdictItems, start: bytes, end: bytes
+) -> Generator[tuple[bytes, bytes]]:
+    for row in items:
+        if row[0] < start:
+            return
+        if row[0] < end:
+            yield row
+
+
+def _size_of(family: rocksdict.Rdict) -> StateSize:
+    prop = family.property_int_value
+    rows = prop("rocksdb.estimate-num-keys") or 0
+    stored = prop("rocksdb.estimate-live-data-size") or 0
+    buffered = prop("rocksdb.cur-size-active-mem-table") or 0
+    return StateSize(rows, stored + buffered)
+
+
+class _storage_errors:  # noqa: N801 - reads as a statement
+    """Turns rocksdict's bare exceptions into `StorageError` with the path and what to do."""
+
+    def __init__(self, doing: str, path: str) -> None:
+        self._doing = doing
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, StorageError):
+            raise StorageError(
+                f"cannot {self._doing} the working copy at {self._path}: {error}. Nothing "
+                "committed is lost: check that the disk has space and may be written, that no "
+                "other process holds the directory, then start the job again"
+            ) from error

@@ -1,0 +1,176 @@
+"""One shard's epoch: from a working copy at the base to a change file and a report.
+
+What lives here: the order of effects on the worker's side. What does not: the user's function
+(`task`), and the decision that the epoch is committed (`coordinator`).
+
+Order of effects: mutations go to the change file; the change file is made durable; the copy is
+closed at the new attempt; the report goes to the coordinator. Epochs that outgrow memory spill: a
+full batch goes to the change file and to the copy at once, and the copy is not trusted until it is
+closed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+from statekit.clock import unique_id
+from statekit.errors import CorruptCheckpointError
+from statekit.manifest import ShardReport, ShardState
+from statekit.mutation import Batch, ChangeFileWriter
+from statekit.process import Process
+from statekit.repository import Repository
+from statekit.task import Chunk, ShardTask
+from statekit.working_copy import WorkingCopies, WorkingCopy
+
+__all__ = ["ShardPlan", "run_shard"]
+
+# Change files up to this size are put together in memory.
+_SPOOL_BYTES_MAX = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """What a worker needs to know about its part of an epoch. Small, and picklable.
+
+    Parameters:
+        checkpoint_id: of the job file.
+        operator: its name.
+        shard: its number.
+        epoch: the epoch to make.
+        base: where the shard stands before it.
+        base_epoch: the epoch whose manifest says so; None before the first.
+    """
+
+    checkpoint_id: str
+    operator: str
+    shard: int
+    epoch: int
+    base: ShardState
+    base_epoch: int | None
+
+
+class _Changes:
+    """The change file in the making. Nothing is created before the first mutation."""
+
+    def __init__(self, states: tuple[str, ...]) -> None:
+        self._states = states
+        self._file: IO[bytes] | None = None
+        self._writer: ChangeFileWriter | None = None
+
+    def append(self, batch: Batch) -> None:
+        if self._writer is None:
+            spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX)
+            self._file = cast("IO[bytes]", spool)
+            self._writer = ChangeFileWriter(self._file, self._states)
+        self._writer.append(batch)
+
+    def finish(self) -> tuple[IO[bytes], int] | None:
+        """The finished file and its number of mutations; None if there were none."""
+        if self._writer is None or self._file is None:
+            return None
+        self._writer.close()
+        return self._file, self._writer.rows
+
+
+def run_shard(
+    declared: Process[Any, Any, Any],
+    plan: ShardPlan,
+    chunks: Iterable[Chunk],
+    repository: Repository,
+    copies: WorkingCopies,
+) -> Generator[list[Any], None, ShardReport]:
+    """Run one shard for one epoch: yields lists of outputs, returns the report.
+
+    A shard without records does not open its copy. If the generator is closed early or fails,
+    the copy is given back untrusted where it was written, and nothing refers to what was stored.
+    """
+    waiting = iter(chunks)
+    first = next(waiting, None)
+    if first is None:
+        return unchanged(plan)
+    states = tuple(spec.name for spec in declared.states)
+    copy = copies.obtain(
+        plan.checkpoint_id, plan.operator, states, plan.base, plan.base_epoch, repository
+    )
+    changes = _Changes(states)
+
+    def spill(batch: Batch) -> None:
+        changes.append(batch)
+        copy.write(batch)
+
+    try:
+        task = ShardTask(
+            declared,
+            operator=plan.operator,
+            epoch=plan.epoch,
+            shard=plan.shard,
+            backend=copy.backend,
+            spill=spill,
+        )
+        chunk: Chunk | None = first
+        while chunk is not None:
+            _check_ownership(plan, chunk)
+            yield from task.run(chunk)
+            chunk = next(waiting, None)
+        task.finish()
+        return _concluded(plan, task, changes, copy, repository)
+    except BaseException:
+        copy.drop()
+        raise
+
+
+def _concluded(
+    plan: ShardPlan,
+    task: ShardTask,
+    changes: _Changes,
+    copy: WorkingCopy,
+    repository: Repository,
+) -> ShardReport:
+    """Make the changes durable, bring the copy up to them, and say so."""
+    if len(task.batch):
+        changes.append(task.batch)
+    report = unchanged(plan).model_copy(
+        update={"records_in": task.records_in, "records_out": task.records_out}
+    )
+    finished = changes.finish()
+    if finished is None:
+        copy.keep(plan.base.attempt)
+        return report
+    file, rows = finished
+    with file:
+        ref = repository.put_changes(plan.operator, file, rows)
+    if len(task.batch):
+        copy.write(task.batch)
+    attempt = unique_id()
+    sizes = copy.keep(attempt)
+    shard = ShardState(
+        first_group=plan.base.first_group,
+        last_group=plan.base.last_group,
+        attempt=attempt,
+        changed=plan.epoch,
+        files=(ref,),
+        rows={name: size.rows for name, size in sizes.items()},
+        bytes={name: size.bytes for name, size in sizes.items()},
+    )
+    return report.model_copy(update={"shard": shard})
+
+
+def unchanged(plan: ShardPlan) -> ShardReport:
+    """The report of a shard that changed nothing."""
+    shard = plan.base.model_copy(update={"files": ()})
+    return ShardReport(operator=plan.operator, shard=shard)
+
+
+def _check_ownership(plan: ShardPlan, chunk: Chunk) -> None:
+    """Records come sorted by key group, so the ends of a chunk say whether all are ours."""
+    first, last = plan.base.groups
+    for group in (chunk.groups[0], chunk.groups[-1]):
+        if not first <= group <= last:
+            raise CorruptCheckpointError(
+                f"shard {plan.shard} of operator {plan.operator!r} owns key groups {first}..{last} "
+                f"and was given a record of group {group}: the records were moved between "
+                "partitions behind statekit's back; nothing of this epoch is committed"
+            )

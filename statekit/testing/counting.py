@@ -1,0 +1,70 @@
+"""A backend that counts: for proving that only touched rows are touched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from statekit.backend import Backend, StateSize
+from statekit.mutation import DELETE, PUT, Batch
+
+__all__ = ["CountingBackend"]
+
+
+class CountingBackend:
+    """Counts rows read and written per state, and passes everything on.
+
+    Attributes:
+        read: rows asked for by key or returned by a scan, per state.
+        written: rows put, per state.
+        deleted: rows deleted by key, per state.
+        ranges_deleted: range deletions, per state.
+
+    >>> from statekit.backend import MemoryBackend
+    >>> backend = CountingBackend(MemoryBackend(["visits"]))
+    >>> backend.get("visits", b"k")
+    >>> backend.read["visits"]
+    1
+    """
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+        self.read: Counter[str] = Counter()
+        self.written: Counter[str] = Counter()
+        self.deleted: Counter[str] = Counter()
+        self.ranges_deleted: Counter[str] = Counter()
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        self.read[state] += 1
+        return self.inner.get(state, key)
+
+    def getter(self, state: str) -> Callable[[bytes], bytes | None]:
+        return lambda key: self.get(state, key)
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        self.read[state] += len(keys)
+        return self.inner.get_many(state, keys)
+
+    def scan(
+        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        return self._counted(state, self.inner.scan(state, start, end, reverse=reverse))
+
+    def write(self, batch: Batch) -> None:
+        for state, op, _, _ in batch.rows:
+            kind = {PUT: self.written, DELETE: self.deleted}.get(op, self.ranges_deleted)
+            kind[state] += 1
+        self.inner.write(batch)
+
+    def sizes(self) -> dict[str, StateSize]:
+        return self.inner.sizes()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _counted(
+        self, state: str, rows: Iterator[tuple[bytes, bytes]]
+    ) -> Iterator[tuple[bytes, bytes]]:
+        for row in rows:
+            self.read[state] += 1
+            yield row

@@ -30,11 +30,15 @@ class StateSize(NamedTuple):
 class Backend(Protocol):
     """An ordered map of rows per state, changed only by batches."""
 
+    @property
+    def states(self) -> Sequence[str]:
+        """The states it was opened with."""
+
     def get(self, state: str, key: bytes) -> bytes | None:
         """The row at `key`, or None."""
 
     def getter(self, state: str) -> Callable[[bytes], bytes | None]:
-        """`get` bound to one state: the call of the hot loop."""
+        """`get` bound to one state: the call of the hot loop. Not to be kept beyond `close`."""
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """The rows at `keys`, in that order."""
@@ -51,7 +55,7 @@ class Backend(Protocol):
         """Rows and bytes per state; a backend may estimate."""
 
     def close(self) -> None:
-        """Release what is held. Further calls fail."""
+        """Release what is held. Further calls fail; closing again does nothing."""
 
 
 class MemoryBackend:
@@ -67,7 +71,9 @@ class MemoryBackend:
     """
 
     def __init__(self, states: Sequence[str]) -> None:
+        self.states: Sequence[str] = tuple(states)
         self._rows: dict[str, SortedDict[bytes, bytes]] = {name: SortedDict() for name in states}
+        self._closed = False
 
     def get(self, state: str, key: bytes) -> bytes | None:
         return self._state(state).get(key)
@@ -86,6 +92,7 @@ class MemoryBackend:
         return iter([(key, rows[key]) for key in keys])
 
     def write(self, batch: Batch) -> None:
+        self._check_open()
         for name in {row[0] for row in batch.rows}:
             self._state(name)
         for state, op, key, value in batch.rows:
@@ -99,6 +106,7 @@ class MemoryBackend:
                     del rows[row]
 
     def sizes(self) -> dict[str, StateSize]:
+        self._check_open()
         return {
             name: StateSize(len(rows), sum(len(key) + len(row) for key, row in rows.items()))
             for name, rows in self._rows.items()
@@ -106,8 +114,14 @@ class MemoryBackend:
 
     def close(self) -> None:
         self._rows = {}
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise used_after_close()
 
     def _state(self, name: str) -> SortedDict[bytes, bytes]:
+        self._check_open()
         rows = self._rows.get(name)
         if rows is None:
             raise unknown_state(name, self._rows)
@@ -118,9 +132,13 @@ def unknown_state(name: str, known: object) -> StatekitError:
     """The error for a state that a backend was not opened with."""
     names = sorted(known) if isinstance(known, dict) else known
     return StatekitError(
-        f"this backend has no state {name!r} (it has {names}): open it with all declared states, "
-        "and do not use it after close()"
+        f"this backend has no state {name!r} (it has {names}): open it with all declared states"
     )
+
+
+def used_after_close() -> StatekitError:
+    """The error for a call to a backend that was closed."""
+    return StatekitError("this backend was closed: open it again, and keep nothing of it meanwhile")
 
 
 def prefix_end(prefix: bytes) -> bytes:

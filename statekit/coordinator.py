@@ -37,6 +37,10 @@ from statekit.shard import ShardPlan
 __all__ = ["Coordinator"]
 
 
+_Reports = dict[tuple[int, int], list[ShardReport]]
+"""By key groups."""
+
+
 @dataclass(frozen=True)
 class _Started:
     job_file: JobFile
@@ -79,8 +83,9 @@ class Coordinator:
         started = self._start(allow_dropped_state)
         self.job_file, self._reference = started.job_file, started.reference
         self.key_groups = self.job_file.key_groups
-        wanted = parallelism or (self.last.parallelism if self.last else 1)
-        self.parallelism = check_parallelism(wanted, self.key_groups)
+        if parallelism is None:
+            parallelism = self.last.parallelism if self.last else 1
+        self.parallelism = check_parallelism(parallelism, self.key_groups)
 
     @property
     def epoch(self) -> int:
@@ -157,35 +162,32 @@ class Coordinator:
         return manifest
 
     def _checked(self, reports: Iterable[ShardReport]) -> dict[str, OperatorEpoch]:
-        by_operator: dict[str, dict[int, list[ShardReport]]] = defaultdict(dict)
+        by_operator: dict[str, _Reports] = defaultdict(lambda: defaultdict(list))
         for report in reports:
-            shards = by_operator[report.operator]
-            shards.setdefault(report.shard.first_group, []).append(report)
+            by_operator[report.operator][report.shard.groups].append(report)
         return {
             operator.name: self._checked_operator(operator.name, by_operator[operator.name])
             for operator in self.job.operators
         }
 
-    def _checked_operator(
-        self, operator: str, found: dict[int, list[ShardReport]]
-    ) -> OperatorEpoch:
+    def _checked_operator(self, operator: str, found: _Reports) -> OperatorEpoch:
         ranges = [
             group_range(shard, self.parallelism, self.key_groups)
             for shard in range(self.parallelism)
         ]
-        missing = [shard for shard, (first, _) in enumerate(ranges) if first not in found]
-        repeated = [
-            shard for shard, (first, _) in enumerate(ranges) if len(found.get(first, ())) > 1
-        ]
-        if missing or repeated:
+        missing = [shard for shard, groups in enumerate(ranges) if groups not in found]
+        repeated = [shard for shard, groups in enumerate(ranges) if len(found[groups]) > 1]
+        strange = sorted(found.keys() - set(ranges))
+        if missing or repeated or strange:
             told = [f"shards {missing} did not report"] if missing else []
             told += [f"shards {repeated} ran more than once"] if repeated else []
+            told += [f"key groups {strange} are of no shard of this run"] if strange else []
             raise IncompleteEpochError(
                 f"epoch {self.epoch}, operator {operator!r}: {' and '.join(told)}. The sink must "
                 "read the whole output exactly once; use a callback sink if it may not. Nothing "
                 "of this epoch is committed: correct the sink, then start the job again"
             )
-        ordered = [found[first][0] for first, _ in ranges]
+        ordered = [found[groups][0] for groups in ranges]
         return OperatorEpoch(
             shards=tuple(report.shard for report in ordered),
             records_in=sum(report.records_in for report in ordered),
@@ -200,12 +202,34 @@ class Coordinator:
         found = self.repository.job_file(named.path if named else None)
         declared = tuple(operator.record() for operator in self.job.operators)
         if found is None:
-            return self._write_job_file(declared, 1, unique_id(), self._wanted_groups())
+            groups = self.job.key_groups or DEFAULT_GROUPS
+            first = JobFile(
+                id=unique_id(), name=self.job.name, key_groups=groups, operators=declared
+            )
+            return _Started(first, self.repository.create_job_file(first, 1))
         stored, reference = found
         if stored.name != self.job.name:
             raise RestoreError(
                 f"{self.repository.url} is a checkpoint of job {stored.name!r}, not of "
                 f"{self.job.name!r}: pass another checkpoint, or give the job its old name"
+            )
+        wanted = self._succeeding(stored, declared, allow_dropped_state)
+        if stored == wanted:
+            return _Started(stored, reference)
+        newest, reference = self.repository.job_file() or found
+        if newest == wanted:
+            return _Started(newest, reference)  # written by a start that never committed
+        number = job_number(reference.path) + 1
+        return _Started(wanted, self.repository.create_job_file(wanted, number))
+
+    def _succeeding(
+        self, stored: JobFile, declared: tuple[OperatorRecord, ...], allow_dropped_state: bool
+    ) -> JobFile:
+        """The job file that the code asks for, if the checkpoint can go on with it."""
+        if self.last is None:  # nothing was committed, so there is nothing to be kept
+            groups = self.job.key_groups or stored.key_groups
+            return stored.model_copy(
+                update={"key_groups": groups, "operators": declared, "dropped": {}}
             )
         if self.job.key_groups not in (None, stored.key_groups):
             raise RescaleError(
@@ -215,22 +239,28 @@ class Coordinator:
             )
         for operator in stored.operators:
             _check_operator(operator, self.job, allow_dropped_state)
-        if stored.operators == declared:
-            return _Started(stored, reference)
-        newest = self.repository.job_file()
-        if newest is not None and newest[0].operators == declared:
-            return _Started(*newest)  # written by a start that never committed
-        number = job_number((newest[1] if newest else reference).path) + 1
-        return self._write_job_file(declared, number, stored.id, stored.key_groups)
+        dropped = {operator.name: _dropped_names(operator, stored) for operator in declared}
+        named = {name: states for name, states in dropped.items() if states}
+        return stored.model_copy(update={"operators": declared, "dropped": named})
 
-    def _wanted_groups(self) -> int:
-        return self.job.key_groups or DEFAULT_GROUPS
 
-    def _write_job_file(
-        self, operators: tuple[OperatorRecord, ...], number: int, id_: str, groups: int
-    ) -> _Started:
-        made = JobFile(id=id_, name=self.job.name, key_groups=groups, operators=operators)
-        return _Started(made, self.repository.create_job_file(made, number))
+def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]:
+    """The states that an operator has given up so far.
+
+    Raises:
+        StateSchemaError: it declares one of them again.
+    """
+    names = [state.name for state in declared.states]
+    before = stored.operator(declared.name)
+    given_up = stored.dropped.get(declared.name, ()) if before else ()
+    again = [name for name in names if name in given_up]
+    if again:
+        raise StateSchemaError(
+            f"operator {declared.name!r} declares {again}, names of states that it gave up "
+            "earlier: rows of the old states are still in the checkpoint; choose other names"
+        )
+    had = [state.name for state in before.states] if before else []
+    return (*given_up, *(name for name in had if name not in names))
 
 
 def _check_operator(stored: OperatorRecord, job: Job, allow_dropped_state: bool) -> None:
@@ -283,5 +313,3 @@ def _state_text(state: StateRecord) -> str:
     types = {role: str(Schema.from_json(tree)) for role, tree in state.types.items()}
     key = f"{types['key']} → " if "key" in types else ""
     return f"{state.kind}[{key}{types['value']}] ({state.codec})"
-
-

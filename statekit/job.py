@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -182,6 +182,26 @@ class Job:
     def consumers_of(self, stream: str) -> list[Operator]:
         return [operator for operator in self.operators if operator.input == stream]
 
+    def is_source(self, stream: str) -> bool:
+        return any(source.name == stream for source in self.sources)
+
+    def check_names(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+        """Make sure that there is an input for each source and an output for each sink.
+
+        Raises:
+            StateTypeError: one is missing, or belongs to nothing.
+        """
+        for kind, declared, given in (
+            ("source", [source.name for source in self.sources], inputs),
+            ("sink", [sink.name for sink in self.sinks], outputs),
+        ):
+            if set(declared) != set(given):
+                word = "inputs" if kind == "source" else "outputs"
+                raise StateTypeError(
+                    f"job {self.name!r} has the {kind}s {sorted(declared)}; {word}= has "
+                    f"{sorted(given)}: give each {kind} its own"
+                )
+
     def describe(self) -> dict[str, Any]:
         """The whole plan as JSON-able data."""
         return {
@@ -201,7 +221,8 @@ class Job:
         lines = [f"job {self.name}"]
         for position, source in enumerate(self.sources):
             last = position == len(self.sources) - 1
-            lines.append(f"{'└' if last else '├'}── source {source.name}: {source.record_type.name}")
+            corner = "└" if last else "├"
+            lines.append(f"{corner}── source {source.name}: {source.record_type.name}")
             self._draw(source.name, "    " if last else "│   ", lines, states=())
         return "\n".join(lines)
 

@@ -2,7 +2,7 @@
 
 What lives here: the hash of a key, which equals Spark's `xxhash64` over the key's columns, the key
 group it falls into, and which shard holds a key group. What does not: the bytes of keys in rows
-(`codec`) and what happens to state when the number of shards changes.
+(`key_codec`) and what happens to state when the number of shards changes.
 
 Python's own `hash` is salted per process and plays no part in any of this.
 """
@@ -15,8 +15,8 @@ from typing import Any
 
 import xxhash
 
-from statekit.codec import datetime_to_micros
 from statekit.errors import RescaleError, StateTypeError
+from statekit.timestamp import datetime_to_micros
 
 __all__ = [
     "DEFAULT_GROUPS",

@@ -19,7 +19,6 @@ from statekit.errors import ProcessError, StateTypeError
 from statekit.job import Job, Operator
 from statekit.keygroup import key_group, shard_of_group
 from statekit.manifest import ShardReport
-from statekit.process import Process
 from statekit.repository import Repository, group_bounds
 from statekit.shard import run_shard
 from statekit.task import Chunk
@@ -106,7 +105,7 @@ class LocalRunner:
     ) -> tuple[list[Any], list[ShardReport]]:
         coordinator = self.coordinator
         declared, output_type = operator.declared, operator.declared.output_type
-        routed = _routed(declared, records, coordinator.parallelism, coordinator.key_groups)
+        routed = _routed(operator, records, coordinator.parallelism, coordinator.key_groups)
         outputs: list[Any] = []
         reports: list[ShardReport] = []
         for plan, chunk in zip(coordinator.plans(operator.name), routed, strict=True):
@@ -134,20 +133,22 @@ def _emits_undeclared(operator: str, emitted: list[Any]) -> ProcessError:
     )
 
 
-def _routed(
-    declared: Process[Any, Any, Any], records: list[Any], shards: int, groups: int
-) -> list[Chunk | None]:
+def _routed(operator: Operator, records: list[Any], shards: int, groups: int) -> list[Chunk | None]:
     """The records of each shard, sorted by row prefix and arrival; None for a shard without any."""
+    declared = operator.declared
     key_of, encode = declared.key_of(), declared.key_codec.encode
     rows: list[list[tuple[bytes, int, Any, Any]]] = [[] for _ in range(shards)]
     for record in records:
-        key = key_of(record)
+        try:
+            key = key_of(record)
+        except KeyError as error:
+            raise declared.record_type.missing(error, record) from None
         try:
             encoded = encode(key)
             group = key_group(key, groups)
         except StateTypeError as error:
             raise ProcessError(
-                f"operator {declared.name!r}: key ({', '.join(declared.key)}) = {key!r} of record "
+                f"operator {operator.name!r}: key ({', '.join(declared.key)}) = {key!r} of record "
                 f"{record!r} cannot be a key: {error}"
             ) from error
         prefix = group_bounds(group, group)[0] + encoded
@@ -192,7 +193,8 @@ def run(
         ProcessError: an input or output does not fit, or the user's function failed.
         StatekitError: whatever else went wrong, each kind with its own class.
     """
-    _check_names(job, inputs, outputs or {})
+    uncollected = set(outputs or {})
+    job.check_names(inputs, {sink.name for sink in job.sinks} | uncollected)
     repository = Repository.in_memory() if checkpoint is None else Repository(checkpoint)
     with tempfile.TemporaryDirectory(prefix="statekit-") as scratch:
         copies: WorkingCopies = MemoryCopies()
@@ -222,7 +224,7 @@ def _epochs(
     """Pieces of the inputs, one epoch at a time, with how far each input is read by then."""
     if size < 1:
         raise StateTypeError(f"epoch_size={size}: give at least 1 record")
-    offsets = {name: 0 for name in inputs}
+    offsets = dict.fromkeys(inputs, 0)
     offsets.update(coordinator.last.offsets if coordinator.last is not None else {})
     waiting = {name: islice(records, offsets[name], None) for name, records in inputs.items()}
     while True:
@@ -231,19 +233,3 @@ def _epochs(
             return
         offsets = {**offsets, **{name: offsets[name] + len(p) for name, p in pieces.items()}}
         yield pieces, offsets
-
-
-def _check_names(
-    job: Job, inputs: Mapping[str, object], outputs: Mapping[str, object], *, all_sinks: bool = False
-) -> None:
-    """Inputs must be the job's sources; outputs some, or all, of its sinks."""
-    sources = {source.name for source in job.sources}
-    if set(inputs) != sources:
-        raise StateTypeError(
-            f"job {job.name!r} has the sources {sorted(sources)}; inputs= has {sorted(inputs)}"
-        )
-    sinks = {sink.name for sink in job.sinks}
-    if set(outputs) - sinks or (all_sinks and set(outputs) != sinks):
-        raise StateTypeError(
-            f"job {job.name!r} has the sinks {sorted(sinks)}; outputs= has {sorted(outputs)}"
-        )

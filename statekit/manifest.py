@@ -29,8 +29,8 @@ __all__ = [
     "FileRef",
     "JobFile",
     "KeyFieldRecord",
-    "OperatorRecord",
     "OperatorEpoch",
+    "OperatorRecord",
     "ShardReport",
     "ShardState",
     "StateRecord",
@@ -168,6 +168,8 @@ class JobFile(_Sealed):
         name: of the job.
         key_groups: fixed for the life of the checkpoint.
         operators: with their states and types.
+        dropped: names of states that were given up, per operator. Change files may still hold
+            their rows, so no other state may take such a name.
     """
 
     title: ClassVar[str] = "a job description"
@@ -176,6 +178,7 @@ class JobFile(_Sealed):
     name: str
     key_groups: Annotated[int, Field(ge=1, le=32768)]
     operators: tuple[OperatorRecord, ...]
+    dropped: dict[str, tuple[str, ...]] = {}
 
     def operator(self, name: str) -> OperatorRecord | None:
         return next((found for found in self.operators if found.name == name), None)
@@ -290,9 +293,7 @@ class EpochManifest(_Sealed):
                 raise ValueError(f"shards of {name} cover {covered} of {self.key_groups} groups")
         return self
 
-    def shards_over(
-        self, operator: str, first_group: int, last_group: int
-    ) -> Iterator[ShardState]:
+    def shards_over(self, operator: str, first_group: int, last_group: int) -> Iterator[ShardState]:
         """The shards of an operator that own any of these key groups; none if it is new."""
         found = self.operators.get(operator)
         for shard in found.shards if found else ():

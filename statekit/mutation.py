@@ -18,7 +18,7 @@ A change file is an Arrow IPC file, zstd compressed, that any Arrow tool can rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
 import pyarrow as pa
@@ -45,6 +45,15 @@ DELETE_RANGE = 2
 # A batch is handed on once it holds this much, so that an epoch of any size fits in memory.
 BATCH_ROWS_MAX = 65_536
 BATCH_BYTES_MAX = 16 * 1024 * 1024
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("state", pa.dictionary(pa.int16(), pa.string()), nullable=False),
+        pa.field("op", pa.uint8(), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("value", pa.binary()),
+    ]
+)
 
 
 class Put(NamedTuple):
@@ -127,12 +136,14 @@ class Batch:
         """Whether the batch should be handed on before it grows further."""
         return len(self.rows) >= BATCH_ROWS_MAX or self.size_bytes >= BATCH_BYTES_MAX
 
-    def within(self, start: bytes, end: bytes) -> Batch:
-        """The mutations whose key lies in `start <= key < end`.
+    def within(self, start: bytes, end: bytes, states: Collection[str]) -> Batch:
+        """The mutations of these states whose key lies in `start <= key < end`.
 
         A `DeleteRange` never crosses a key group, so its first key decides.
         """
-        return Batch.of_rows([row for row in self.rows if start <= row[2] < end])
+        return Batch.of_rows(
+            [row for row in self.rows if start <= row[2] < end and row[0] in states]
+        )
 
     @classmethod
     def of_rows(cls, rows: list[Row]) -> Batch:
@@ -166,16 +177,8 @@ class ChangeFileWriter:
     def __init__(self, file: IO[bytes], states: Sequence[str]) -> None:
         self._codes = {name: code for code, name in enumerate(states)}
         self._names = pa.array(list(states), pa.string())
-        self._schema = pa.schema(
-            [
-                pa.field("state", pa.dictionary(pa.int16(), pa.string()), nullable=False),
-                pa.field("op", pa.uint8(), nullable=False),
-                pa.field("key", pa.binary(), nullable=False),
-                pa.field("value", pa.binary()),
-            ]
-        )
         options = pa.ipc.IpcWriteOptions(compression="zstd")
-        self._writer = pa.ipc.new_file(file, self._schema, options=options)
+        self._writer = pa.ipc.new_file(file, _SCHEMA, options=options)
         self.rows = 0
 
     def append(self, batch: Batch) -> None:
@@ -189,7 +192,7 @@ class ChangeFileWriter:
             pa.array(keys, pa.binary()),
             pa.array(values, pa.binary()),
         ]
-        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        self._writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
         self.rows += len(batch)
 
     def close(self) -> None:
@@ -219,7 +222,8 @@ def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterat
         reader = pa.ipc.open_file(pa.BufferReader(source) if isinstance(source, bytes) else source)
         for index in range(reader.num_record_batches):
             yield _batch_of(reader.get_batch(index))
-    except (pa.ArrowException, KeyError, ValueError) as error:
+    # Arrow reports what it cannot decode as OSError too.
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptCheckpointError(
             f"{name} is not a readable change file ({error}): restore the file from a backup, "
             "or roll back to an epoch before it"
@@ -227,5 +231,13 @@ def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterat
 
 
 def _batch_of(arrow: pa.RecordBatch) -> Batch:
-    columns = [arrow.column(name).to_pylist() for name in ("state", "op", "key", "value")]
-    return Batch.of_rows(list(zip(*columns, strict=True)))
+    if arrow.schema != _SCHEMA:
+        raise ValueError(f"it has the columns {', '.join(map(str, arrow.schema))}")
+    # Arrow follows offsets and indices as it finds them; a wrong one would end the process.
+    arrow.validate(full=True)
+    if any(column.null_count for column in arrow.columns[:3]):
+        raise ValueError("a mutation lacks its state, operation or key")
+    states, ops, keys, values = (column.to_pylist() for column in arrow.columns)
+    if not {PUT, DELETE, DELETE_RANGE}.issuperset(ops):
+        raise ValueError("it has an unknown operation")
+    return Batch.of_rows(list(zip(states, ops, keys, values, strict=True)))

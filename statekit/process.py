@@ -9,22 +9,27 @@ is imported, with a message that names the parameter; nothing is found out on a 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
 import typing
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Annotated, Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, overload
-
-from statekit.codec import (
-    KeyCodec,
-    PickleCodec,
-    ValueCodec,
-    dynamic_key_codec,
-    key_codec,
-    value_codec,
+from typing import (
+    Annotated,
+    Any,
+    Concatenate,
+    Generic,
+    Never,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
 )
+
+from statekit.codec import PickleCodec, ValueCodec, value_codec
 from statekit.errors import StateTypeError
+from statekit.key_codec import KeyCodec, dynamic_key_codec, key_codec
 from statekit.outputs import OutputType
 from statekit.records import RecordType
 from statekit.state import (
@@ -240,9 +245,11 @@ def _checked_parameters(
     for position, parameter in enumerate(parameters):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise StateTypeError(f"{name}, parameter {parameter.name!r}: declare states one by one")
+        hint = hints.get(parameter.name)
+        needed = hint is Context or _state_class(hint) is not None
+        if position and parameter.default is not parameter.empty and not needed:
+            continue  # the function's own business
         if parameter.name not in hints:
-            if position and parameter.default is not parameter.empty:
-                continue
             wanted = "a state type" if position else "the type of the records"
             raise StateTypeError(f"{name}, parameter {parameter.name!r}: annotate it with {wanted}")
         if position and hints[parameter.name] is not Context:
@@ -274,7 +281,7 @@ def _output_type(name: str, hints: dict[str, Any]) -> OutputType | None:
     if hint is None or hint is type(None):
         return None
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if args and any(origin in (kind, typing.get_origin(kind[Any])) for kind in _OUTPUTS):  # type: ignore[index]
+    if args and any(origin in (kind, typing.get_origin(kind[Any])) for kind in _OUTPUTS):
         return OutputType.of(args[0], where=f"{name}, return annotation")
     raise StateTypeError(
         f"{name}: the return annotation must be Iterator[T] for outputs of type T, or None; "
@@ -296,7 +303,7 @@ def _key_codec(declared: Process[Any, Any, Any]) -> KeyCodec[Any]:
             )
         annotation = fields[name].annotation
         where = f"{declared.name}, key field {name!r}"
-        codec = _explained(where, lambda annotation=annotation: key_codec(annotation))
+        codec = _explained(where, functools.partial(key_codec, annotation))
         schema = codec.schema.items[0] if codec.schema.kind == "optional" else codec.schema
         if schema.kind not in KEY_TYPES:
             raise StateTypeError(
@@ -332,7 +339,7 @@ def _state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
             "Context; a parameter that is neither needs a default"
         )
     args = typing.get_args(bare)
-    wanted = {MapState: 2, AggregatingState: 3}.get(kind, 1)  # type: ignore[arg-type]
+    wanted = {MapState: 2, AggregatingState: 3}.get(kind, 1)
     if len(args) != wanted:
         example = {1: "[int]", 2: "[str, int]", 3: "[float, tuple[float, int], float]"}[wanted]
         raise StateTypeError(f"{where}: give the types, as in {kind.__name__}{example}")
@@ -358,6 +365,13 @@ def _state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
         raise StateTypeError(
             f"{where}: Default({spec.default!r}) does not fit {spec.codec.schema}: "
             f"{spec.codec.reason(spec.default)}"
+        )
+    if spec.default is not None:
+        _explained(where, lambda: spec.codec.encode(spec.default))
+    if spec.reduce is not None and spec.reduce.known == "count" and not spec.codec.accepts(1):
+        raise StateTypeError(
+            f"{where}: Reduce('count') makes an int, and {spec.codec.schema} cannot hold one: "
+            "declare ReducingState[int]"
         )
     return spec
 

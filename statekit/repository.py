@@ -33,7 +33,14 @@ from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 from statekit.backend import Backend
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError, StorageError
-from statekit.manifest import EpochManifest, FileRef, JobFile, ShardState, epoch_path
+from statekit.manifest import (
+    EpochManifest,
+    FileRef,
+    JobFile,
+    ShardState,
+    checksum_of,
+    epoch_path,
+)
 from statekit.mutation import read_changes
 
 __all__ = ["Repository", "group_bounds"]
@@ -185,14 +192,14 @@ class Repository:
             file: the content, readable and seekable.
             rows: mutations in it, for the reference.
         """
-        file.seek(0)
         digest, size = xxhash.xxh3_128(), 0
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-            size += len(chunk)
-        file.seek(0)
         path = f"data/{operator}/{unique_id()}.changes.arrow"
         with _storage_errors("write", self._at(path)):
+            file.seek(0)
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+                size += len(chunk)
+            file.seek(0)
             obstore.put(self._store, path, file)
             self._sync(path)
         return FileRef(path=path, size=size, checksum=digest.hexdigest(), rows=rows)
@@ -204,13 +211,22 @@ class Repository:
             CorruptCheckpointError: the file is missing, or not what the manifest says.
         """
         spool = cast("IO[bytes]", tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX))
+        try:
+            self._read_verified(ref, spool)
+        except BaseException:
+            spool.close()
+            raise
+        spool.seek(0)
+        return spool
+
+    def _read_verified(self, ref: FileRef, into: IO[bytes]) -> None:
         digest, size = xxhash.xxh3_128(), 0
         where = self._at(ref.path)
         try:
             with _storage_errors("read", where):
                 for chunk in obstore.get(self._store, ref.path).stream():
                     digest.update(chunk)
-                    spool.write(chunk)
+                    into.write(chunk)
                     size += len(chunk)
         except FileNotFoundError:
             raise CorruptCheckpointError(
@@ -223,8 +239,6 @@ class Repository:
                 f"{digest.hexdigest()}, the manifest says {ref.size} and {ref.checksum}. Restore "
                 "it from a backup, or start from an epoch before the one that names it"
             )
-        spool.seek(0)
-        return spool
 
     # --------------------------------------------------------------------------------- history
 
@@ -244,7 +258,9 @@ class Repository:
                 return shard
         if all(shard.attempt is None for shard in shards):
             return blank
-        name = f"sliced-{epoch}-{first}-{last}"
+        # Epoch numbers do not do: an epoch may be made again after a rollback, with other content.
+        origin = " ".join(f"{shard.groups} {shard.attempt}" for shard in shards)
+        name = f"sliced-{checksum_of(origin.encode())}-{first}-{last}"
         return blank.model_copy(update={"attempt": name, "changed": epoch})
 
     def changes(
@@ -274,12 +290,16 @@ class Repository:
         return found[::-1], False
 
     def replay(self, backend: Backend, refs: list[FileRef], first: int, last: int) -> None:
-        """Apply change files to a backend, keeping only rows of the key groups `first..last`."""
+        """Apply change files to a backend, keeping only rows of the key groups `first..last`.
+
+        States that the backend was not opened with are states that were given up: left out.
+        """
+        states = frozenset(backend.states)
         start, end = group_bounds(first, last)
         for ref in refs:
             with self.open_verified(ref) as file:
                 for batch in read_changes(file, self._at(ref.path)):
-                    backend.write(batch.within(start, end))
+                    backend.write(batch.within(start, end, states))
 
     # ---------------------------------------------------------------------------------- copying
 
@@ -331,13 +351,15 @@ class Repository:
                         raise
                     self._sync(path)
         except store_errors.AlreadyExistsError as error:
+            if self._root is None and self._read_bytes(path) == data:
+                return  # written by an earlier try of ours, whose answer the network lost
             raise FencedError(
                 f"{self._at(path)} exists: another run of this job is writing to this checkpoint. "
                 "Stop one of them, then start the other again; nothing is lost"
             ) from error
 
     def _sync(self, path: str) -> None:
-        """Local disks only: make a file, and the directories that lead to it, survive power loss."""
+        """Local disks only: make a file, and the directories above it, survive power loss."""
         if self._root is None:
             return
         place = self._root / path

@@ -7,11 +7,13 @@ a killed process leaves a database that looks right and is not).
 Facts of rocksdict that shape this file: the directory lock is released only when every object that
 refers to the database is gone, so each column family and each running scan is closed before the
 database; iterator bounds in `ReadOptions` do not work in raw mode, so scans check their end
-themselves.
+themselves; an iterator that meets an unreadable block ends as if there were no more rows, so a scan
+that runs out of rows looks again whether that was the end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +22,8 @@ from pathlib import Path
 
 import rocksdict
 
-from statekit.backend import StateSize, unknown_state
-from statekit.errors import StorageError
+from statekit.backend import StateSize, unknown_state, used_after_close
+from statekit.errors import StatekitError, StorageError
 from statekit.mutation import DELETE, PUT, Batch
 
 __all__ = ["RocksBackend", "RocksOptions"]
@@ -52,14 +54,14 @@ def _block_cache(capacity_bytes: int) -> rocksdict.Cache:
     return rocksdict.Cache(capacity_bytes)
 
 
-def _rocksdb_options(options: RocksOptions) -> rocksdict.Options:
+def _rocksdb_options(options: RocksOptions, *, create: bool) -> rocksdict.Options:
     tables = rocksdict.BlockBasedOptions()
     tables.set_block_cache(_block_cache(options.block_cache_bytes))
     if options.bloom_bits:
         tables.set_bloom_filter(options.bloom_bits, False)
     made = rocksdict.Options(raw_mode=True)
-    made.create_if_missing(True)
-    made.create_missing_column_families(True)
+    made.create_if_missing(create)
+    made.create_missing_column_families(create)
     made.set_block_based_table_factory(tables)
     made.set_compaction_style(rocksdict.DBCompactionStyle.universal())
     made.set_compression_type(rocksdict.DBCompressionType.lz4())
@@ -77,6 +79,7 @@ class RocksBackend:
         path: the database directory; made if absent.
         states: all states, each of which becomes a column family.
         options: what it may spend.
+        create: whether a database, or a state in it, may be missing; it then starts empty.
 
     Raises:
         StorageError: the directory cannot be opened or written, or another process holds it.
@@ -91,13 +94,22 @@ class RocksBackend:
     """
 
     def __init__(
-        self, path: str | Path, states: Sequence[str], options: RocksOptions | None = None
+        self,
+        path: str | Path,
+        states: Sequence[str],
+        options: RocksOptions | None = None,
+        *,
+        create: bool = True,
     ) -> None:
+        self.states: Sequence[str] = tuple(states)
         self._path = str(path)
-        made = _rocksdb_options(options or RocksOptions())
+        self._closed = False
+        self.failed = False
+        """Whether RocksDB reported an error since the database was opened."""
+        made = _rocksdb_options(options or RocksOptions(), create=create)
         # "default" is RocksDB's own column family, so a state's family carries a prefix.
         families = {f"state.{name}": made for name in states}
-        with _storage_errors("open", self._path):
+        with self._storage_errors("open"):
             self._db = rocksdict.Rdict(self._path, made, column_families=families)
         self._families = {n: self._db.get_column_family(f"state.{n}") for n in states}
         self._handles = {n: self._db.get_column_family_handle(f"state.{n}") for n in states}
@@ -107,24 +119,39 @@ class RocksBackend:
         self._scans: weakref.WeakSet[Generator[tuple[bytes, bytes]]] = weakref.WeakSet()
 
     def get(self, state: str, key: bytes) -> bytes | None:
-        return self._family(state).get(key)
+        return self.getter(state)(key)
 
     def getter(self, state: str) -> Callable[[bytes], bytes | None]:
-        return self._family(state).get
+        get = self._family(state).get
+
+        def get_row(key: bytes) -> bytes | None:
+            try:  # in place of `_storage_errors`, which would cost as much as the read
+                return get(key)
+            except Exception as error:
+                raise self._failure("read", error) from error
+
+        return get_row
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._family(state).get(list(keys))
+        family = self._family(state)
+        with self._storage_errors("read"):
+            return family.get(list(keys))
 
     def scan(
         self, state: str, start: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         # The iterator pins its view of the data here, not when the first row is asked for.
-        items = self._family(state).items(backwards=reverse, from_key=end if reverse else start)
-        rows = _rows_down(items, start, end) if reverse else _rows_up(items, end)
+        family = self._family(state)
+        items = family.items(backwards=reverse, from_key=end if reverse else start)
+        if reverse:
+            rows = self._rows_down(family, items, start, end)
+        else:
+            rows = self._rows_up(family, items, start, end)
         self._scans.add(rows)
         return rows
 
     def write(self, batch: Batch) -> None:
+        self._check_open()
         handles = self._handles
         made = rocksdict.WriteBatch(raw_mode=True)
         put, delete, delete_range = made.put, made.delete, made.delete_range
@@ -136,14 +163,15 @@ class RocksBackend:
                 put(key, value, handles[state])
             elif op == DELETE or value is None:
                 delete(key, handles[state])
-            else:
+            elif key < value:  # RocksDB takes an empty range for an error, and stays in it
                 delete_range(key, value, handles[state])
-        with _storage_errors("write", self._path):
+        with self._storage_errors("write"):
             self._db.write(made, self._write_options)
         self._written |= names
 
     def sizes(self) -> dict[str, StateSize]:
         """Rows and bytes as RocksDB estimates them: rewritten rows may count twice until merged."""
+        self._check_open()
         return {name: _size_of(family) for name, family in self._families.items()}
 
     def flush(self) -> None:
@@ -152,7 +180,8 @@ class RocksBackend:
         Raises:
             StorageError: the disk is full or failed; the database is not to be trusted.
         """
-        with _storage_errors("flush", self._path):
+        self._check_open()
+        with self._storage_errors("flush"):
             for name in sorted(self._written):
                 family = self._families[name]
                 family.flush()
@@ -162,37 +191,77 @@ class RocksBackend:
         self._written.clear()
 
     def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         for rows in list(self._scans):
             rows.close()
         self._handles.clear()
         families, self._families = self._families, {}
-        for family in families.values():
-            family.close()
-        with _storage_errors("close", self._path):
-            self._db.close()
+        with self._storage_errors("close"), contextlib.ExitStack() as closing:
+            closing.callback(self._db.close)
+            for family in families.values():
+                closing.callback(family.close)
 
     def _family(self, state: str) -> rocksdict.Rdict:
+        self._check_open()
         family = self._families.get(state)
         if family is None:
             raise unknown_state(state, self._families)
         return family
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise used_after_close()
 
-def _rows_up(items: rocksdict.RdictItems, end: bytes) -> Generator[tuple[bytes, bytes]]:
-    for row in items:
-        if row[0] >= end:
-            return
-        yield row
-
-
-def _rows_down(
-    items: rocksdict.RdictItems, start: bytes, end: bytes
-) -> Generator[tuple[bytes, bytes]]:
-    for row in items:
-        if row[0] < start:
-            return
-        if row[0] < end:
+    def _rows_up(
+        self, family: rocksdict.Rdict, items: rocksdict.RdictItems, start: bytes, end: bytes
+    ) -> Generator[tuple[bytes, bytes]]:
+        last = start
+        for row in items:
+            last = row[0]
+            if last >= end:
+                return
             yield row
+        self._check_readable(family, last, end)
+
+    def _rows_down(
+        self, family: rocksdict.Rdict, items: rocksdict.RdictItems, start: bytes, end: bytes
+    ) -> Generator[tuple[bytes, bytes]]:
+        last = end
+        for row in items:
+            if row[0] < start:
+                return
+            if row[0] < end:
+                last = row[0]
+                yield row
+        self._check_readable(family, start, last)
+
+    def _check_readable(self, family: rocksdict.Rdict, start: bytes, end: bytes) -> None:
+        """Find out whether rows of `start <= key < end` are missing because they do not read."""
+        rows = family.iter()
+        try:
+            with self._storage_errors("read"):
+                rows.seek(start)
+                while rows.valid() and rows.key() < end:
+                    rows.next()
+                rows.status()
+        finally:
+            del rows  # a traceback would keep it, and it would keep the lock
+
+    def _storage_errors(self, doing: str) -> _StorageErrors:
+        return _StorageErrors(self, doing)
+
+    def _failure(self, doing: str, error: Exception) -> StatekitError:
+        """What an exception of rocksdict means: they are bare, with a text."""
+        if self._closed and isinstance(error, rocksdict.DbClosedError):
+            return used_after_close()
+        self.failed = True
+        return StorageError(
+            f"cannot {doing} the working copy at {self._path}: {error}. Nothing "
+            "committed is lost: check that the disk has space and may be written, that no "
+            "other process holds the directory, then start the job again"
+        )
 
 
 def _size_of(family: rocksdict.Rdict) -> StateSize:
@@ -203,20 +272,16 @@ def _size_of(family: rocksdict.Rdict) -> StateSize:
     return StateSize(rows, stored + buffered)
 
 
-class _storage_errors:  # noqa: N801 - reads as a statement
+class _StorageErrors:
     """Turns rocksdict's bare exceptions into `StorageError` with the path and what to do."""
 
-    def __init__(self, doing: str, path: str) -> None:
+    def __init__(self, backend: RocksBackend, doing: str) -> None:
+        self._backend = backend
         self._doing = doing
-        self._path = path
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, StorageError):
-            raise StorageError(
-                f"cannot {self._doing} the working copy at {self._path}: {error}. Nothing "
-                "committed is lost: check that the disk has space and may be written, that no "
-                "other process holds the directory, then start the job again"
-            ) from error
+        if isinstance(error, Exception) and not isinstance(error, StatekitError):
+            raise self._backend._failure(self._doing, error) from error

@@ -11,13 +11,14 @@ closed.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from statekit.clock import unique_id
-from statekit.errors import CorruptCheckpointError
+from statekit.errors import CorruptCheckpointError, StorageError
 from statekit.manifest import ShardReport, ShardState
 from statekit.mutation import Batch, ChangeFileWriter
 from statekit.process import Process
@@ -61,18 +62,36 @@ class _Changes:
         self._writer: ChangeFileWriter | None = None
 
     def append(self, batch: Batch) -> None:
-        if self._writer is None:
-            spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX)
-            self._file = cast("IO[bytes]", spool)
-            self._writer = ChangeFileWriter(self._file, self._states)
-        self._writer.append(batch)
+        try:
+            if self._writer is None:
+                spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX)
+                self._file = cast("IO[bytes]", spool)
+                self._writer = ChangeFileWriter(self._file, self._states)
+            self._writer.append(batch)
+        except OSError as error:
+            raise _unwritable(error) from error
 
     def finish(self) -> tuple[IO[bytes], int] | None:
         """The finished file and its number of mutations; None if there were none."""
         if self._writer is None or self._file is None:
             return None
-        self._writer.close()
+        try:
+            self._writer.close()
+        except OSError as error:
+            raise _unwritable(error) from error
         return self._file, self._writer.rows
+
+    def drop(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+
+
+def _unwritable(error: OSError) -> StorageError:
+    return StorageError(
+        f"cannot write a change file to {tempfile.gettempdir()}: {error}. Nothing committed is "
+        "lost: make space there or set TMPDIR, then start the job again"
+    )
 
 
 def run_shard(
@@ -118,6 +137,7 @@ def run_shard(
         task.finish()
         return _concluded(plan, task, changes, copy, repository)
     except BaseException:
+        changes.drop()
         copy.drop()
         raise
 

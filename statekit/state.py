@@ -24,6 +24,7 @@ every `update`; that is the cost of the guarantee.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import (
     Callable,
     ItemsView,
@@ -39,8 +40,9 @@ from itertools import islice
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast, overload
 
 from statekit.backend import Backend, prefix_end
-from statekit.codec import KeyCodec, ValueCodec
+from statekit.codec import ValueCodec
 from statekit.errors import StateTypeError
+from statekit.key_codec import KeyCodec
 from statekit.mutation import Batch
 
 __all__ = [
@@ -256,6 +258,22 @@ class State:
             "or change the declared type"
         )
 
+    def _unstorable(self, value: object, error: StateTypeError) -> StateTypeError:
+        """For a value of the right type that has no bytes, such as an int beyond 64 bits."""
+        return StateTypeError(
+            f"{self._where()} cannot hold {_shown(value)}: {error}. Nothing of this epoch is "
+            "committed"
+        )
+
+    def _row(self, value: Any) -> bytes:
+        """The bytes of a value; an error if the declared type cannot hold it."""
+        if not self._accepts(value):
+            raise self._refuse(value)
+        try:
+            return self._encode(value)
+        except StateTypeError as error:
+            raise self._unstorable(value, error) from None
+
     def _where(self) -> str:
         visit = self._visit
         return f"state {self._name!r} of operator {visit.operator!r} at key {visit.key!r}"
@@ -293,7 +311,11 @@ class _Single(State):
             if self._value is ABSENT:
                 visit.batch.delete(self._name, visit.prefix)
             else:
-                visit.batch.put(self._name, visit.prefix, self._encode(self._value))
+                try:
+                    row = self._encode(self._value)
+                except StateTypeError as error:
+                    raise self._unstorable(self._value, error) from None
+                visit.batch.put(self._name, visit.prefix, row)
         self._forget()
 
     def _forget(self) -> None:
@@ -334,12 +356,16 @@ class ValueState(_Single, Generic[T]):
         Raises:
             StateTypeError: the declared type cannot hold the value.
         """
-        if not self._accepts(value):
-            raise self._refuse(value)
+        if self._immutable:
+            if not self._accepts(value):
+                raise self._refuse(value)
+            kept: Any = value
+        else:
+            kept = self._row(value)
         if not self._loaded:
             self._loaded = True
             self._visit.touched.append(self)
-        self._value = value if self._immutable else self._encode(value)
+        self._value = kept
         self._changed = True
 
     def exists(self) -> bool:
@@ -372,7 +398,10 @@ class ValueState(_Single, Generic[T]):
             if value is ABSENT:
                 visit.batch.delete(self._name, visit.prefix)
             else:
-                row = self._encode(value) if self._immutable else value
+                try:
+                    row = self._encode(value) if self._immutable else value
+                except StateTypeError as error:
+                    raise self._unstorable(value, error) from None
                 visit.batch.put(self._name, visit.prefix, row)
             self._changed = False
         self._loaded = False
@@ -395,6 +424,24 @@ class _Accumulating(_Single):
     def _copy(self, value: Any) -> Any:
         """A value that shares nothing mutable with `value`."""
         return value if self._immutable else self._decode(self._encode(value))
+
+    def _spoil(self) -> None:
+        """Make sure that the epoch fails, even if the user's function catches the error.
+
+        A mutable value may have been changed halfway by the user's `add` before it failed, and
+        there is nothing to go back to.
+        """
+        if self._immutable:
+            return
+        where = self._where()
+
+        def refuse(value: Any) -> bytes:
+            raise StateTypeError(
+                f"{where} was left half changed by an add that failed before: let that error pass"
+            )
+
+        self._encode = refuse
+        self._changed = True
 
 
 class ReducingState(_Accumulating, Generic[T]):
@@ -422,14 +469,20 @@ class ReducingState(_Accumulating, Generic[T]):
         if self._counts:
             self._value = 1 if current is ABSENT else current + 1
         else:
-            if not self._accepts(value):
+            if not self._immutable:  # what a reducer returns may share parts with what it is given
+                value = self._decode(self._row(value))
+            elif not self._accepts(value):
                 raise self._refuse(value)
             if current is ABSENT:
-                self._value = self._copy(value)
+                self._value = value
             else:
-                combined = self._combine(current, value)
-                if not self._accepts(combined):
-                    raise self._refuse(combined)
+                try:
+                    combined = self._combine(current, value)
+                    if not self._accepts(combined):
+                        raise self._refuse(combined)
+                except BaseException:
+                    self._spoil()
+                    raise
                 self._value = combined
         self._changed = True
 
@@ -443,7 +496,7 @@ class ReducingState(_Accumulating, Generic[T]):
 class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
     """One accumulator per key: `Annotated[…, Aggregate(create, add, result, merge)]`."""
 
-    __slots__ = ("_added", "_aggregate")
+    __slots__ = ("_added", "_aggregate", "_copies_added")
 
     kind_name = "aggregating"
 
@@ -453,6 +506,8 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
         assert spec.added is not None
         self._aggregate = spec.aggregate
         self._added = spec.added
+        # An accumulator that can be changed may keep parts of what is added.
+        self._copies_added = not (self._immutable or spec.added.immutable)
 
     def add(self, value: In) -> None:
         """Add `value` to the accumulator of this key.
@@ -464,10 +519,16 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
             self._load()
         if not self._added.accepts(value):
             raise self._refuse(value, self._added)
+        if self._copies_added:
+            value = self._added.decode(self._added.encode(value))
         current = self._aggregate.create() if self._value is ABSENT else self._value
-        accumulated = self._aggregate.add(current, value)
-        if not self._accepts(accumulated):
-            raise self._refuse(accumulated)
+        try:
+            accumulated = self._aggregate.add(current, value)
+            if not self._accepts(accumulated):
+                raise self._refuse(accumulated)
+        except BaseException:
+            self._spoil()
+            raise
         self._value = accumulated
         self._changed = True
 
@@ -566,27 +627,39 @@ class ListState(_Rows, Sequence[T]):
         """
         if not self._accepts(value):
             raise self._refuse(value)
+        try:
+            row = self._encode(value)
+        except StateTypeError as error:
+            raise self._unstorable(value, error) from None
         if not self._entered:
             self._entered = True
             self._visit.touched.append(self)
         pending = self._pending
-        pending.append(self._encode(value))
+        pending.append(row)
         if len(pending) >= PENDING_ROWS_MAX:
             self._spill()
 
     def extend(self, values: Iterable[T]) -> None:
-        """Add elements at the end, in order."""
+        """Add elements at the end, in order. One that does not fit ends it; those before it stay.
+
+        Raises:
+            StateTypeError: the declared type cannot hold an element.
+        """
         for value in values:
             self.append(value)
 
     def update(self, values: Iterable[T]) -> None:
-        """Replace the whole list."""
-        kept = list(values)  # may be made from this very list
-        for value in kept:
-            if not self._accepts(value):
-                raise self._refuse(value)
+        """Replace the whole list, or nothing of it if an element does not fit.
+
+        Raises:
+            StateTypeError: the declared type cannot hold an element.
+        """
+        rows = [self._row(value) for value in values]  # may be made from this very list
         self.clear()
-        self.extend(kept)
+        for start in range(0, len(rows), PENDING_ROWS_MAX):
+            self._pending = rows[start : start + PENDING_ROWS_MAX]
+            if len(self._pending) == PENDING_ROWS_MAX:
+                self._spill()
 
     def get(self) -> list[T]:
         """All elements as a Python list."""
@@ -619,6 +692,10 @@ class ListState(_Rows, Sequence[T]):
         if found is ABSENT:
             raise IndexError(f"{self._where()} has no element {index}")
         return cast("T", found)
+
+    def index(self, value: object, start: int = 0, stop: int = sys.maxsize) -> int:
+        """The first position of an element that equals `value`. Reads the list once."""
+        return list(self).index(cast("T", value), start, stop)
 
     def _slice(self, index: slice) -> list[T]:
         parts = (index.start, index.stop, index.step)
@@ -696,10 +773,14 @@ class MapState(_Rows, MutableMapping[K, V]):
         Raises:
             StateTypeError: the declared types cannot hold the key or the value.
         """
-        if not self._accepts(value):
-            raise self._refuse(value)
+        if self._immutable:
+            if not self._accepts(value):
+                raise self._refuse(value)
+            kept: Any = value
+        else:
+            kept = self._row(value)
         row_key = self._row_key(key)
-        self._known[row_key] = value if self._immutable else self._encode(value)
+        self._known[row_key] = kept
         self._changed[row_key] = None
 
     def __delitem__(self, key: K) -> None:
@@ -741,39 +822,46 @@ class MapState(_Rows, MutableMapping[K, V]):
         if not self._entered:
             self._entered = True
             self._visit.touched.append(self)
-        try:
-            row_key = self._visit.prefix + self._encode_key(key)
-        except StateTypeError as error:
-            raise StateTypeError(f"{self._where()}, map key {_shown(key)}: {error}") from None
+        row_key = self._visit.prefix + self._subkey(key)
         if len(self._known) >= PENDING_ROWS_MAX:
             self._spill()
         self._last = (key, row_key)
         return row_key
+
+    def _subkey(self, key: K) -> bytes:
+        try:
+            return self._encode_key(key)
+        except StateTypeError as error:
+            raise StateTypeError(f"{self._where()}, map key {_shown(key)}: {error}") from None
 
     def _find(self, key: K) -> Any:
         row_key = self._row_key(key)
         found = self._known.get(row_key)
         if found is None and row_key not in self._known:
             row = None if self._cleared else self._read(row_key)
-            if row is None:
-                found = ABSENT
-            else:
-                found = self._decode(row) if self._immutable else row
+            found = ABSENT if row is None else self._decode(row) if self._immutable else row
             self._known[row_key] = found
         return found
 
     def _bounds(self, lo: K | None = None, hi: K | None = None) -> tuple[bytes, bytes]:
         prefix = self._visit.prefix
-        start = prefix if lo is None else prefix + self._encode_key(lo)
-        end = prefix_end(prefix) if hi is None else prefix + self._encode_key(hi)
+        start = prefix if lo is None else prefix + self._subkey(lo)
+        end = prefix_end(prefix) if hi is None else prefix + self._subkey(hi)
         return start, end
 
     def _pairs(
         self, lo: K | None = None, hi: K | None = None, *, decode: bool = True
     ) -> Iterator[tuple[K, Any]]:
+        # Not itself a generator: what is iterated is settled here, not at the first `next`.
+        rows = self._rows_between(*self._bounds(lo, hi))
+        return self._decoded(rows, len(self._visit.prefix), decode=decode)
+
+    def _decoded(
+        self, rows: Iterator[tuple[bytes, Any]], skip: int, *, decode: bool
+    ) -> Iterator[tuple[K, Any]]:
         assert self._spec.key_codec is not None
-        decode_key, skip = self._spec.key_codec.decode, len(self._visit.prefix)
-        for row_key, found in self._rows_between(*self._bounds(lo, hi)):
+        decode_key = self._spec.key_codec.decode
+        for row_key, found in rows:
             key = decode_key(row_key, skip)[0]
             if not decode:
                 yield key, None
@@ -800,7 +888,10 @@ class MapState(_Rows, MutableMapping[K, V]):
                 if not self._cleared:
                     visit.batch.delete(name, row_key)
             else:
-                row = self._encode(value) if self._immutable else value
+                try:
+                    row = self._encode(value) if self._immutable else value
+                except StateTypeError as error:
+                    raise self._unstorable(value, error) from None
                 visit.batch.put(name, row_key, row)
 
     def _drop_pending(self) -> None:
@@ -819,13 +910,20 @@ class _Stored:
 
 
 class _StreamedItems(ItemsView[K, V]):
+    _mapping: MapState[K, V]
+
     def __iter__(self) -> Iterator[tuple[K, V]]:
-        return cast("MapState[K, V]", self._mapping).scan()
+        return self._mapping.scan()
 
 
 class _StreamedValues(ValuesView[V]):
+    _mapping: MapState[Any, V]
+
+    def __contains__(self, value: object) -> bool:
+        return any(found is value or found == value for found in self)
+
     def __iter__(self) -> Iterator[V]:
-        return (value for _, value in cast("MapState[Any, V]", self._mapping).scan())
+        return (value for _, value in self._mapping.scan())
 
 
 def _merged(

@@ -37,6 +37,10 @@ from statekit.rocks import RocksBackend, RocksOptions
 __all__ = ["DiskCopies", "MemoryCopies", "WorkingCopies", "WorkingCopy"]
 
 
+_CopyName = tuple[str | int, ...]
+"""Checkpoint, operator, first and last key group, states."""
+
+
 class WorkingCopy(Protocol):
     """A shard's rows for the length of one epoch."""
 
@@ -77,7 +81,7 @@ class WorkingCopies(Protocol):
 class _MemoryCopy:
     backend: MemoryBackend
     owner: MemoryCopies
-    name: tuple[str, str, int, int]
+    name: _CopyName
     base: str | None
     written: bool = False
 
@@ -98,7 +102,7 @@ class MemoryCopies:
     """Working copies in memory: for tests and for small jobs in one process."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[str, str, int, int], tuple[str | None, MemoryBackend]] = {}
+        self.kept: dict[_CopyName, tuple[str | None, MemoryBackend]] = {}
 
     def obtain(
         self,
@@ -109,7 +113,7 @@ class MemoryCopies:
         epoch: int | None,
         repository: Repository,
     ) -> WorkingCopy:
-        name = (checkpoint_id, operator, *base.groups)
+        name: _CopyName = (checkpoint_id, operator, *base.groups, *states)
         attempt, backend = self.kept.pop(name, (None, None))
         if backend is None or attempt != base.attempt:
             backend = MemoryBackend(states)
@@ -168,14 +172,15 @@ class _DiskCopy:
     ) -> None:
         """Open the database, catching up or starting over as its mark requires."""
         known, held = self._lease.mark(self._states)
-        if known and held == base.attempt:
-            self._open()
+        usable = known and self._reopens()
+        if usable and held == base.attempt:
             return
-        after = held if known else None
+        after = held if usable else None
         refs, found = repository.changes(operator, *base.groups, epoch, after=after)
         if not found:
+            self._close()
             self._lease.wipe()
-        self._open()
+            self._open(create=True)
         self._unmark()
         repository.replay(self.backend, refs, *base.groups)
 
@@ -184,6 +189,12 @@ class _DiskCopy:
         self.backend.write(batch)
 
     def keep(self, attempt: str | None) -> dict[str, StateSize]:
+        if self.backend.failed:
+            # The user's function may have caught the error and gone on without the row.
+            raise StorageError(
+                f"the working copy at {self._lease.home} failed during this epoch: nothing of the "
+                "epoch is committed; start the job again, which makes a new copy"
+            )
         sizes = self.backend.sizes()
         if self._written:
             self.backend.flush()
@@ -194,11 +205,26 @@ class _DiskCopy:
         return sizes
 
     def drop(self) -> None:
-        self._close()
-        self._lease.release()
+        try:
+            # Whatever else fails here matters less than the reason for giving up.
+            with contextlib.suppress(StorageError):
+                if self._backend is not None and self._backend.failed:
+                    self._unmark()
+                self._close()
+        finally:
+            self._lease.release()
 
-    def _open(self) -> None:
-        self._backend = RocksBackend(self._lease.home / "db", self._states, self._options)
+    def _reopens(self) -> bool:
+        """Open a database that is trusted; False if it turns out to be damaged or incomplete."""
+        try:
+            self._open(create=False)
+        except StorageError:
+            return False
+        return True
+
+    def _open(self, *, create: bool) -> None:
+        path = self._lease.home / "db"
+        self._backend = RocksBackend(path, self._states, self._options, create=create)
 
     def _close(self) -> None:
         backend, self._backend = self._backend, None
@@ -216,7 +242,7 @@ class _Lease:
 
     def __init__(self, home: Path, lock: int, *, private: bool) -> None:
         self.home = home
-        self._lock = lock
+        self._lock: int | None = lock
         self._private = private
 
     @classmethod
@@ -279,9 +305,13 @@ class _Lease:
             raise _unusable(self.home, error) from error
 
     def release(self) -> None:
+        if self._lock is None:
+            return
         if self._private:
             shutil.rmtree(self.home, ignore_errors=True)
-        os.close(self._lock)
+        lock, self._lock = self._lock, None
+        fcntl.flock(lock, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor too
+        os.close(lock)
 
 
 def _sync(path: Path) -> None:

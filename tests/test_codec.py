@@ -20,19 +20,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from statekit.codec import (
-    PickleCodec,
-    datetime_to_micros,
-    dynamic_key_codec,
-    generic_decoder,
-    generic_key_decoder,
-    generic_key_encoder,
-    key_codec,
-    micros_to_datetime,
-    value_codec,
-)
+from statekit.codec import PickleCodec, value_codec
 from statekit.errors import CorruptCheckpointError, QueryError, StateTypeError
+from statekit.generic_codec import generic_decoder, generic_key_decoder, generic_key_encoder
+from statekit.key_codec import dynamic_key_codec, key_codec
 from statekit.schema import schema_of
+from statekit.timestamp import datetime_to_micros, micros_to_datetime
 
 FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 UTC = dt.UTC

@@ -34,6 +34,10 @@ class CountingBackend:
         self.deleted: Counter[str] = Counter()
         self.ranges_deleted: Counter[str] = Counter()
 
+    @property
+    def states(self) -> Sequence[str]:
+        return self.inner.states
+
     def get(self, state: str, key: bytes) -> bytes | None:
         self.read[state] += 1
         return self.inner.get(state, key)

@@ -160,6 +160,7 @@ class Harness:
 
     def shard_of(self, key: Any) -> int:
         """The shard that owns a key."""
+        self.process.key_codec.encode(key)  # a key of another type would hash to some shard too
         group = key_group(key, self.key_groups)
         return shard_of_group(group, self.parallelism, self.key_groups)
 

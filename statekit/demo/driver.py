@@ -1,0 +1,91 @@
+"""The demo's Spark driver: a process of its own, so that it can be killed for real.
+
+What lives here: what runs in that process. It prints one JSON object per committed epoch. What
+does not: deciding when it is stopped or killed (`show`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import statekit as sk
+from statekit.demo.flights import build_job
+from statekit.spark import Query
+
+__all__ = ["main", "session"]
+
+SCHEMA = (
+    "tailnum string, origin string, dest string, scheduled timestamp, "
+    "dep_delay double, arr_delay double"
+)
+
+
+def session() -> SparkSession:
+    """Local Spark on two cores, quiet, with everything in this process."""
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("statekit demo")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def stream(home: Path, epochs: int | None) -> None:
+    """Stream the input from where the checkpoint stands; stop after `epochs`, or at the end."""
+    spark = session()
+    flights = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    query: Query = build_job().start(
+        spark,
+        inputs={"flights": flights.parquet(str(home / "input"))},
+        outputs={
+            "turnarounds": sk.sinks.parquet(home / "turnarounds"),
+            "airports": sk.sinks.parquet(home / "airports"),
+        },
+        checkpoint=home / "checkpoint",
+        parallelism=2,
+        trigger={"availableNow": True},
+        working_directory=home / "working",
+    )
+    shown = 0
+    while not query.await_termination(timeout_s=1) or shown < len(query.progress):
+        for progress in list(query.progress)[shown:]:
+            shown += 1
+            _tell(
+                epoch=progress.epoch,
+                records=progress.records_in,
+                seconds=progress.seconds,
+                rate=progress.events_per_second,
+                rows=sum(progress.state_rows.values()),
+            )
+        if epochs is not None and shown >= epochs:
+            query.stop()
+            return
+
+
+def _tell(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def main() -> None:
+    """`python -m statekit.demo.driver HOME [EPOCHS]`"""
+    home, *rest = sys.argv[1:]
+    stream(Path(home), int(rest[0]) if rest else None)
+
+
+if __name__ == "__main__":
+    main()

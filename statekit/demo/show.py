@@ -1,0 +1,169 @@
+"""The demo as a person sees it: three drivers, one of them killed, then tables.
+
+What lives here: starting, stopping and killing drivers, and printing. What does not: the job
+(`flights`), what a driver does (`driver`) and the check (`check`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from statekit.demo.check import Comparison, airports, compare
+from statekit.demo.driver import session
+from statekit.demo.flights import FILES, build_job, raw_csv, write_input
+from statekit.errors import StatekitError
+
+__all__ = ["run"]
+
+STOP_AFTER = 3
+KILL_AFTER = 4
+
+_console = Console()
+_MARK = ".statekit-demo"
+
+
+def run(home: Path) -> bool:
+    """Run the whole demo in a directory; whether everything agreed."""
+    _empty(home)
+    csv = raw_csv(home)
+    flights = write_input(csv, home / "input")
+    _console.print(f"[bold]{flights:,} flights of 2013[/] in scheduled order, {FILES} epochs\n")
+    _console.print(Text(str(build_job())))
+    _console.print()
+    with _bar() as bar:
+        task = bar.add_task("starting Spark", total=flights)
+        _follow(bar, task, home, "first driver, to be stopped", epochs=STOP_AFTER)
+        _follow(bar, task, home, "second driver, to be killed", kill_after=KILL_AFTER)
+        _follow(bar, task, home, "third driver, to the end")
+    spark = session()
+    try:
+        _print_airports(airports(spark, home))
+        found = compare(spark, csv, home)
+    finally:
+        spark.stop()
+    _print_comparisons(found)
+    _inspect(home)
+    return all(comparison.agrees for comparison in found)
+
+
+def _empty(home: Path) -> None:
+    """Make the directory, or empty it if a demo made it before; never anything else."""
+    if home.exists() and any(home.iterdir()):
+        if not (home / _MARK).is_file():
+            raise StatekitError(
+                f"{home} is not empty and was not made by the demo: choose another --directory"
+            )
+        shutil.rmtree(home)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / _MARK).touch()
+
+
+def _follow(
+    bar: Progress,
+    task: Any,
+    home: Path,
+    title: str,
+    *,
+    epochs: int | None = None,
+    kill_after: int | None = None,
+) -> None:
+    """Run one driver and show its epochs; kill it with SIGKILL after some of them."""
+    bar.update(task, description=f"{title}: starting Spark")
+    command = [sys.executable, "-m", "statekit.demo.driver", str(home)]
+    log = (home / "driver.log").open("ab")
+    driver = subprocess.Popen(
+        command + ([str(epochs)] if epochs else []),
+        stdout=subprocess.PIPE,
+        stderr=log,
+        start_new_session=True,
+    )
+    killed = False
+    with log:
+        for number, facts in enumerate(_facts(driver), 1):
+            bar.update(task, advance=facts["records"], description=title)
+            bar.console.print(
+                f"  epoch {facts['epoch']:>2}  {facts['records']:>7,} flights  "
+                f"{facts['seconds']:5.1f} s  {facts['rate']:>8,.0f} flights/s  "
+                f"{facts['rows']:>8,} rows of state",
+                highlight=False,
+            )
+            if kill_after is not None and number == kill_after:
+                os.killpg(driver.pid, signal.SIGKILL)  # Python and the JVM: the whole driver
+                killed = True
+        code = driver.wait()
+    if killed:
+        bar.console.print("  [bold red]driver killed with SIGKILL[/] in the middle of an epoch")
+    elif code != 0:
+        raise StatekitError(f"the driver ended with code {code}: see {home / 'driver.log'}")
+    else:
+        bar.console.print("  driver stopped" if epochs else "  input is at its end")
+
+
+def _facts(driver: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
+    assert driver.stdout is not None
+    with driver.stdout as lines:
+        for line in lines:
+            if line.startswith(b"{"):
+                yield json.loads(line)
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=_console,
+    )
+
+
+def _print_airports(rows: list[tuple[str, int, float, float]]) -> None:
+    table = Table(title="turnarounds per airport", title_justify="left")
+    for heading in ("airport", "turnarounds", "mean hours", "longest hours"):
+        table.add_column(heading, justify="left" if heading == "airport" else "right")
+    for airport, turnarounds, mean, longest in rows:
+        table.add_row(airport, f"{turnarounds:,}", f"{mean:,.1f}", f"{longest:,.1f}")
+    _console.print()
+    _console.print(table)
+
+
+def _print_comparisons(found: list[Comparison]) -> None:
+    table = Table(title="held against plain SQL on the raw file", title_justify="left")
+    for heading in ("question", "streaming job", "batch SQL", ""):
+        table.add_column(heading, overflow="fold")
+    for item in found:
+        verdict = "[green]same[/]" if item.agrees else "[bold red]DIFFERENT[/]"
+        table.add_row(item.question, _text(item.job), _text(item.batch), verdict)
+    _console.print()
+    _console.print(table)
+    if all(item.agrees for item in found):
+        _console.print("[bold green]nothing was lost, nothing was counted twice[/]")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(f"{name} {count:,}" for name, count in value)
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def _inspect(home: Path) -> None:
+    """The state, seen with the command line."""
+    for words in (
+        ["inspect", str(home / "checkpoint")],
+        ["get", str(home / "checkpoint"), "turnaround", "visits", "N14228"],
+    ):
+        _console.print(f"\n[bold]$ statekit {' '.join(words)}[/]", highlight=False)
+        subprocess.run([sys.executable, "-m", "statekit.cli", *words], check=True)

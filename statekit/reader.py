@@ -1,0 +1,207 @@
+"""Reading a checkpoint from outside: no job, no user code, no write.
+
+What lives here: `CheckpointReader`, which answers what a checkpoint holds from its files alone.
+What does not: printing (`cli`) and anything that changes a checkpoint.
+
+Stored values are decoded by the schemas in the job file. Nothing is unpickled unless the reader
+asks for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from statekit.backend import Backend, MemoryBackend, StateSize, prefix_end
+from statekit.errors import QueryError, StatekitError
+from statekit.generic_codec import generic_decoder, generic_key_decoder, generic_key_encoder
+from statekit.key_codec import schema_key_codec
+from statekit.keygroup import key_group
+from statekit.manifest import EpochManifest, JobFile, OperatorRecord, StateRecord
+from statekit.repository import Repository, group_bounds
+from statekit.rocks import RocksBackend
+from statekit.schema import Schema
+
+__all__ = ["CheckpointReader", "key_text", "state_text"]
+
+
+class CheckpointReader:
+    """What a checkpoint holds after one of its epochs.
+
+    Parameters:
+        url: a directory or object store URL.
+        epoch: which epoch; None for the last one.
+        allow_pickle: unpickle states that were declared with `PickleCodec`, which can run any code
+            that whoever wrote the checkpoint chose.
+
+    Raises:
+        QueryError: nothing is committed yet, or not that epoch.
+        CorruptCheckpointError: a file that is needed is missing or altered.
+    """
+
+    def __init__(
+        self, url: str | Path, *, epoch: int | None = None, allow_pickle: bool = False
+    ) -> None:
+        self.repository = Repository(url, create=False)
+        self._allow_pickle = allow_pickle
+        self.epochs = self.repository.epochs()
+        if not self.epochs:
+            raise QueryError(
+                f"{self.repository.url} has no committed epoch: check the path, or wait until the "
+                "job has committed one"
+            )
+        wanted = self.epochs[-1] if epoch is None else epoch
+        if wanted not in self.epochs:
+            raise QueryError(
+                f"{self.repository.url} has no epoch {wanted}: it has {self.epochs[0]} to "
+                f"{self.epochs[-1]}"
+            )
+        self.manifest: EpochManifest = self.repository.manifest(wanted)
+        found = self.repository.job_file(self.manifest.job_file.path)
+        assert found is not None, "the manifest names it, so reading it fails or finds it"
+        self.job: JobFile = found[0]
+
+    def operator(self, name: str) -> OperatorRecord:
+        """The operator of that name.
+
+        Raises:
+            QueryError: there is none.
+        """
+        found = self.job.operator(name)
+        if found is None:
+            known = ", ".join(operator.name for operator in self.job.operators)
+            raise QueryError(f"job {self.job.name!r} has no operator {name!r}: it has {known}")
+        return found
+
+    def state(self, operator: str, name: str) -> StateRecord:
+        """The state of that name.
+
+        Raises:
+            QueryError: there is none.
+        """
+        states = self.operator(operator).states
+        for state in states:
+            if state.name == name:
+                return state
+        known = ", ".join(state.name for state in states)
+        raise QueryError(f"operator {operator!r} has no state {name!r}: it has {known}")
+
+    def get(self, operator: str, state: str, key: Any) -> Any:
+        """What a state holds for a key, as JSON-able data: None, a value, a list or a dict.
+
+        Parameters:
+            key: as text or JSON; several key fields as a JSON array.
+
+        Raises:
+            QueryError: no such operator, state or epoch.
+            StateTypeError: `key` is not a key of that operator.
+        """
+        record, found = self.operator(operator), self.state(operator, state)
+        codec = _key_schema(record)
+        encoded = generic_key_encoder(codec)(key)
+        group = key_group(schema_key_codec(codec).decode(encoded)[0], self.job.key_groups)
+        backend = MemoryBackend([s.name for s in record.states])
+        self._replay(record, group, group, backend)
+        prefix = group_bounds(group, group)[0] + encoded
+        rows = backend.scan(state, prefix, prefix_end(prefix))
+        return self._plain(found, prefix, rows)
+
+    def rows(self, operator: str, state: str, directory: str | Path) -> Iterator[tuple[Any, Any]]:
+        """Every key of a state with what it holds, in the order of key groups and keys.
+
+        Parameters:
+            directory: an empty one to unpack the state in; delete it afterwards.
+        """
+        record, found = self.operator(operator), self.state(operator, state)
+        decode_key = generic_key_decoder(_key_schema(record))
+        backend = self.unpack(operator, directory)
+        try:
+            current, rows = b"", list[tuple[bytes, bytes]]()
+            for row_key, row in backend.scan(state, *self._all_groups()):
+                end = decode_key(row_key, 2)[1]
+                if row_key[:end] != current and rows:
+                    yield decode_key(current, 2)[0], self._plain(found, current, iter(rows))
+                    rows = []
+                current = row_key[:end]
+                rows.append((row_key, row))
+            if rows:
+                yield decode_key(current, 2)[0], self._plain(found, current, iter(rows))
+        finally:
+            backend.close()
+
+    def unpack(self, operator: str, directory: str | Path) -> RocksBackend:
+        """All rows of an operator in a database of their own. The caller closes it."""
+        record = self.operator(operator)
+        backend = RocksBackend(directory, [state.name for state in record.states])
+        try:
+            self._replay(record, 0, self.job.key_groups - 1, backend)
+        except BaseException:
+            backend.close()
+            raise
+        return backend
+
+    def sizes(
+        self, operator: str, directory: str | Path
+    ) -> tuple[dict[str, StateSize], Counter[int]]:
+        """Rows and bytes per state, and rows per key group, by counting them all."""
+        backend = self.unpack(operator, directory)
+        groups: Counter[int] = Counter()
+        sizes = {}
+        try:
+            for state in self.operator(operator).states:
+                rows = size = 0
+                for row_key, row in backend.scan(state.name, *self._all_groups()):
+                    rows += 1
+                    size += len(row_key) + len(row)
+                    groups[int.from_bytes(row_key[:2], "big")] += 1
+                sizes[state.name] = StateSize(rows, size)
+        finally:
+            backend.close()
+        return sizes, groups
+
+    def _all_groups(self) -> tuple[bytes, bytes]:
+        return group_bounds(0, self.job.key_groups - 1)
+
+    def _replay(self, record: OperatorRecord, first: int, last: int, backend: Backend) -> None:
+        refs, _ = self.repository.changes(record.name, first, last, self.manifest.epoch)
+        self.repository.replay(backend, refs, first, last)
+
+    def _plain(
+        self, state: StateRecord, prefix: bytes, rows: Iterator[tuple[bytes, bytes]]
+    ) -> Any:
+        decode = generic_decoder(state.types["value"], state.codec, self._allow_pickle)
+        if state.kind == "list":
+            return [decode(row) for _, row in rows]
+        if state.kind != "map":
+            found = next(rows, None)
+            return None if found is None else decode(found[1])
+        decode_key = generic_key_decoder(state.types["key"])
+        entries = [(decode_key(row_key, len(prefix))[0], decode(row)) for row_key, row in rows]
+        if all(isinstance(key, str | int | None) for key, _ in entries):
+            return dict(entries)
+        return [list(entry) for entry in entries]
+
+
+def state_text(state: StateRecord) -> str:
+    """A state's type as people write it: `map[str → int]`."""
+    types = {role: str(Schema.from_json(tree)) for role, tree in state.types.items()}
+    key = f"{types['key']} → " if "key" in types else ""
+    pickled = ", pickled" if state.codec == "pickle" else ""
+    return f"{state.kind}[{key}{types['value']}{pickled}]"
+
+
+def key_text(operator: OperatorRecord) -> str:
+    """An operator's key as people write it: `tailnum: str`."""
+    return ", ".join(f"{field.name}: {Schema.from_json(field.type)}" for field in operator.key)
+
+
+def _key_schema(operator: OperatorRecord) -> Schema:
+    """The schema of the whole key: of the one field, or of a tuple of the fields."""
+    fields = [Schema.from_json(field.type) for field in operator.key]
+    if not fields:
+        raise StatekitError(f"operator {operator.name!r} has no key: it holds no keyed state")
+    if len(fields) == 1 or fields[0].kind == "dynamic":
+        return fields[0]
+    return Schema(kind="tuple", items=tuple(fields))

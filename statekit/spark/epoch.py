@@ -1,0 +1,160 @@
+"""One epoch of a job on Spark.
+
+What lives here: which frames are computed, in which order they are read, and how the commit records
+come back. What does not: committing (`coordinator`) and micro-batches (`query`).
+
+Effects follow one order: change files (in the workers), sinks, manifest. There are two ways to
+bring the commit records to the driver:
+
+- A chain of operators that ends in one sink which reads its frame once runs in a single action, the
+  sink's own; the records are observed on the way.
+- Anything else (several sinks, a function of the user's that may read the frame any number of
+  times) gets frames that are persisted and computed completely by an action of our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark import SparkContext, StorageLevel
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F
+
+from statekit.coordinator import Coordinator
+from statekit.errors import IncompleteEpochError
+from statekit.job import Job, Operator
+from statekit.manifest import ShardReport
+from statekit.rocks import RocksOptions
+from statekit.sinks import Callback, Sink
+from statekit.spark.frames import operator_frame
+from statekit.spark.shipping import Shipment, pack
+from statekit.spark.worker import COMMIT, ShardStep
+from statekit.spark.writing import write
+
+__all__ = ["EpochRunner"]
+
+
+class EpochRunner:
+    """Runs epochs of a job over frames.
+
+    Parameters:
+        coordinator: of the checkpoint.
+        outputs: a sink per name.
+        directory: for working copies, on each worker's local disk.
+        options: what RocksDB may spend in each worker.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        outputs: Mapping[str, Sink],
+        directory: str,
+        options: RocksOptions,
+    ) -> None:
+        self._coordinator = coordinator
+        self._outputs = outputs
+        self._directory = directory
+        self._options = options
+        self._shipments: dict[str, Shipment] = {
+            operator.name: pack(operator.declared) for operator in coordinator.job.operators
+        }
+        self._single_pass = _is_single_pass(coordinator.job, outputs)
+
+    def run(self, inputs: Mapping[str, DataFrame], *, batch: int | None) -> None:
+        """Compute, write and commit one epoch."""
+        reports = self._observed(inputs) if self._single_pass else self._persisted(inputs)
+        self._coordinator.commit(reports, batch=batch)
+
+    def _frame(self, operator: Operator, df: DataFrame) -> DataFrame:
+        coordinator = self._coordinator
+        step = ShardStep(
+            shipment=self._shipments[operator.name],
+            plans=tuple(coordinator.plans(operator.name)),
+            url=coordinator.repository.url,
+            directory=self._directory,
+            options=self._options,
+        )
+        return operator_frame(df, operator, step, coordinator.parallelism, coordinator.key_groups)
+
+    def _write(self, df: DataFrame, name: str) -> None:
+        self._coordinator.check_owner()
+        write(df, self._outputs[name], self._coordinator.epoch, self._coordinator.writer)
+
+    def _observed(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
+        """Everything in the action of the one sink."""
+        job = self._coordinator.job
+        (sink,) = job.sinks
+        streams = dict(inputs)
+        observations = []
+        for operator in job.operators:
+            observation = Observation()
+            frame = self._frame(operator, streams[operator.input])
+            observed = frame.observe(observation, F.collect_list(COMMIT).alias(COMMIT))
+            streams[operator.name] = _outputs_of(observed)
+            observations.append((operator.name, observation))
+        self._write(streams[sink.stream], sink.name)
+        reports = []
+        for name, observation in observations:
+            reports += [_report(text) for text in _observed_commits(name, sink.name, observation)]
+        return reports
+
+    def _persisted(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
+        """Each operator in an action of its own, then the sinks from what is kept."""
+        job = self._coordinator.job
+        streams = dict(inputs)
+        kept: list[DataFrame] = []
+        reports: list[ShardReport] = []
+        try:
+            for operator in job.operators:
+                frame = self._frame(operator, streams[operator.input])
+                if job.sinks_of(operator.name) or job.consumers_of(operator.name):
+                    frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+                    kept.append(frame)
+                commits = frame.where(F.col(COMMIT).isNotNull()).select(COMMIT)
+                reports += [_report(row[0]) for row in commits.collect()]
+                streams[operator.name] = _outputs_of(frame)
+            for sink in job.sinks:
+                self._write(streams[sink.stream], sink.name)
+        finally:
+            for frame in kept:
+                frame.unpersist()
+        return reports
+
+
+def _is_single_pass(job: Job, outputs: Mapping[str, Sink]) -> bool:
+    """Whether all operators form one chain that ends in one sink which reads once."""
+    if len(job.sinks) != 1 or len(job.sources) != 1:
+        return False
+    (sink,) = job.sinks
+    ends = sink.stream == job.operators[-1].name
+    inputs = [operator.input for operator in job.operators]
+    chained = inputs == [job.sources[0].name, *(op.name for op in job.operators[:-1])]
+    return ends and chained and not isinstance(outputs[sink.name], Callback)
+
+
+def _outputs_of(frame: DataFrame) -> DataFrame:
+    return frame.where(F.col(COMMIT).isNull()).drop(COMMIT)
+
+
+def _report(text: str) -> ShardReport:
+    return ShardReport.model_validate_json(text)
+
+
+def _observed_commits(operator: str, sink: str, observation: Observation) -> list[str]:
+    """The commit records that passed while the sink read the frame.
+
+    `Observation.get` waits for an action that may never come. Spark tells observations of an action
+    through its listener bus, so once the bus has nothing left to tell, one that has not heard
+    never will.
+    """
+    observed: Any = observation._jo
+    if not observed.future().isCompleted():
+        active: Any = SparkContext._active_spark_context
+        active._jsc.sc().listenerBus().waitUntilEmpty()
+    if not observed.future().isCompleted():
+        raise IncompleteEpochError(
+            f"sink {sink!r} never read the output of operator {operator!r}: nothing of this epoch "
+            'is committed. A writer must write every epoch: use mode="append" or "overwrite"'
+        )
+    return list(observation.get[COMMIT])

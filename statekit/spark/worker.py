@@ -1,0 +1,126 @@
+"""One shard inside a Spark Python worker: Arrow batches in, Arrow batches and a commit record out.
+
+What lives here: what `mapInArrow` calls. What does not: anything that decides; a worker runs the
+shard its partition stands for and reports.
+
+The output has the columns of the operator's output type, and one more, the commit record. It is
+null in rows that carry outputs; the last row of each shard carries nothing but the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from statekit.errors import ProcessError
+from statekit.manifest import ShardReport
+from statekit.outputs import OutputType
+from statekit.process import Process
+from statekit.repository import Repository
+from statekit.rocks import RocksOptions
+from statekit.shard import ShardPlan, run_shard
+from statekit.spark.shipping import Shipment, unpack
+from statekit.task import Chunk
+from statekit.working_copy import DiskCopies
+
+__all__ = ["COMMIT", "ShardStep", "output_schema"]
+
+COMMIT = "__statekit_commit"
+"""The column of the commit record."""
+
+
+def output_schema(output_type: OutputType | None) -> pa.Schema:
+    """Columns of a step: the outputs', all nullable, and the commit record."""
+    fields = [] if output_type is None else list(output_type.arrow_schema)
+    return pa.schema([*(field.with_nullable(True) for field in fields), (COMMIT, pa.string())])
+
+
+@dataclass(frozen=True)
+class ShardStep:
+    """What runs in each partition of an operator's frame.
+
+    Parameters:
+        shipment: the process function.
+        plans: one per partition.
+        url: of the checkpoint.
+        directory: for working copies, on the worker's local disk.
+        options: what RocksDB may spend.
+    """
+
+    shipment: Shipment
+    plans: tuple[ShardPlan, ...]
+    url: str
+    directory: str
+    options: RocksOptions
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        if context is None:
+            raise ProcessError("a shard runs in a Spark task only: start the job on Spark")
+        plan = self.plans[context.partitionId()]
+        declared = unpack(self.shipment)
+        schema = output_schema(declared.output_type)
+        copies = DiskCopies(self.directory, self.options)
+        running = run_shard(
+            declared, plan, _chunks(declared, batches), _repository(self.url), copies
+        )
+        try:
+            while True:
+                yield _output_batch(declared, schema, next(running))
+        except StopIteration as stop:
+            yield _commit_batch(schema, stop.value)
+        finally:
+            running.close()
+
+
+@cache
+def _repository(url: str) -> Repository:
+    return Repository(url)
+
+
+def _chunks(
+    declared: Process[Any, Any, Any], batches: Iterator[pa.RecordBatch]
+) -> Iterator[Chunk]:
+    """Typed records of each batch; its first column is the key group."""
+    reader = None
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        if reader is None:
+            reader = declared.record_type.reader(batch.schema, first_column=1)
+        records = reader.read(batch)
+        columns = [batch.column(name) for name in declared.key]
+        keys = _keys(declared, columns, records)
+        yield Chunk(keys, batch.column(0).to_pylist(), keys, records)
+
+
+def _keys(
+    declared: Process[Any, Any, Any], columns: list[pa.Array], records: list[Any]
+) -> list[Any]:
+    """The keys of a batch: from the columns where that is the same and faster."""
+    if len(columns) == 1 and not pa.types.is_temporal(columns[0].type):
+        return list(columns[0].to_pylist())
+    return list(map(declared.key_of(), records))
+
+
+def _output_batch(
+    declared: Process[Any, Any, Any], schema: pa.Schema, outputs: list[Any]
+) -> pa.RecordBatch:
+    if declared.output_type is None:
+        raise ProcessError(
+            f"operator {declared.name!r} yielded {outputs[0]!r} and is declared to return None: "
+            "declare Iterator[T]"
+        )
+    columns = declared.output_type.to_batch(outputs).columns
+    commit = pa.nulls(len(outputs), pa.string())
+    return pa.record_batch([*columns, commit], schema=schema)
+
+
+def _commit_batch(schema: pa.Schema, report: ShardReport) -> pa.RecordBatch:
+    columns = [pa.nulls(1, field.type) for field in schema][:-1]
+    return pa.record_batch([*columns, pa.array([report.model_dump_json()])], schema=schema)

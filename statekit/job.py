@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from statekit.errors import StateTypeError
 from statekit.keygroup import DEFAULT_GROUPS, check_groups
@@ -19,7 +20,7 @@ from statekit.process import Process
 from statekit.records import RecordType, show
 from statekit.state import StateSpec
 
-__all__ = ["Job", "Operator", "Sink", "Source", "Stream"]
+__all__ = ["Job", "Operator", "OutputCallback", "Run", "Sink", "Source", "Stream"]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -67,6 +68,28 @@ class Sink:
 
     name: str
     stream: str
+
+
+OutputCallback = Callable[[list[Any], int], None]
+"""What takes the outputs of an epoch: `(records, epoch)`. A replay gives the same epoch number."""
+
+
+@dataclass
+class Run:
+    """What a run in this process did.
+
+    Attributes:
+        outputs: records per sink, for sinks without a callback.
+        epochs: how many epochs were committed.
+        last_epoch: the number of the last committed epoch, of this run or one before it.
+    """
+
+    outputs: dict[str, list[Any]] = field(default_factory=dict)
+    epochs: int = 0
+    last_epoch: int | None = None
+
+    def __getitem__(self, sink: str) -> list[Any]:
+        return self.outputs[sink]
 
 
 class Stream(Generic[T]):
@@ -177,12 +200,15 @@ class Job:
         return next(found for found in self.operators if found.name == name)
 
     def sinks_of(self, stream: str) -> list[Sink]:
+        """The sinks that a stream leaves by."""
         return [sink for sink in self.sinks if sink.stream == stream]
 
     def consumers_of(self, stream: str) -> list[Operator]:
+        """The operators that a stream feeds."""
         return [operator for operator in self.operators if operator.input == stream]
 
     def is_source(self, stream: str) -> bool:
+        """Whether a stream comes from outside of the job."""
         return any(source.name == stream for source in self.sources)
 
     def check_names(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
@@ -244,9 +270,31 @@ class Job:
                 deeper = indent + ("    " if last else "│   ")
                 self._draw(child.name, deeper, lines, states=child.declared.states)
 
-    def run(self, inputs: dict[str, Any], **options: Any) -> Any:
+    def run(
+        self,
+        inputs: Mapping[str, Iterable[Any]],
+        *,
+        outputs: Mapping[str, OutputCallback] | None = None,
+        checkpoint: str | Path | None = None,
+        parallelism: int | None = None,
+        epoch_size: int = 1000,
+        backend: Literal["memory", "rocksdb"] = "memory",
+        working_directory: str | Path | None = None,
+        allow_dropped_state: bool = False,
+    ) -> Run:
         """Run in this process over iterables, without Spark. See `statekit.local.run`."""
-        return _runtime("statekit.local", "run")(self, inputs, **options)
+        made = _runtime("statekit.local", "run")(
+            self,
+            inputs,
+            outputs=outputs,
+            checkpoint=checkpoint,
+            parallelism=parallelism,
+            epoch_size=epoch_size,
+            backend=backend,
+            working_directory=working_directory,
+            allow_dropped_state=allow_dropped_state,
+        )
+        return cast("Run", made)
 
     def start(self, spark: Any, inputs: dict[str, Any], **options: Any) -> Any:
         """Run on Spark. See `statekit.spark.start`."""

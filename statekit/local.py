@@ -8,15 +8,14 @@ as on Spark.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from statekit.coordinator import Coordinator
 from statekit.errors import ProcessError, StateTypeError
-from statekit.job import Job, Operator
+from statekit.job import Job, Operator, OutputCallback, Run
 from statekit.keygroup import key_group, shard_of_group
 from statekit.manifest import ShardReport
 from statekit.repository import Repository, group_bounds
@@ -24,28 +23,7 @@ from statekit.shard import run_shard
 from statekit.task import Chunk
 from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies
 
-__all__ = ["LocalRunner", "Run", "run"]
-
-Callback = Callable[[list[Any], int], None]
-"""What takes the outputs of an epoch: `(records, epoch)`. A replay gives the same epoch number."""
-
-
-@dataclass
-class Run:
-    """What a run in this process did.
-
-    Attributes:
-        outputs: records per sink, for sinks without a callback.
-        epochs: how many epochs were committed.
-        last_epoch: the number of the last committed epoch, of this run or one before it.
-    """
-
-    outputs: dict[str, list[Any]] = field(default_factory=dict)
-    epochs: int = 0
-    last_epoch: int | None = None
-
-    def __getitem__(self, sink: str) -> list[Any]:
-        return self.outputs[sink]
+__all__ = ["LocalRunner", "run"]
 
 
 class LocalRunner:
@@ -77,7 +55,7 @@ class LocalRunner:
         self,
         inputs: Mapping[str, Iterable[Any]],
         *,
-        outputs: Mapping[str, Callback] | None = None,
+        outputs: Mapping[str, OutputCallback] | None = None,
         offsets: dict[str, int] | None = None,
     ) -> dict[str, list[Any]]:
         """Run one epoch over the records given per source and commit it.
@@ -165,7 +143,7 @@ def run(
     job: Job,
     inputs: Mapping[str, Iterable[Any]],
     *,
-    outputs: Mapping[str, Callback] | None = None,
+    outputs: Mapping[str, OutputCallback] | None = None,
     checkpoint: str | Path | None = None,
     parallelism: int | None = None,
     epoch_size: int = 1000,

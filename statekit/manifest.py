@@ -90,7 +90,7 @@ class _Sealed(_Record):
 
     title: ClassVar[str]
 
-    format: int = FORMAT
+    format: Annotated[int, Field(ge=1)] = FORMAT
 
     def to_bytes(self) -> bytes:
         """The file's content: canonical JSON, sealed with its checksum."""

@@ -128,8 +128,8 @@ class Process(Generic[R, P, U]):
         )
         self._others = tuple(p for p in others if p.name in hints)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.fn(*args, **kwargs)
+    def __call__(self, record: R, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.fn(record, *args, **kwargs)
 
     def bind(
         self, states: dict[str, State], context: Context

@@ -16,6 +16,7 @@ Invariants kept here:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import struct
@@ -210,13 +211,12 @@ class Repository:
         Raises:
             CorruptCheckpointError: the file is missing, or not what the manifest says.
         """
-        spool = cast("IO[bytes]", tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX))
-        try:
+        with contextlib.ExitStack() as closing:
+            made = closing.enter_context(tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX))
+            spool = cast("IO[bytes]", made)
             self._read_verified(ref, spool)
-        except BaseException:
-            spool.close()
-            raise
-        spool.seek(0)
+            spool.seek(0)
+            closing.pop_all()  # now it is the caller's to close
         return spool
 
     def _read_verified(self, ref: FileRef, into: IO[bytes]) -> None:

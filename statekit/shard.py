@@ -64,7 +64,9 @@ class _Changes:
     def append(self, batch: Batch) -> None:
         try:
             if self._writer is None:
-                spool = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX)
+                spool = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - see drop()
+                    max_size=_SPOOL_BYTES_MAX
+                )
                 self._file = cast("IO[bytes]", spool)
                 self._writer = ChangeFileWriter(self._file, self._states)
             self._writer.append(batch)

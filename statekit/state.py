@@ -37,7 +37,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast, overload
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast, overload
 
 from statekit.backend import Backend, prefix_end
 from statekit.codec import ValueCodec
@@ -105,7 +105,7 @@ class Reduce:
     (3, 5, 3)
     """
 
-    fn: Callable[[Any, Any], Any] | str
+    fn: Callable[[Any, Any], Any] | Literal["sum", "min", "max", "count"]
 
     @property
     def known(self) -> str | None:
@@ -663,7 +663,7 @@ class ListState(_Rows, Sequence[T]):
 
     def get(self) -> list[T]:
         """All elements as a Python list."""
-        return list(self)
+        return list(iter(self))  # list(self) would ask for the length first, which is a scan
 
     def __iter__(self) -> Iterator[T]:
         decode = self._decode
@@ -695,16 +695,16 @@ class ListState(_Rows, Sequence[T]):
 
     def index(self, value: object, start: int = 0, stop: int = sys.maxsize) -> int:
         """The first position of an element that equals `value`. Reads the list once."""
-        return list(self).index(cast("T", value), start, stop)
+        return self.get().index(cast("T", value), start, stop)
 
     def _slice(self, index: slice) -> list[T]:
         parts = (index.start, index.stop, index.step)
         if any(part is not None and part < 0 for part in parts):
-            return list(self)[index]
+            return self.get()[index]
         return list(islice(iter(self), index.start, index.stop, index.step))
 
     def __repr__(self) -> str:
-        return f"ListState({list(self)!r})"
+        return f"ListState({self.get()!r})"
 
     def _put_pending(self) -> None:
         if not self._pending:

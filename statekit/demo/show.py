@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ __all__ = ["run"]
 
 STOP_AFTER = 3
 KILL_AFTER = 4
+MID_EPOCH_S = 0.8
 
 _console = Console()
 _MARK = ".statekit-demo"
@@ -101,6 +103,7 @@ def _follow(
                 highlight=False,
             )
             if kill_after is not None and number == kill_after:
+                time.sleep(MID_EPOCH_S)
                 os.killpg(driver.pid, signal.SIGKILL)  # Python and the JVM: the whole driver
                 killed = True
         code = driver.wait()

@@ -14,9 +14,9 @@ from pyspark.sql import types as spark_types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from statekit.errors import ProcessError
-from statekit.job import Operator
+from statekit.job import Job, Operator, Source
 from statekit.records import RecordType
-from statekit.spark.worker import ShardStep, output_schema
+from statekit.spark.worker import FIRST_MARK, ShardStep, output_schema
 
 __all__ = ["check_input", "operator_frame"]
 
@@ -33,16 +33,20 @@ _KEY_TYPES = (
 )
 
 
-def check_input(df: DataFrame, record_type: RecordType, source: str) -> None:
-    """Hold a frame's columns against a record type, before anything runs.
+def check_input(df: DataFrame, source: Source, job: Job) -> None:
+    """Hold a frame's columns against the records and keys of a job, before anything runs.
 
     Raises:
-        ProcessError: a column is missing, or cannot be read as its field.
+        ProcessError: a column is missing, cannot be read as its field, or cannot be a key.
     """
     try:
-        record_type.reader(to_arrow_schema(_projected(df, record_type).schema))
+        projected = _projected(df, source.record_type)
+        source.record_type.reader(to_arrow_schema(projected.schema, timezone="UTC"))
+        for operator in job.consumers_of(source.name):
+            for name in operator.declared.key:
+                _key_column(projected, name, operator.name)
     except ProcessError as error:
-        error.add_note(f"while looking at the input {source!r}")
+        error.add_note(f"while looking at the input {source.name!r}")
         raise
 
 
@@ -54,6 +58,9 @@ def operator_frame(
     The key group is computed in the JVM. `arrival` is taken before the shuffle: it keeps the order
     of the input, which neither the shuffle nor the sort does by itself, and makes a recomputed
     attempt see the same order.
+
+    Each shard is sent a mark, a row that says which shard it is. So a shard knows itself from its
+    data, and Spark, which leaves out whatever it can prove to be empty, runs those without records.
     """
     declared = operator.declared
     projected = _projected(df, declared.record_type)
@@ -62,10 +69,19 @@ def operator_frame(
     columns = [projected[name] for name in projected.columns]
     arrival = F.monotonically_increasing_id().alias(ARRIVAL)
     grouped = projected.select(group, *columns, arrival)
-    shard = F.expr(f"cast(({GROUP} * {shards}) div {groups} as int)")
-    routed = grouped.repartitionById(shards, shard)
+    shard = F.expr(
+        f"if({GROUP} < 0, {FIRST_MARK} - {GROUP}, cast(({GROUP} * {shards}) div {groups} as int))"
+    )
+    routed = grouped.unionAll(_marks(grouped, shards)).repartitionById(shards, shard)
     ordered = routed.sortWithinPartitions(GROUP, *declared.key, ARRIVAL).drop(ARRIVAL)
     return ordered.mapInArrow(step, from_arrow_schema(output_schema(declared.output_type)))
+
+
+def _marks(like: DataFrame, shards: int) -> DataFrame:
+    """A row per shard with nothing but a number below all key groups in the place of its own."""
+    mark = (F.lit(FIRST_MARK) - F.col("id")).cast("int").alias(GROUP)
+    nothing = [F.lit(None).cast(f.dataType).alias(f.name) for f in like.schema.fields[1:]]
+    return like.sparkSession.range(0, shards, 1, 1).select(mark, *nothing)
 
 
 def _projected(df: DataFrame, record_type: RecordType) -> DataFrame:

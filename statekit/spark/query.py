@@ -6,11 +6,11 @@ What does not: what happens within an epoch (`epoch`).
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import sys
 import tempfile
+import weakref
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,12 +27,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from statekit.clock import stopwatch_s
 from statekit.coordinator import Coordinator
 from statekit.errors import (
+    FencedError,
     RestoreError,
     StatekitError,
     StateTypeError,
+    StorageError,
     error_class,
 )
 from statekit.job import Job
+from statekit.keygroup import DEFAULT_GROUPS
 from statekit.manifest import EpochManifest
 from statekit.repository import Repository
 from statekit.rocks import RocksOptions
@@ -44,6 +48,24 @@ __all__ = ["Progress", "Query", "start"]
 SOURCE = "__statekit_source"
 _KEPT_PROGRESS = 100
 _STATEKIT_ERROR = re.compile(r"statekit\.errors\.(\w+): (.*?)(?=\n\s*at |\n\nDriver|\Z)", re.DOTALL)
+
+# What Spark finds out before we do, in its own part of the checkpoint or in a sink.
+_SPARKS_WORDS: dict[str, type[StatekitError]] = {
+    "CONCURRENT_STREAM_LOG_UPDATE": FencedError,
+    "No space left on device": StorageError,
+    "Disk quota exceeded": StorageError,
+    "Read-only file system": StorageError,
+    "Permission denied": StorageError,
+}
+_WAY_OUT: dict[type[StatekitError], str] = {
+    FencedError: "Another run of this job is writing to this checkpoint: stop one of them, then "
+    "start the other again; nothing is lost",
+    StorageError: "Nothing committed is lost: check that the store has space and may be written, "
+    "then start again",
+}
+
+_running: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
+"""Streams of this process, by checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +163,18 @@ def translated(error: BaseException) -> BaseException:
     """An error of a worker as the class it had there; any other error as it is."""
     if isinstance(error, StatekitError):
         return error
-    found = _STATEKIT_ERROR.findall(str(error))
-    if not found:
+    text = str(error)
+    found = _STATEKIT_ERROR.findall(text)
+    if found:
+        name, message = found[-1]
+        made = (error_class(name) or StatekitError)(message.strip())
+    elif isinstance(error, PySparkException | Py4JJavaError):
+        kind = next((kind for sign, kind in _SPARKS_WORDS.items() if sign in text), None)
+        if kind is None:
+            return error
+        made = kind(f"{text.splitlines()[0]}. {_WAY_OUT[kind]}")
+    else:
         return error
-    name, message = found[-1]
-    kind = error_class(name) or StatekitError
-    made = kind(message.strip())
     made.__cause__ = error
     return made
 
@@ -194,19 +222,17 @@ def start(
     sinks = {name: as_sink(name, given) for name, given in (outputs or {}).items()}
     job.check_names(inputs, sinks)
     for source in job.sources:
-        check_input(inputs[source.name], source.record_type, source.name)
+        check_input(inputs[source.name], source, job)
     streaming = {df.isStreaming for df in inputs.values()}
     if len(streaming) != 1:
         raise StateTypeError("inputs are either all streaming or all static: do not mix them")
     _use_this_python(spark)
     repository = Repository(checkpoint)
-    known = repository.latest_epoch() is not None
-    cores = None if known else spark.sparkContext.defaultParallelism
+    _check_not_running(repository)
+    if parallelism is None:
+        parallelism = _default_parallelism(spark, job, repository)
     coordinator = Coordinator(
-        job,
-        repository,
-        parallelism=parallelism or cores,
-        allow_dropped_state=allow_dropped_state,
+        job, repository, parallelism=parallelism, allow_dropped_state=allow_dropped_state
     )
     directory = str(working_directory or default_working_directory())
     runner = EpochRunner(coordinator, sinks, directory, rocksdb or RocksOptions())
@@ -221,7 +247,24 @@ def start(
 
 def default_working_directory() -> str:
     """Where working copies live if nobody says otherwise: the machine's temporary directory."""
-    return os.path.join(tempfile.gettempdir(), f"statekit-{getpass.getuser()}")
+    return os.path.join(tempfile.gettempdir(), f"statekit-{os.getuid()}")
+
+
+def _check_not_running(repository: Repository) -> None:
+    """Of two streams on one checkpoint, Spark would stop the older without a word."""
+    running = _running.get(repository.url)
+    if running is not None and running.is_active:
+        raise FencedError(
+            f"{repository.url} is being written by a query that this process runs: stop() it "
+            "first, then start again; nothing is lost"
+        )
+
+
+def _default_parallelism(spark: SparkSession, job: Job, repository: Repository) -> int | None:
+    """What the checkpoint has, or a shard per core as far as key groups go."""
+    if repository.latest_epoch() is not None:
+        return None
+    return min(spark.sparkContext.defaultParallelism, job.key_groups or DEFAULT_GROUPS)
 
 
 class _Started:
@@ -235,7 +278,7 @@ class _Started:
     def bounded(self, inputs: Mapping[str, DataFrame]) -> None:
         try:
             self._epoch(inputs, None)
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
 
     def stream(
@@ -251,7 +294,11 @@ class _Started:
         if trigger is not None:
             given = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger)
             writer = writer.trigger(**given)
-        self.query.query = writer.start()
+        try:
+            self.query.query = writer.start()
+        except (PySparkException, Py4JJavaError) as error:
+            raise translated(error) from error
+        _running[self._coordinator.repository.url] = self.query
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
         try:
@@ -260,6 +307,7 @@ class _Started:
             if batch <= done:
                 return  # committed before a crash, and Spark had not taken note yet
             if batch != done + 1:
+                self._coordinator.check_owner()
                 raise RestoreError(
                     f"Spark is at micro-batch {batch}, the state at {done}: Spark's part of "
                     f"{self._coordinator.repository.url} is ahead. Restore both parts from the "
@@ -306,12 +354,15 @@ def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: flo
 def _use_this_python(spark: SparkSession) -> None:
     """Spark starts `python3` from PATH in its workers; take this interpreter where that is local.
 
-    What the user configured stays.
+    What the user configured stays. `spark.pyspark.python` is read by spark-submit only; here it is
+    made to mean what it says in a session built by a script, too.
     """
+    if os.environ.get("PYSPARK_PYTHON"):
+        return
     context = spark.sparkContext
-    configured = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
-    if configured is None and str(context.master).startswith("local"):
-        context.pythonExec = sys.executable
+    configured = context.getConf().get("spark.pyspark.python")
+    if configured or str(context.master).startswith("local"):
+        context.pythonExec = configured or sys.executable
 
 
 def _merged(inputs: Mapping[str, DataFrame]) -> DataFrame:
@@ -341,6 +392,8 @@ def _split(df: DataFrame, job: Job) -> dict[str, DataFrame]:
 
 def _sparks_part(repository: Repository) -> str:
     """Where Spark keeps its offsets, in the words of Hadoop's file systems."""
+    if repository.root is not None:
+        return f"file://{repository.root}/spark"  # Hadoop takes %20 for itself, not for a space
     url = repository.url
     return f"{'s3a' + url[2:] if url.startswith('s3://') else url}/spark"
 
@@ -377,4 +430,3 @@ def _check_sparks_part(coordinator: Coordinator) -> None:
 def _numbers(repository: Repository, folder: str) -> list[int]:
     names = (path.rsplit("/", 1)[-1] for path in repository.names(folder))
     return [int(name) for name in names if name.isdigit()]
-

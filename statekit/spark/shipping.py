@@ -3,16 +3,20 @@
 What lives here: turning a `Process` into bytes and back. What does not: anything stored; state is
 never pickled unless a state asks for it (`codec`).
 
-cloudpickle sends functions and classes defined in a script or notebook by value. Two kinds of class
-need help: msgspec Structs, whose class cannot be rebuilt from its finished attributes, and classes
-on which msgspec keeps a private cache that cannot be pickled.
+cloudpickle sends functions and classes defined in a script or notebook by value. Three kinds of
+class need help: msgspec Structs, which cannot be rebuilt from their finished attributes; classes
+on which msgspec keeps a private cache that cannot be pickled; and classes with annotations in text
+(`from __future__ import annotations`), which only the script itself could read.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import io
 import os
 import sys
+import typing
 from typing import Any
 
 import cloudpickle
@@ -94,8 +98,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if isinstance(obj, type):
             if _CACHE in vars(obj):
                 delattr(obj, _CACHE)  # msgspec makes it again when it is needed
-            if isinstance(obj, _StructMeta) and not _importable(obj):
-                return _struct_recipe(obj)
+            if not _importable(obj):
+                _resolve_annotations(obj)
+                if isinstance(obj, _StructMeta):
+                    return _struct_recipe(obj)
         return super().reducer_override(obj)
 
 
@@ -108,45 +114,66 @@ def _importable(cls: type) -> bool:
     return found is cls
 
 
+def _resolve_annotations(cls: type) -> None:
+    """Put types in the place of their names, which mean nothing in a worker's `__main__`."""
+    own = inspect.get_annotations(cls)
+    if not own:
+        return
+    # A name that is unknown here concerns nobody: it would have been refused at decoration.
+    with contextlib.suppress(NameError, TypeError, AttributeError):
+        hints = typing.get_type_hints(cls, include_extras=True)
+        cls.__annotations__ = {name: hints.get(name, given) for name, given in own.items()}
+
+
 def _struct_recipe(cls: Any) -> tuple[Any, ...]:
+    """How to make a Struct class: its call, and what is set once the class is known.
+
+    Annotations come second, since they may name the class itself.
+    """
     members = vars(cls)
-    slots = set(cls.__struct_fields__)
+    own = inspect.get_annotations(cls)
     namespace = {
         name: value
         for name, value in members.items()
         if name not in _MADE_BY_MSGSPEC
-        and name not in slots
+        and name not in cls.__struct_fields__
         and not name.startswith("__struct_")
+        and name != "__annotations__"
     }
     namespace["__doc__"] = members.get("__doc__")
-    namespace |= _defaults(cls)
     config = cls.__struct_config__
     options = {name: getattr(config, name) for name in _CONFIG if hasattr(config, name)}
-    return _struct_of, (cls.__name__, cls.__bases__, namespace, options)
+    found = [field for field in msgspec.structs.fields(cls) if field.name in own]
+    options["kw_only"] = any(field.name not in cls.__match_args__ for field in found)
+    by_name = {field.name: _field_recipe(field) for field in found}
+    fields = [(name, by_name[name]) for name in own if name in by_name]
+    arguments = (cls.__name__, cls.__bases__, namespace, fields, options)
+    return _struct_of, arguments, own, None, None, _annotate
 
 
-def _defaults(cls: Any) -> dict[str, Any]:
-    """Defaults as the class body gave them; msgspec keeps those of the last fields."""
-    own = cls.__dict__.get("__annotations__", {})
-    found = {}
-    for field in msgspec.structs.fields(cls):
-        if field.name not in own:
-            continue
-        if field.default is not msgspec.NODEFAULT:
-            found[field.name] = msgspec.field(default=field.default, name=_renamed(field))
-        elif field.default_factory is not msgspec.NODEFAULT:
-            factory = field.default_factory
-            found[field.name] = msgspec.field(default_factory=factory, name=_renamed(field))
-        elif _renamed(field) is not None:
-            found[field.name] = msgspec.field(name=_renamed(field))
-    return found
-
-
-def _renamed(field: Any) -> str | None:
-    return field.encode_name if field.encode_name != field.name else None
+def _field_recipe(field: Any) -> dict[str, Any]:
+    """What `msgspec.field` takes to make a field; its result cannot be pickled."""
+    recipe = {"name": field.encode_name}
+    if field.default is not msgspec.NODEFAULT:
+        recipe["default"] = field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        recipe["default_factory"] = field.default_factory
+    return recipe
 
 
 def _struct_of(
-    name: str, bases: tuple[type, ...], namespace: dict[str, Any], options: dict[str, Any]
+    name: str,
+    bases: tuple[type, ...],
+    namespace: dict[str, Any],
+    fields: list[tuple[str, dict[str, Any]]],
+    options: dict[str, Any],
 ) -> Any:
-    return _StructMeta(name, bases, namespace, **options)
+    made = {field: msgspec.field(**recipe) for field, recipe in fields}
+    annotations = dict.fromkeys(made, Any)
+    return _StructMeta(
+        name, bases, {**namespace, "__annotations__": annotations, **made}, **options
+    )
+
+
+def _annotate(cls: type, annotations: dict[str, Any]) -> None:
+    cls.__annotations__ = annotations

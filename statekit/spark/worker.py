@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 
-from statekit.errors import ProcessError
+from statekit.errors import IncompleteEpochError, ProcessError
 from statekit.manifest import ShardReport
 from statekit.outputs import OutputType
 from statekit.process import Process
@@ -28,10 +28,13 @@ from statekit.spark.shipping import Shipment, unpack
 from statekit.task import Chunk
 from statekit.working_copy import DiskCopies
 
-__all__ = ["COMMIT", "ShardStep", "output_schema"]
+__all__ = ["COMMIT", "FIRST_MARK", "ShardStep", "output_schema"]
 
 COMMIT = "__statekit_commit"
 """The column of the commit record."""
+
+FIRST_MARK = -1
+"""What shard 0 is sent in the place of a key group, before all records; shard 1 is sent -2, …"""
 
 
 def output_schema(output_type: OutputType | None) -> pa.Schema:
@@ -46,7 +49,7 @@ class ShardStep:
 
     Parameters:
         shipment: the process function.
-        plans: one per partition.
+        plans: one per shard.
         url: of the checkpoint.
         directory: for working copies, on the worker's local disk.
         options: what RocksDB may spend.
@@ -59,10 +62,11 @@ class ShardStep:
     options: RocksOptions
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        if context is None:
-            raise ProcessError("a shard runs in a Spark task only: start the job on Spark")
-        plan = self.plans[context.partitionId()]
+        first = next(batches, None)
+        if first is None:
+            return  # no shard: each is sent its mark
+        plan = self.plans[_marked(first)]
+        batches = chain([first.slice(1)], batches)
         declared = unpack(self.shipment)
         schema = output_schema(declared.output_type)
         copies = DiskCopies(self.directory, self.options)
@@ -78,14 +82,23 @@ class ShardStep:
             running.close()
 
 
+def _marked(first: pa.RecordBatch) -> int:
+    """The shard whose records start with this batch."""
+    mark: int = first.column(0)[0].as_py()
+    if mark > FIRST_MARK:
+        raise IncompleteEpochError(
+            "a shard's records do not start with its mark: Spark split or reordered a partition; "
+            "nothing of this epoch is committed"
+        )
+    return FIRST_MARK - mark
+
+
 @cache
 def _repository(url: str) -> Repository:
     return Repository(url)
 
 
-def _chunks(
-    declared: Process[Any, Any, Any], batches: Iterator[pa.RecordBatch]
-) -> Iterator[Chunk]:
+def _chunks(declared: Process[Any, Any, Any], batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
     """Typed records of each batch; its first column is the key group."""
     reader = None
     for batch in batches:

@@ -87,10 +87,12 @@ class Harness:
 
     @property
     def parallelism(self) -> int:
+        """How many shards there are."""
         return self._runner.coordinator.parallelism
 
     @property
     def key_groups(self) -> int:
+        """How many key groups the checkpoint has."""
         return self._runner.coordinator.key_groups
 
     @property

@@ -1,0 +1,42 @@
+"""`python -m tests.bench [NAME …]`: run benchmarks and print one table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench import on_spark, shard_alone
+from tests.bench.report import Row
+
+BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
+    "task": shard_alone.task_alone,
+    "maps": shard_alone.map_sizes,
+    "commits": shard_alone.commit_cost,
+    "spark-100": on_spark.batches_of_100,
+    "spark-100k": on_spark.batches_of_100_000,
+    "spark-1m": on_spark.batches_of_1_000_000,
+}
+
+
+def main() -> None:
+    console = Console()
+    chosen = sys.argv[1:] or list(BENCHMARKS)
+    if chosen == ["profile"]:
+        shard_alone.profile()
+        return
+    if unknown := set(chosen) - set(BENCHMARKS):
+        console.print(f"no benchmark {sorted(unknown)}: choose from {list(BENCHMARKS)}, profile")
+        sys.exit(2)
+    table = Table("measured", "result", "wanted", title="medians of paired runs")
+    for name in chosen:
+        console.print(f"running {name} …", style="dim")
+        for row in BENCHMARKS[name]():
+            table.add_row(*row)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""The running count on Spark: statekit, Spark's transformWithState, and a floor, in one session.
+
+All engines run as streaming queries that stay open; files are fed to them in turn, and the time of
+a micro-batch is Spark's own `triggerExecution`. transformWithState runs with the RocksDB provider
+and changelog checkpointing. The floor is the same carrier (foreachBatch, shuffle, sort, mapInArrow)
+with a plain dict in the worker and nothing durable.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, Row as SparkRow, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.query import StreamingQuery
+
+import statekit as sk
+from tests.bench.report import Row
+from tests.bench.workload import Event, events, running_count
+
+SCHEMA = "key long, value long, ts long"
+OUT = "key long, count long, sum long"
+SHARDS = 2
+
+
+def session() -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # transformWithState needs it in the driver, too
+    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    spark = (
+        SparkSession.builder.master(f"local[{SHARDS}]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "3g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", str(SHARDS))
+        .config("spark.sql.streaming.stateStore.providerClass", provider)
+        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+class Engine:
+    """A streaming query over a directory that files are put into one by one."""
+
+    name = ""
+
+    def __init__(self, spark: SparkSession, home: Path) -> None:
+        self.home = home
+        self._source = home / "source"
+        self._source.mkdir(parents=True)
+        self._numbers = itertools.count()
+        frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        self.query = self.start(spark, frame.parquet(str(self._source)))
+
+    def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
+        raise NotImplementedError
+
+    def feed(self, table: pa.Table) -> float:
+        """Run one micro-batch; its seconds."""
+        number = next(self._numbers)
+        draft = self.home / f"{number}.draft"
+        pq.write_table(table, draft)
+        draft.rename(self._source / f"{number:06d}.parquet")
+        while True:
+            if not self.query.isActive:
+                raise RuntimeError(f"{self.name} ended: {self.query.exception()}")
+            done = [p for p in self.query.recentProgress if p["batchId"] == number]
+            if done and "addBatch" in done[0]["durationMs"]:
+                return float(done[0]["durationMs"]["triggerExecution"]) / 1000
+            time.sleep(0.005)
+
+
+class Statekit(Engine):
+    name = "statekit"
+
+    def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
+        job = sk.Job("bench")
+        job.source("events", Event).process(running_count).sink("out")
+        started = job.start(
+            spark,
+            {"events": df},
+            outputs={"out": sk.sinks.writer("noop")},
+            checkpoint=self.home / "checkpoint",
+            parallelism=SHARDS,
+            working_directory=self.home / "working",
+        )
+        query: StreamingQuery = started.query
+        return query
+
+
+class CountProcessor(StatefulProcessor):
+    """The same logic in Spark's own idiom: state once per key and micro-batch."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.held = handle.getValueState("held", "count long, sum long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        held = self.held.get()
+        count, total = (held[0], held[1]) if held else (0, 0)
+        for row in rows:
+            count, total = count + 1, total + row.value
+            yield SparkRow(key=key[0], count=count, sum=total)
+        self.held.update((count, total))
+
+    def close(self) -> None:
+        pass
+
+
+class TransformWithState(Engine):
+    name = "transformWithState"
+
+    def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
+        out = df.groupBy("key").transformWithState(
+            statefulProcessor=CountProcessor(),
+            outputStructType=OUT,
+            outputMode="Append",
+            timeMode="None",
+        )
+        writer = out.writeStream.format("noop").outputMode("append")
+        return writer.option("checkpointLocation", str(self.home / "checkpoint")).start()
+
+
+class Floor(Engine):
+    name = "floor"
+
+    def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
+        writer = df.writeStream.foreachBatch(_floor_batch)
+        return writer.option("checkpointLocation", str(self.home / "checkpoint")).start()
+
+
+def _floor_batch(df: DataFrame, _: int) -> None:
+    group = F.pmod(F.xxhash64("key"), F.lit(128)).cast("int").alias("g")
+    arrival = F.monotonically_increasing_id().alias("arrival")
+    routed = df.select(group, "key", "value", arrival).repartitionById(
+        SHARDS, F.expr(f"cast((g * {SHARDS}) div 128 as int)")
+    )
+    ordered = routed.sortWithinPartitions("g", "key", "arrival").drop("arrival")
+    ordered.mapInArrow(_floor_step, OUT).write.format("noop").mode("append").save()
+
+
+def _floor_step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    held: dict[int, tuple[int, int]] = {}
+    for batch in batches:
+        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+        out = []
+        for key, value in zip(keys, values, strict=True):
+            count, total = held.get(key, (0, 0))
+            held[key] = count, total = count + 1, total + value
+            out.append((key, count, total))
+        columns = [pa.array(column, pa.int64()) for column in zip(*out, strict=True)]
+        yield pa.record_batch(columns, names=["key", "count", "sum"])
+
+
+def against_spark(per_batch: int, rounds: int, warm: int) -> tuple[float, float, float]:
+    """Median seconds of a micro-batch: statekit, transformWithState, floor."""
+    spark = session()
+    try:
+        with tempfile.TemporaryDirectory() as home:
+            return _interleaved(spark, Path(home), per_batch, rounds, warm)
+    finally:
+        spark.stop()
+
+
+def _interleaved(
+    spark: SparkSession, home: Path, per_batch: int, rounds: int, warm: int
+) -> tuple[float, float, float]:
+    engines = [
+        engine(spark, home / engine.name) for engine in (Statekit, TransformWithState, Floor)
+    ]
+    spent: list[list[float]] = [[] for _ in engines]
+    for number in range(warm + rounds):
+        table = events(per_batch, seed=number)
+        for engine, seconds in zip(engines, spent, strict=True):
+            took = engine.feed(table)
+            if number >= warm:
+                seconds.append(took)
+    for engine in engines:
+        engine.query.stop()
+    ours, theirs, floor = (statistics.median(seconds) for seconds in spent)
+    return ours, theirs, floor
+
+
+def _rows(per_batch: int, rounds: int, warm: int, wanted: str) -> list[Row]:
+    ours, theirs, floor = against_spark(per_batch, rounds, warm)
+    title = f"running count on Spark, {per_batch:,} events per batch"
+    found = [
+        Row(
+            f"{title}: against transformWithState",
+            f"{theirs / ours:.1f} times as fast ({ours:.2f} s against {theirs:.2f} s)",
+            wanted,
+        )
+    ]
+    if per_batch >= 100_000:
+        found.append(
+            Row(
+                f"{title}: against the floor",
+                f"{floor / ours:.2f} of its events per second ({floor:.2f} s)",
+                "at least 0.5",
+            )
+        )
+    return found
+
+
+def batches_of_100() -> list[Row]:
+    return _rows(100, rounds=15, warm=5, wanted="at least 1.0")
+
+
+def batches_of_100_000() -> list[Row]:
+    return _rows(100_000, rounds=5, warm=2, wanted="at least 10, aim for 20")
+
+
+def batches_of_1_000_000() -> list[Row]:
+    return _rows(1_000_000, rounds=3, warm=1, wanted="at least 10, aim for 20")

@@ -1,0 +1,178 @@
+"""One shard without Spark: Arrow batches in, RocksDB, a durable change file, Arrow batches out.
+
+Exactly what a Spark worker does for a shard, on one core, commit included.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import statekit as sk
+from statekit.coordinator import Coordinator
+from statekit.process import Process
+from statekit.repository import Repository
+from statekit.shard import run_shard
+from statekit.task import Chunk
+from statekit.working_copy import DiskCopies
+from tests.bench.report import Row
+from tests.bench.workload import (
+    KEYS,
+    Entry,
+    Event,
+    as_sorted,
+    map_entry,
+    running_count,
+)
+
+
+class Shard:
+    """A job of one operator and one shard in a directory."""
+
+    def __init__(self, declared: Process[Any, Any, Any], record: type, home: Path) -> None:
+        job = sk.Job("bench")
+        job.source("events", record).process(declared).sink("out")
+        self.declared = declared
+        self.coordinator = Coordinator(job, Repository(home / "checkpoint"), parallelism=1)
+        self.copies = DiskCopies(home / "working")
+
+    def epoch(self, batches: list[pa.RecordBatch]) -> tuple[float, float, int]:
+        """Run and commit one epoch: CPU seconds, wall seconds, bytes of the change file."""
+        cpu, wall = time.process_time(), time.perf_counter()
+        plan = self.coordinator.plan(self.declared.name, 0)
+        chunks = self._chunks(batches)
+        running = run_shard(
+            self.declared, plan, chunks, self.coordinator.repository, self.copies
+        )
+        output_type = self.declared.output_type
+        assert output_type is not None
+        try:
+            while True:
+                output_type.to_batch(next(running))
+        except StopIteration as stop:
+            report = stop.value
+        self.coordinator.commit([report])
+        size = sum(file.size for file in report.shard.files)
+        return time.process_time() - cpu, time.perf_counter() - wall, size
+
+    def _chunks(self, batches: list[pa.RecordBatch]) -> Iterator[Chunk]:
+        reader = self.declared.record_type.reader(batches[0].schema, first_column=1)
+        for batch in batches:
+            keys = batch.column("key").to_pylist()
+            yield Chunk(keys, batch.column(0).to_pylist(), keys, reader.read(batch))
+
+
+def _count_batches(count: int, seed: int, keys: int = KEYS) -> list[pa.RecordBatch]:
+    draw = random.Random(seed)
+    key = [draw.randrange(keys) for _ in range(count)]
+    return as_sorted({"key": key, "value": [draw.randrange(1000) for _ in range(count)]})
+
+
+def task_alone() -> list[Row]:
+    """Events per second and core of the running count."""
+    count = 100_000
+    with tempfile.TemporaryDirectory() as home:
+        shard = Shard(running_count, Event, Path(home))
+        data = [_count_batches(count, seed) for seed in range(9)]
+        spent = [shard.epoch(batches) for batches in data][2:]
+    rate = count / statistics.median(cpu for cpu, _, _ in spent)
+    return [Row("task alone, running count on RocksDB", f"{rate:,.0f} events/s per core", "250,000")]
+
+
+def profile() -> str:
+    """Where the time of the running count goes."""
+    with tempfile.TemporaryDirectory() as home:
+        shard = Shard(running_count, Event, Path(home))
+        for seed in range(3):
+            shard.epoch(_count_batches(100_000, seed))
+        batches = _count_batches(100_000, 9)
+        watch = cProfile.Profile()
+        watch.runcall(shard.epoch, batches)
+    pstats.Stats(watch).sort_stats("tottime").print_stats(20)
+    return ""
+
+
+def map_sizes() -> list[Row]:
+    """One entry of a small and of a large map per event: the cost must not depend on the size."""
+    count, rounds = 50_000, 7
+    ratios = []
+    with tempfile.TemporaryDirectory() as home:
+        small = _filled_map(Path(home) / "small", entries=100, keys=1_000)
+        large = _filled_map(Path(home) / "large", entries=10_000, keys=10)
+        for seed in range(rounds):
+            a, _, _ = small(count, seed)
+            b, _, _ = large(count, seed)
+            ratios.append(b / a)
+    ratio = statistics.median(ratios)
+    return [Row("one entry of a map of 10,000 against one of 100", f"{ratio:.2f} times", "within 10 %")]
+
+
+def _filled_map(
+    home: Path, *, entries: int, keys: int
+) -> Callable[[int, int], tuple[float, float, int]]:
+    """A shard whose maps are full; returns what runs one epoch over it.
+
+    Both shards hold the same number of rows and write the same number of entries, each once.
+    """
+    home.mkdir()
+    shard = Shard(map_entry, Entry, home)
+    pairs = [(key, entry) for key in range(keys) for entry in range(entries)]
+    shard.epoch(_entry_batches(pairs))
+
+    def epoch(count: int, seed: int) -> tuple[float, float, int]:
+        return shard.epoch(_entry_batches(random.Random(seed).sample(pairs, count)))
+
+    return epoch
+
+
+def _entry_batches(pairs: list[tuple[int, int]]) -> list[pa.RecordBatch]:
+    key, entry = (list(column) for column in zip(*pairs, strict=True))
+    return as_sorted({"key": key, "entry": entry, "value": [1] * len(key)})
+
+
+def commit_cost() -> list[Row]:
+    """A commit with 1,000 changed keys, with few and with many keys held."""
+    with tempfile.TemporaryDirectory() as home:
+        few = _filled_count(Path(home) / "few", 10_000)
+        many = _filled_count(Path(home) / "many", 1_000_000)
+        times, sizes = [], []
+        for seed in range(25):
+            a = few.epoch(_sampled(10_000, seed))
+            b = many.epoch(_sampled(1_000_000, seed))
+            times.append(b[1] / a[1])
+            sizes.append(b[2] / a[2])
+    return [
+        Row(
+            "commit of 1,000 changed keys, 1,000,000 keys held against 10,000: time",
+            f"{statistics.median(times):.2f} times",
+            "under 1.3",
+        ),
+        Row(
+            "the same: bytes of the change file",
+            f"{statistics.median(sizes):.2f} times",
+            "under 1.3",
+        ),
+    ]
+
+
+def _filled_count(home: Path, keys: int) -> Shard:
+    home.mkdir()
+    shard = Shard(running_count, Event, home)
+    for start in range(0, keys, 100_000):
+        part = range(start, min(start + 100_000, keys))
+        shard.epoch(as_sorted({"key": list(part), "value": [1] * len(part)}))
+    return shard
+
+
+def _sampled(keys: int, seed: int) -> list[pa.RecordBatch]:
+    chosen = random.Random(seed).sample(range(keys), 1_000)
+    return as_sorted({"key": chosen, "value": [1] * 1_000})

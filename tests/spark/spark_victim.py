@@ -1,0 +1,117 @@
+"""A Spark driver that tests kill: streams `HOME/events` through the counting job to its end.
+
+    python spark_victim.py HOME MASTER [POINT EPOCH]
+
+With a POINT it kills its own process group, the JVM with it, when EPOCH gets there. Without one it
+prints `ready` when the first micro-batch comes, and waits to be killed from outside.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import statekit as sk
+from statekit.coordinator import Coordinator
+from statekit.spark import query as query_module
+from statekit.spark import writing
+from statekit.spark.epoch import EpochRunner
+from tests.spark.spark_jobs import EVENT_SCHEMA, counting_job
+from tests.spark.spark_runs import ONCE, TIMEOUT_S, new_session, stream_of
+
+POINTS = (
+    "before the change files",
+    "between the change files and the sink",
+    "while the sink's files are moved",
+    "between the sink and the manifest",
+    "between the manifest and Spark's own commit",
+)
+
+
+def die(*_: Any) -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+def arm(point: str, epoch: int) -> None:
+    """Let this process die when the epoch reaches the point."""
+    number = POINTS.index(point)
+
+    def at(cls: Any, name: str, epoch_of: Any, *, before: bool) -> None:
+        inner = getattr(cls, name)
+
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            here = epoch_of(self) == epoch
+            if here and before:
+                die()
+            result = inner(self, *args, **kwargs)
+            if here:
+                die()
+            return result
+
+        setattr(cls, name, wrapped)
+
+    def of_sink(sink: Any) -> int:
+        return int(sink._prefix.split("-")[1])
+
+    if number == 0:
+        at(EpochRunner, "_write", lambda runner: runner._coordinator.epoch, before=True)
+    elif number == 1:
+        at(writing._ParquetEpoch, "_list", of_sink, before=True)
+    elif number == 2:
+        rename = writing._ParquetEpoch._list  # the second listing comes after old files went
+        calls: list[int] = []
+
+        def second(self: Any, directory: Any) -> Any:
+            calls.append(1)
+            if of_sink(self) == epoch and len(calls) % 2 == 0:
+                part = rename(self, directory)[0].getPath()
+                home = self._path_of(self._home, f"{self._prefix}00000.parquet")
+                assert self._files.rename(part, home)
+                die()
+            return rename(self, directory)
+
+        writing._ParquetEpoch._list = second  # type: ignore[method-assign]
+    elif number == 3:
+        at(Coordinator, "commit", lambda coordinator: coordinator.epoch, before=True)
+    else:
+        at(Coordinator, "commit", lambda coordinator: coordinator.epoch - 1, before=False)
+
+
+def announce() -> None:
+    inner = query_module._Started._on_batch
+
+    def wrapped(self: Any, df: Any, batch: int) -> None:
+        print("ready", flush=True)
+        inner(self, df, batch)
+
+    query_module._Started._on_batch = wrapped  # type: ignore[method-assign]
+
+
+def main() -> None:
+    home, master, *rest = sys.argv[1:]
+    directory = Path(home)
+    if rest:
+        arm(rest[0], int(rest[1]))
+    else:
+        announce()
+    temporary = directory / "tmp"
+    temporary.mkdir(exist_ok=True)
+    spark = new_session(temporary, master)
+    query = counting_job().start(
+        spark,
+        {"events": stream_of(spark, directory / "events", EVENT_SCHEMA)},
+        outputs={"counted": sk.sinks.parquet(directory / "out")},
+        checkpoint=directory / "checkpoint",
+        working_directory=directory / "working",
+        parallelism=2,
+        trigger=ONCE,
+    )
+    assert query.await_termination(TIMEOUT_S)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""Killed with SIGKILL at any point, a job goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import statekit as sk
+from statekit.reader import CheckpointReader
+from tests.spark import local_victim, spark_victim
+from tests.spark.spark_jobs import (
+    EVENT_SCHEMA,
+    Counted,
+    Event,
+    by_word,
+    counted,
+    counting_job,
+    events,
+)
+from tests.spark.spark_runs import Runs, pieces, state_of
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 120.0
+SOAK = 10 if os.environ.get("STATEKIT_SOAK") else 1
+
+
+class Victim:
+    """A process in a group of its own. Whatever happens, it is gone in the end."""
+
+    def __init__(self, script: str, *arguments: object, log: Path) -> None:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(HERE.parent.parent),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        environment.pop("PYSPARK_GATEWAY_PORT", None)
+        self._log = log.open("ab")
+        self._log_path = log
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / script), *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            cwd=log.parent,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Victim:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._log.close()
+
+    def kill(self) -> None:
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def wait_for(self, word: str) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.decode().strip() == word:
+                return
+        raise AssertionError(f"it ended without {word!r}: {self._log_path.read_text()[-4000:]}")
+
+    def wait(self) -> int:
+        try:
+            return self._process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"it hung: {self._log_path.read_text()[-4000:]}") from None
+
+    def log(self) -> str:
+        return self._log_path.read_text()[-4000:]
+
+
+def _feed(runs: Runs, given: list[Event], size: int) -> None:
+    for piece in pieces(given, size):
+        runs.feed("events", [event._asdict() for event in piece])
+
+
+def _finish_and_check(runs: Runs, given: list[Event], epochs: int) -> None:
+    """Let the shared session read the rest, then hold everything against plain Python."""
+    runs.finish(
+        counting_job(),
+        {"events": runs.stream("events", EVENT_SCHEMA)},
+        outputs={"counted": sk.sinks.parquet(runs.home / "out")},
+        parallelism=3,
+    )
+    expected, states = counted(given)
+    assert by_word(runs.parquet("out")) == by_word(expected)
+    for name in ("seen", "numbers", "most"):
+        assert runs.state("count", name) == states[name], name
+    assert runs.epochs() == list(range(epochs)), "one epoch per micro-batch, none twice"
+
+
+def test_a_driver_killed_between_any_two_effects_of_an_epoch(runs: Runs) -> None:
+    given = events(seed=1, size=8 * 15)
+    _feed(runs, given, 15)
+    for epoch, point in enumerate(spark_victim.POINTS, 1):
+        arguments = (runs.home, "local[2]", point, epoch)
+        with Victim("spark_victim.py", *arguments, log=runs.home / "log") as victim:
+            assert victim.wait() == -signal.SIGKILL, (point, victim.log())
+        committed = epoch + 1 if point == spark_victim.POINTS[-1] else epoch
+        assert runs.epochs() == list(range(committed)), point
+    _finish_and_check(runs, given, epochs=8)
+
+
+@pytest.mark.parametrize("seeds", [range(8 * n, 8 * n + 8) for n in range(SOAK)], ids=str)
+def test_a_driver_killed_at_random_points(runs: Runs, seeds: range) -> None:
+    given = events(seed=seeds[0], size=40 * 6)
+    _feed(runs, given, 6)
+    for seed in seeds:
+        delay_s = random.Random(seed).uniform(0.0, 2.0)
+        with Victim("spark_victim.py", runs.home, "local[2]", log=runs.home / "log") as victim:
+            victim.wait_for("ready")
+            time.sleep(delay_s)
+        held = sum(runs.state("count", "seen").values()) if runs.epochs() else 0
+        assert held % 6 == 0, f"half an epoch after seed {seed}"
+    _finish_and_check(runs, given, epochs=40)
+
+
+GROUPS = 6 * SOAK
+POINTS_PER_GROUP = 7
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [range(POINTS_PER_GROUP * n, POINTS_PER_GROUP * (n + 1)) for n in range(GROUPS)],
+    ids=str,
+)
+def test_a_process_on_rocksdb_killed_at_random_points(tmp_path: Path, seeds: range) -> None:
+    """Each seed is one kill: its delay, and how many shards the next process has."""
+    given = events(seeds[0], local_victim.EPOCHS * local_victim.EPOCH_SIZE)
+    out = tmp_path / "out"
+    arguments: tuple[object, ...] = (tmp_path, seeds[0])
+    for seed in seeds:
+        chosen = random.Random(seed)
+        shards = chosen.choice([1, 2, 3, 3, 3])
+        with Victim("local_victim.py", *arguments, shards, log=tmp_path / "log") as victim:
+            victim.wait_for("ready")
+            time.sleep(chosen.uniform(0.0, 0.5))
+        _check_prefix(tmp_path, given, seed)
+    with Victim("local_victim.py", *arguments, 3, log=tmp_path / "log") as victim:
+        assert victim.wait() == 0, victim.log()
+
+    expected, states = counted(given)
+    outputs = [Counted(*row) for path in sorted(out.glob("*.json")) for row in _rows(path)]
+    assert by_word(outputs) == by_word(expected)
+    uninterrupted = counting_job().run(
+        {"events": given}, parallelism=3, epoch_size=local_victim.EPOCH_SIZE
+    )
+    assert by_word(uninterrupted["counted"]) == by_word(outputs)
+    for name in ("seen", "numbers", "most"):
+        found = state_of(tmp_path / "checkpoint", "count", name, tmp_path / "unpacked")
+        assert found == states[name], name
+
+
+def _rows(path: Path) -> list[list[object]]:
+    rows: list[list[object]] = json.loads(path.read_text())
+    return rows
+
+
+def _check_prefix(home: Path, given: list[Event], seed: int) -> None:
+    """What is committed after a kill is what plain Python holds after as many records."""
+    if not list((home / "checkpoint" / "epochs").glob("*.json")):
+        return
+    offset = CheckpointReader(home / "checkpoint").manifest.offsets["events"]
+    found = state_of(home / "checkpoint", "count", "numbers", home / "unpacked")
+    assert found == counted(given[:offset])[1]["numbers"], f"after the kill of seed {seed}"
+
+
+# ------------------------------------------------------------------------------------- workers
+
+
+def _dies_once(marker: Path) -> sk.Process[Event, ..., Counted]:  # type: ignore[type-arg]
+    """The counting function; the first worker to see the marker's word dies in the midst of it."""
+
+    @sk.process(key="word")
+    def dying(event: Event, seen: sk.ValueState[int], numbers: sk.ListState[int]) -> Iterator[int]:
+        if event.number == 13 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen.update((seen.get() or 0) + 1)
+        numbers.append(event.number)
+        yield seen.get() or 0
+
+    return dying
+
+
+def _dying_job(marker: Path) -> sk.Job:
+    job = sk.Job("dying")
+    job.source("events", Event).process(_dies_once(marker), name="count").sink("out")
+    return job
+
+
+def _with_a_13(seed: int) -> list[Event]:
+    given = [event for event in events(seed, 60) if event.number != 13]
+    return [*given[:30], Event("w1", 13), *given[30:]]
+
+
+def _check_dying(runs: Runs, given: list[Event]) -> None:
+    states = counted(given)[1]
+    assert runs.state("count", "seen") == states["seen"]
+    assert runs.state("count", "numbers") == states["numbers"]
+    expected = sorted(row.seen for row in counted(given)[0])
+    assert sorted(row["value"] for row in runs.parquet("out")) == expected
+
+
+def test_a_killed_worker_fails_the_query_and_a_restart_goes_on(runs: Runs) -> None:
+    given = _with_a_13(seed=2)
+    _feed(runs, given, 20)
+    job, marker = _dying_job(runs.home / "marker"), runs.home / "marker"
+    inputs = {"events": runs.stream("events", EVENT_SCHEMA)}
+    outputs = {"out": sk.sinks.parquet(runs.home / "out")}
+    with pytest.raises(Exception, match="worker"):
+        runs.finish(job, inputs, outputs=outputs)
+    assert marker.exists()
+    assert runs.epochs() == [0]
+    runs.finish(job, inputs, outputs=outputs)
+    _check_dying(runs, given)
+
+
+def test_a_killed_workers_task_is_retried_within_the_same_epoch(
+    runs: Runs, spark: SparkSession
+) -> None:
+    """Four attempts per task: the query does not notice; so this needs a driver of its own."""
+    given = _with_a_13(seed=3)
+    _feed(runs, given, 20)
+    arguments = (runs.home, "local[2,4]")
+    with Victim("retry_victim.py", *arguments, log=runs.home / "log") as victim:
+        assert victim.wait() == 0, victim.log()
+    assert (runs.home / "marker").exists()
+    assert runs.epochs() == [0, 1, 2, 3]
+    _check_dying(runs, given)

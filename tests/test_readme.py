@@ -1,0 +1,50 @@
+"""The README is true: its examples run, its commands exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+EXAMPLES = re.findall(r"<!-- run -->\n```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.spark
+def test_every_example_of_the_readme_runs(spark: Any) -> None:
+    assert len(EXAMPLES) == 3
+    # A module's worth of code, run as a user would paste it.
+    names: dict[str, Any] = {"__name__": "readme"}
+    for example in EXAMPLES:
+        exec(compile(example, "README.md", "exec"), names)
+
+
+def test_the_first_example_has_about_twenty_lines() -> None:
+    lines = [line for line in EXAMPLES[0].splitlines() if line.strip()]
+    assert len(lines) <= 22
+
+
+def test_every_command_of_the_readme_exists() -> None:
+    commands = set(re.findall(r"^statekit (\w+)", README, re.MULTILINE))
+    assert commands
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "statekit.cli", command, "--help"],
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0
+
+
+def test_every_file_that_the_documents_name_exists() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for named in re.findall(r"`((?:tests|docs|statekit)/[\w/.]+)`", page.read_text()):
+            assert (ROOT / named).exists(), f"{page.name} names {named}"
+        for link in re.findall(r"\]\(([\w/.-]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"

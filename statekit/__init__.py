@@ -16,17 +16,11 @@ from statekit.errors import (
     StorageError,
 )
 from statekit.job import Job, Stream
+from statekit.list_state import ListState
+from statekit.map_state import MapState
 from statekit.process import Context, Process, process
-from statekit.state import (
-    Aggregate,
-    AggregatingState,
-    Default,
-    ListState,
-    MapState,
-    Reduce,
-    ReducingState,
-    ValueState,
-)
+from statekit.single_row_states import AggregatingState, ReducingState, ValueState
+from statekit.state_options import Aggregate, Default, Reduce
 
 __all__ = [
     "Aggregate",

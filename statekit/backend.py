@@ -9,7 +9,7 @@ Rows live in one ordered map per state. Keys and values are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from sortedcontainers import SortedDict
@@ -17,7 +17,7 @@ from sortedcontainers import SortedDict
 from statekit.errors import StatekitError
 from statekit.mutation import DELETE, PUT, Batch
 
-__all__ = ["Backend", "MemoryBackend", "StateSize", "prefix_end"]
+__all__ = ["Backend", "MemoryBackend", "StateSize", "prefix_end", "size_of"]
 
 
 class StateSize(NamedTuple):
@@ -25,6 +25,19 @@ class StateSize(NamedTuple):
 
     rows: int
     bytes: int
+
+
+def size_of(rows: Iterable[tuple[bytes, bytes]]) -> StateSize:
+    """Rows, and bytes of their keys and values.
+
+    >>> size_of([(b"ab", b"c")])
+    StateSize(rows=1, bytes=3)
+    """
+    count = size = 0
+    for key, row in rows:
+        count += 1
+        size += len(key) + len(row)
+    return StateSize(count, size)
 
 
 class Backend(Protocol):
@@ -52,7 +65,7 @@ class Backend(Protocol):
         """Apply a batch, all of it or nothing."""
 
     def sizes(self) -> dict[str, StateSize]:
-        """Rows and bytes per state; a backend may estimate."""
+        """Rows and bytes of keys and values per state, by counting all of them."""
 
     def close(self) -> None:
         """Release what is held. Further calls fail; closing again does nothing."""
@@ -107,10 +120,7 @@ class MemoryBackend:
 
     def sizes(self) -> dict[str, StateSize]:
         self._check_open()
-        return {
-            name: StateSize(len(rows), sum(len(key) + len(row) for key, row in rows.items()))
-            for name, rows in self._rows.items()
-        }
+        return {name: size_of(rows.items()) for name, rows in self._rows.items()}
 
     def close(self) -> None:
         self._rows = {}

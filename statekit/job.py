@@ -143,7 +143,7 @@ class Job:
 
     >>> from collections.abc import Iterator
     >>> from statekit.process import process
-    >>> from statekit.state import ValueState
+    >>> from statekit.single_row_states import ValueState
     >>> @process(key="word")
     ... def count(record: dict, seen: ValueState[int]) -> Iterator[tuple[str, int]]:
     ...     seen.update((seen.get() or 0) + 1)

@@ -192,7 +192,8 @@ class ShardState(_Record):
         attempt: the attempt whose changes were committed last; None before the first change.
         changed: the epoch of that attempt; None before the first change.
         files: its change files in order, if `changed` is this manifest's epoch; else empty.
-        rows, bytes: what the shard holds per state, as its backend estimated.
+        rows, bytes: what the shard holds per state, keys included. Exact; without entries for a
+            shard that came from a change of parallelism and was not counted yet.
     """
 
     first_group: Count
@@ -210,6 +211,11 @@ class ShardState(_Record):
         if (self.attempt is None) != (self.changed is None):
             raise ValueError("attempt and changed come together")
         return self
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether `rows` and `bytes` say what the shard holds."""
+        return self.attempt is None or bool(self.rows)
 
     @property
     def groups(self) -> tuple[int, int]:

@@ -30,21 +30,13 @@ from typing import (
 from statekit.codec import PickleCodec, ValueCodec, value_codec
 from statekit.errors import StateTypeError
 from statekit.key_codec import KeyCodec, dynamic_key_codec, key_codec
+from statekit.list_state import ListState
+from statekit.map_state import MapState
 from statekit.outputs import OutputType
 from statekit.records import RecordType
-from statekit.state import (
-    Aggregate,
-    AggregatingState,
-    Default,
-    ListState,
-    MapState,
-    Reduce,
-    ReducingState,
-    State,
-    StateSpec,
-    ValueState,
-    Visit,
-)
+from statekit.single_row_states import AggregatingState, ReducingState, ValueState
+from statekit.state import State, StateSpec, Visit
+from statekit.state_options import Aggregate, Default, Reduce
 
 __all__ = ["Context", "Process", "process"]
 

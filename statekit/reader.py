@@ -168,9 +168,7 @@ class CheckpointReader:
         refs, _ = self.repository.changes(record.name, first, last, self.manifest.epoch)
         self.repository.replay(backend, refs, first, last)
 
-    def _plain(
-        self, state: StateRecord, prefix: bytes, rows: Iterator[tuple[bytes, bytes]]
-    ) -> Any:
+    def _plain(self, state: StateRecord, prefix: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
         decode = generic_decoder(state.types["value"], state.codec, self._allow_pickle)
         if state.kind == "list":
             return [decode(row) for _, row in rows]

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import rocksdict
 
-from statekit.backend import StateSize, unknown_state, used_after_close
+from statekit.backend import StateSize, size_of, unknown_state, used_after_close
 from statekit.errors import StatekitError, StorageError
 from statekit.mutation import DELETE, PUT, Batch
 
@@ -170,9 +170,8 @@ class RocksBackend:
         self._written |= names
 
     def sizes(self) -> dict[str, StateSize]:
-        """Rows and bytes as RocksDB estimates them: rewritten rows may count twice until merged."""
         self._check_open()
-        return {name: _size_of(family) for name, family in self._families.items()}
+        return {name: size_of(self.scan(name, b"", b"\xff")) for name in self._families}
 
     def flush(self) -> None:
         """Make everything written durable on the local disk.
@@ -262,14 +261,6 @@ class RocksBackend:
             "committed is lost: check that the disk has space and may be written, that no "
             "other process holds the directory, then start the job again"
         )
-
-
-def _size_of(family: rocksdict.Rdict) -> StateSize:
-    prop = family.property_int_value
-    rows = prop("rocksdb.estimate-num-keys") or 0
-    stored = prop("rocksdb.estimate-live-data-size") or 0
-    buffered = prop("rocksdb.cur-size-active-mem-table") or 0
-    return StateSize(rows, stored + buffered)
 
 
 class _StorageErrors:

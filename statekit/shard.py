@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
+from statekit.backend import Backend, StateSize
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, StorageError
 from statekit.manifest import ShardReport, ShardState
@@ -105,12 +106,13 @@ def run_shard(
 ) -> Generator[list[Any], None, ShardReport]:
     """Run one shard for one epoch: yields lists of outputs, returns the report.
 
-    A shard without records does not open its copy. If the generator is closed early or fails,
+    A shard without records does not open its copy, unless it came from a change of parallelism and
+    its rows are to be counted. If the generator is closed early or fails,
     the copy is given back untrusted where it was written, and nothing refers to what was stored.
     """
     waiting = iter(chunks)
     first = next(waiting, None)
-    if first is None:
+    if first is None and plan.base.is_counted:
         return unchanged(plan)
     states = tuple(spec.name for spec in declared.states)
     copy = copies.obtain(
@@ -136,7 +138,6 @@ def run_shard(
             _check_ownership(plan, chunk)
             yield from task.run(chunk)
             chunk = next(waiting, None)
-        task.finish()
         return _concluded(plan, task, changes, copy, repository)
     except BaseException:
         changes.drop()
@@ -152,6 +153,7 @@ def _concluded(
     repository: Repository,
 ) -> ShardReport:
     """Make the changes durable, bring the copy up to them, and say so."""
+    added = task.finish()
     if len(task.batch):
         changes.append(task.batch)
     report = unchanged(plan).model_copy(
@@ -159,25 +161,44 @@ def _concluded(
     )
     finished = changes.finish()
     if finished is None:
+        shard = report.shard.model_copy(update=_counts(plan.base, added, copy.backend))
         copy.keep(plan.base.attempt)
-        return report
+        return report.model_copy(update={"shard": shard})
     file, rows = finished
     with file:
         ref = repository.put_changes(plan.operator, file, rows)
     if len(task.batch):
         copy.write(task.batch)
-    attempt = unique_id()
-    sizes = copy.keep(attempt)
+    attempt, counts = unique_id(), _counts(plan.base, added, copy.backend)
+    copy.keep(attempt)
     shard = ShardState(
         first_group=plan.base.first_group,
         last_group=plan.base.last_group,
         attempt=attempt,
         changed=plan.epoch,
         files=(ref,),
-        rows={name: size.rows for name, size in sizes.items()},
-        bytes={name: size.bytes for name, size in sizes.items()},
+        **counts,
     )
     return report.model_copy(update={"shard": shard})
+
+
+def _counts(
+    base: ShardState, added: dict[str, StateSize], backend: Backend
+) -> dict[str, dict[str, int]]:
+    """What the shard holds now: what it held and what was added, or everything counted."""
+    if base.is_counted:
+        sizes = {
+            name: StateSize(
+                base.rows.get(name, 0) + size.rows, base.bytes.get(name, 0) + size.bytes
+            )
+            for name, size in added.items()
+        }
+    else:
+        sizes = backend.sizes()
+    return {
+        "rows": {name: size.rows for name, size in sizes.items()},
+        "bytes": {name: size.bytes for name, size in sizes.items()},
+    }
 
 
 def unchanged(plan: ShardPlan) -> ShardReport:

@@ -13,7 +13,7 @@ from itertools import islice
 from struct import Struct
 from typing import Any, NamedTuple
 
-from statekit.backend import Backend
+from statekit.backend import Backend, StateSize
 from statekit.errors import ProcessError, StatekitError, StateTypeError
 from statekit.mutation import Batch
 from statekit.process import Context, Process
@@ -71,8 +71,8 @@ class ShardTask:
         self._spill_batch = spill
         self.batch = Batch()
         self.visit = Visit(operator, epoch, self.batch, self._spill)
-        states = {spec.name: spec.bind(self.visit, backend) for spec in declared.states}
-        self._call, self._arguments = declared.bind(states, Context(self.visit, shard))
+        self._states = {spec.name: spec.bind(self.visit, backend) for spec in declared.states}
+        self._call, self._arguments = declared.bind(self._states, Context(self.visit, shard))
         self._encode_key = declared.key_codec.encode
         self._token: Any = _NOTHING
         self.records_in = 0
@@ -117,10 +117,14 @@ class ShardTask:
             self.records_out += len(outputs)
             yield outputs
 
-    def finish(self) -> None:
-        """Leave the last key. What remains to be applied is then in `batch`."""
+    def finish(self) -> dict[str, StateSize]:
+        """Leave the last key. What remains to be applied is then in `batch`.
+
+        Returns by how much each state grew or shrank.
+        """
         self.visit.leave()
         self._token = _NOTHING
+        return {n: StateSize(s.rows_added, s.bytes_added) for n, s in self._states.items()}
 
     def _enter(self, group: int, key: Any, record: Any) -> None:
         """Leave the current key and go to another."""

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from statekit.backend import Backend, MemoryBackend, StateSize
+from statekit.backend import Backend, MemoryBackend
 from statekit.clock import unique_id
 from statekit.errors import StorageError
 from statekit.manifest import ShardState
@@ -51,8 +51,8 @@ class WorkingCopy(Protocol):
     def write(self, batch: Batch) -> None:
         """Apply a batch. From now on the copy is not trusted until `keep`."""
 
-    def keep(self, attempt: str | None) -> dict[str, StateSize]:
-        """Close; the copy now stands at `attempt`. Returns what it holds."""
+    def keep(self, attempt: str | None) -> None:
+        """Close; the copy now stands at `attempt`."""
 
     def drop(self) -> None:
         """Close; if anything was written, the copy is not trusted again."""
@@ -89,9 +89,8 @@ class _MemoryCopy:
         self.written = True
         self.backend.write(batch)
 
-    def keep(self, attempt: str | None) -> dict[str, StateSize]:
+    def keep(self, attempt: str | None) -> None:
         self.owner.kept[self.name] = (attempt, self.backend)
-        return self.backend.sizes()
 
     def drop(self) -> None:
         if not self.written:
@@ -188,21 +187,19 @@ class _DiskCopy:
         self._unmark()
         self.backend.write(batch)
 
-    def keep(self, attempt: str | None) -> dict[str, StateSize]:
+    def keep(self, attempt: str | None) -> None:
         if self.backend.failed:
             # The user's function may have caught the error and gone on without the row.
             raise StorageError(
                 f"the working copy at {self._lease.home} failed during this epoch: nothing of the "
                 "epoch is committed; start the job again, which makes a new copy"
             )
-        sizes = self.backend.sizes()
         if self._written:
             self.backend.flush()
         self._close()
         if self._written:
             self._lease.set_mark(attempt, self._states)
         self._lease.release()
-        return sizes
 
     def drop(self) -> None:
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import statekit as sk
-from statekit.backend import Backend, MemoryBackend
+from statekit.backend import Backend, MemoryBackend, StateSize
 from statekit.mutation import Batch
 from statekit.rocks import RocksBackend
 from statekit.state import Visit
@@ -101,6 +101,7 @@ class Driver:
         self.wrap = wrap
         self.specs = {name: SPECS[name] for name in names}
         self.epoch = 0
+        self.sizes = {name: StateSize(0, 0) for name in names}
         self.backend = self.opened()
         self.bind()
 
@@ -127,10 +128,18 @@ class Driver:
         self.visit.prefix = b"\x00\x07" + every_state.key_codec.encode(key)
         self.visit.key = key
 
+    def counted(self) -> dict[str, StateSize]:
+        """Rows and bytes per state: those of earlier epochs, and what this one added."""
+        return {
+            name: StateSize(size.rows + state.rows_added, size.bytes + state.bytes_added)
+            for (name, size), state in zip(self.sizes.items(), self.states.values(), strict=True)
+        }
+
     def next_epoch(self) -> None:
         """Handles go, rows stay; on disk, the database is closed and opened again."""
         self.visit.leave()
         self.spill()
+        self.sizes = self.counted()
         self.epoch += 1
         if isinstance(self.backend, RocksBackend):
             self.backend.flush()

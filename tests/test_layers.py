@@ -44,7 +44,11 @@ ORDER = [
     "working_copy",
     "reader",
     # what a user declares, and what runs it
+    "state_options",
     "state",
+    "single_row_states",
+    "list_state",
+    "map_state",
     "process",
     "task",
     "shard",

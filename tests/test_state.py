@@ -81,11 +81,16 @@ class Machine(RuleBasedStateMachine):
         self.driver.enter(key)
 
     @rule()
-    def abandon_a_visit_that_only_read(self) -> None:
+    def a_visit_that_only_reads_changes_nothing(self) -> None:
         self.driver.enter(self.driver.visit.key)
         self.compare()
-        self.driver.visit.abandon()
+        self.driver.visit.leave()
         assert not len(self.driver.visit.batch)
+
+    @rule()
+    def what_states_count_is_what_they_hold(self) -> None:
+        self.driver.enter(self.driver.visit.key)
+        assert self.driver.counted() == self.driver.backend.sizes()
 
     def state(self, name: str) -> Any:
         return self.driver.states[name]

@@ -100,7 +100,6 @@ def test_a_value_of_the_right_type_that_has_no_bytes_is_refused_before_the_key_i
     for part in ("'op'", repr(name), "'b'"):
         assert part in str(caught.value)
     assert not len(made.visit.batch)
-    made.visit.abandon()
 
 
 def test_a_list_update_that_cannot_be_encoded_keeps_the_old_list(driver: Make) -> None:

@@ -104,13 +104,13 @@ def turnaround(
 class Hours(NamedTuple):
     """The accumulator of an airport."""
 
-    count: int = 0
+    turnarounds: int = 0
     total: float = 0.0
     longest: float = 0.0
 
 
 def _longer(hours: Hours, since: float) -> Hours:
-    return Hours(hours.count + 1, hours.total + since, max(hours.longest, since))
+    return Hours(hours.turnarounds + 1, hours.total + since, max(hours.longest, since))
 
 
 @sk.process(key="airport")
@@ -123,7 +123,9 @@ def summary(
     """Sum up each airport from what the first operator put out."""
     hours.add(turned.hours_since)
     held = hours.get() or Hours()
-    yield AirportSummary(turned.airport, held.count, held.total / held.count, held.longest)
+    yield AirportSummary(
+        turned.airport, held.turnarounds, held.total / held.turnarounds, held.longest
+    )
 
 
 def build_job() -> sk.Job:

@@ -152,9 +152,10 @@ def _observed_commits(operator: str, sink: str, observation: Observation) -> lis
     if not observed.future().isCompleted():
         active: Any = SparkContext._active_spark_context
         active._jsc.sc().listenerBus().waitUntilEmpty()
-    if not observed.future().isCompleted():
+    found = list(observation.get[COMMIT]) if observed.future().isCompleted() else []
+    if not found:
         raise IncompleteEpochError(
             f"sink {sink!r} never read the output of operator {operator!r}: nothing of this epoch "
             'is committed. A writer must write every epoch: use mode="append" or "overwrite"'
         )
-    return list(observation.get[COMMIT])
+    return found

@@ -12,11 +12,13 @@ from statekit.backend import MemoryBackend
 from statekit.errors import QueryError, StatekitError, StateTypeError
 from statekit.job import Job
 from statekit.keygroup import key_group, shard_of_group
+from statekit.list_state import ListState
 from statekit.local import LocalRunner
+from statekit.map_state import MapState
 from statekit.mutation import Batch
 from statekit.process import Process
 from statekit.repository import Repository, group_bounds
-from statekit.state import ListState, MapState, State, StateSpec, Visit
+from statekit.state import State, StateSpec, Visit
 from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies
 
 __all__ = ["Harness", "bind"]

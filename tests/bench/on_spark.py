@@ -20,10 +20,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, Row as SparkRow, SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Row as SparkRow
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import statekit as sk
 from tests.bench.report import Row
@@ -46,6 +47,9 @@ def session() -> SparkSession:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", str(SHARDS))
+        .config("spark.sql.streaming.pollingDelay", "20ms")
+        .config("spark.sql.streaming.noDataProgressEventInterval", "1h")
+        .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .config("spark.sql.streaming.stateStore.providerClass", provider)
         .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
         .getOrCreate()

@@ -50,9 +50,7 @@ class Shard:
         cpu, wall = time.process_time(), time.perf_counter()
         plan = self.coordinator.plan(self.declared.name, 0)
         chunks = self._chunks(batches)
-        running = run_shard(
-            self.declared, plan, chunks, self.coordinator.repository, self.copies
-        )
+        running = run_shard(self.declared, plan, chunks, self.coordinator.repository, self.copies)
         output_type = self.declared.output_type
         assert output_type is not None
         try:
@@ -85,7 +83,9 @@ def task_alone() -> list[Row]:
         data = [_count_batches(count, seed) for seed in range(9)]
         spent = [shard.epoch(batches) for batches in data][2:]
     rate = count / statistics.median(cpu for cpu, _, _ in spent)
-    return [Row("task alone, running count on RocksDB", f"{rate:,.0f} events/s per core", "250,000")]
+    return [
+        Row("task alone, running count on RocksDB", f"{rate:,.0f} events/s per core", "250,000")
+    ]
 
 
 def profile() -> str:
@@ -113,7 +113,9 @@ def map_sizes() -> list[Row]:
             b, _, _ = large(count, seed)
             ratios.append(b / a)
     ratio = statistics.median(ratios)
-    return [Row("one entry of a map of 10,000 against one of 100", f"{ratio:.2f} times", "within 10 %")]
+    return [
+        Row("one entry of a map of 10,000 against one of 100", f"{ratio:.2f} times", "within 10 %")
+    ]
 
 
 def _filled_map(

@@ -1,4 +1,4 @@
-"""The workloads that all engines run: running count and sum per key, and one map entry per event."""
+"""The workloads that all engines run: a running count and sum, and one map entry per event."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Event(msgspec.Struct):
 
 class Count(NamedTuple):
     key: int
-    count: int
-    sum: int
+    events: int
+    total: int
 
 
 @sk.process(key="key")
@@ -72,4 +72,4 @@ def as_sorted(columns: dict[str, list[int]]) -> list[pa.RecordBatch]:
             },
         }
     )
-    return table.to_batches(max_chunksize=10_000)
+    return list(table.to_batches(max_chunksize=10_000))

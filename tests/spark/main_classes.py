@@ -170,7 +170,8 @@ def main() -> None:
         checkpoint=home / "checkpoint",
         working_directory=home / "working",
     )
-    expected = job.run({source.name: rows for source in job.sources})
+    records = {s.name: [s.record_type.cls(**row) for row in rows] for s in job.sources}
+    expected = job.run(records)
     for _, declared in DECLARED:
         assert declared.output_type is not None
         found = parquet_rows(home / "out" / declared.name)

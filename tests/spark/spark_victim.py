@@ -77,7 +77,7 @@ def arm(point: str, epoch: int) -> None:
     elif number == 3:
         at(Coordinator, "commit", lambda coordinator: coordinator.epoch, before=True)
     else:
-        at(Coordinator, "commit", lambda coordinator: coordinator.epoch - 1, before=False)
+        at(Coordinator, "commit", lambda coordinator: coordinator.epoch, before=False)
 
 
 def announce() -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -171,9 +172,8 @@ def test_a_process_on_rocksdb_killed_at_random_points(tmp_path: Path, seeds: ran
         assert found == states[name], name
 
 
-def _rows(path: Path) -> list[list[object]]:
-    rows: list[list[object]] = json.loads(path.read_text())
-    return rows
+def _rows(path: Path) -> list[Any]:
+    return list(json.loads(path.read_text()))
 
 
 def _check_prefix(home: Path, given: list[Event], seed: int) -> None:
@@ -188,7 +188,7 @@ def _check_prefix(home: Path, given: list[Event], seed: int) -> None:
 # ------------------------------------------------------------------------------------- workers
 
 
-def _dies_once(marker: Path) -> sk.Process[Event, ..., Counted]:  # type: ignore[type-arg]
+def _dies_once(marker: Path) -> sk.Process[Event, Any, int]:
     """The counting function; the first worker to see the marker's word dies in the midst of it."""
 
     @sk.process(key="word")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -177,11 +178,9 @@ def test_a_running_job_is_stopped_and_continued_with_any_trigger(runs: Runs, tri
         assert query.query is not None
         assert query.query.name == f"counting-{number}"
         _wait(lambda query=query, number=number: query.epoch == number)
-        assert query.is_active
         assert not query.await_termination(timeout_s=0.1)
         query.stop()
-        assert not query.is_active
-        assert query.await_termination()
+        assert (query.is_active, query.await_termination()) == (False, True)
     assert by_word(runs.parquet("out")) == by_word(counted(given)[0])
 
 
@@ -313,3 +312,23 @@ def test_inputs_and_outputs_that_are_not_the_jobs_are_refused_at_start(runs: Run
             job, {"events": df, "words": stream}, outputs={"counted": sk.sinks.writer("noop")}
         )
     assert not runs.checkpoint.exists()
+
+
+# ------------------------------------------------------------------------------------- workers
+
+
+@sk.process(key="word")
+def interpreter(event: Event) -> Iterator[str]:
+    yield sys.executable
+
+
+def test_workers_run_the_drivers_interpreter_without_being_told(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    job = sk.Job("interpreter")
+    job.source("events", Event).process(interpreter).sink("out")
+    outputs = {"out": sk.sinks.parquet(runs.home / "out")}
+    runs.start(job, {"events": _frame(runs, [Event("a", 1)])}, outputs=outputs)
+    assert runs.parquet("out") == [{"value": sys.executable}]

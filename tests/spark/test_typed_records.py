@@ -330,10 +330,11 @@ def test_scalars_tuples_and_no_outputs_have_the_columns_that_are_promised(
     job = sk.Job("shapes")
     words = job.source("words", Word)
     words.process(nothing)
-    for declared in (scalars, tuples, instants):
+    shapes: list[sk.Process[Any, Any, Any]] = [scalars, tuples, instants]
+    for declared in shapes:
         words.process(declared).sink(declared.name)
     rows = runs.spark.createDataFrame([("a",), ("a",)], "word string")
-    outputs = {d.name: sk.sinks.parquet(runs.home / d.name) for d in (scalars, tuples, instants)}
+    outputs = {d.name: sk.sinks.parquet(runs.home / d.name) for d in shapes}
     runs.finish(job, {"words": rows}, outputs=outputs)
     assert [row["value"] for row in runs.parquet("scalars")] == [1, None, 2, None]
     assert runs.parquet("tuples") == [{"_1": "a", "_2": [1]}, {"_1": "a", "_2": [2]}]

@@ -1,0 +1,153 @@
+"""An ordered list per key, one row per element.
+
+What lives here: `ListState`. A position is made of the epoch and a running number, so an append
+needs to know nothing about the elements that are there: it reads no row.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar, cast, overload
+
+from statekit import state
+from statekit.backend import Backend
+from statekit.errors import StateTypeError
+from statekit.state import ABSENT, ManyRowState, StateSpec, Visit
+
+__all__ = ["ListState"]
+
+T = TypeVar("T")
+
+
+class ListState(ManyRowState, Sequence[T]):
+    """An ordered list per key, one row per element.
+
+    Appending reads nothing. Reading streams: a list of any length can be iterated. Iteration sees
+    the list as it was when it began. An empty list and no list are the same. None elements are
+    refused unless T is Optional.
+    """
+
+    __slots__ = ("_appended", "_pending", "_position")
+
+    kind_name = "list"
+
+    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+        super().__init__(spec, visit, backend)
+        self._pending: list[bytes] = []
+        # Running number of everything appended in this epoch by this shard, whatever the key:
+        # it only grows, so positions within one key are in order of appending.
+        self._appended = 0
+        self._position = visit.epoch.to_bytes(6, "big")
+
+    def append(self, value: T) -> None:
+        """Add one element at the end.
+
+        Raises:
+            StateTypeError: the declared type cannot hold the element.
+        """
+        if not self._accepts(value):
+            raise self._refuse(value)
+        try:
+            row = self._encode(value)
+        except StateTypeError as error:
+            raise self._unstorable(value, error) from None
+        if not self._entered:
+            self._entered = True
+            self._visit.touched.append(self)
+        pending = self._pending
+        pending.append(row)
+        if len(pending) >= state.PENDING_ROWS_MAX:
+            self._spill()
+
+    def extend(self, values: Iterable[T]) -> None:
+        """Add elements at the end, in order. One that does not fit ends it; those before it stay.
+
+        Raises:
+            StateTypeError: the declared type cannot hold an element.
+        """
+        for value in values:
+            self.append(value)
+
+    def update(self, values: Iterable[T]) -> None:
+        """Replace the whole list, or nothing of it if an element does not fit.
+
+        Raises:
+            StateTypeError: the declared type cannot hold an element.
+        """
+        rows = [self._row(value) for value in values]  # may be made from this very list
+        self.clear()
+        for start in range(0, len(rows), state.PENDING_ROWS_MAX):
+            self._pending = rows[start : start + state.PENDING_ROWS_MAX]
+            if len(self._pending) == state.PENDING_ROWS_MAX:
+                self._spill()
+
+    def get(self) -> list[T]:
+        """All elements as a Python list."""
+        return list(iter(self))  # list(self) would ask for the length first, which is a scan
+
+    def __iter__(self) -> Iterator[T]:
+        decode = self._decode
+        stored, pending = self._stored(), self._pending[:]
+        return _chained(decode, (row for _, row in stored), pending)
+
+    def __reversed__(self) -> Iterator[T]:
+        stored, pending = self._stored(reverse=True), self._pending[::-1]
+        return _chained(self._decode, pending, (row for _, row in stored))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._stored()) + len(self._pending)
+
+    def __bool__(self) -> bool:
+        return bool(self._pending) or next(self._stored(), None) is not None
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return self._slice(index)
+        rows = reversed(self) if index < 0 else iter(self)
+        found = next(islice(rows, -index - 1 if index < 0 else index, None), ABSENT)
+        if found is ABSENT:
+            raise IndexError(f"{self._where()} has no element {index}")
+        return cast("T", found)
+
+    def index(self, value: object, start: int = 0, stop: int = sys.maxsize) -> int:
+        """The first position of an element that equals `value`. Reads the list once."""
+        return self.get().index(cast("T", value), start, stop)
+
+    def _slice(self, index: slice) -> list[T]:
+        parts = (index.start, index.stop, index.step)
+        if any(part is not None and part < 0 for part in parts):
+            return self.get()[index]
+        return list(islice(iter(self), index.start, index.stop, index.step))
+
+    def __repr__(self) -> str:
+        return f"ListState({self.get()!r})"
+
+    def _put_pending(self) -> None:
+        if not self._pending:
+            return
+        visit, name, position = self._visit, self._name, self._position
+        put = visit.batch.put
+        start = visit.prefix + position
+        for number, row in enumerate(self._pending, self._appended):
+            put(name, start + number.to_bytes(6, "big"), row)
+        self._appended += len(self._pending)
+        self.rows_added += len(self._pending)
+        key_bytes = (len(start) + 6) * len(self._pending)
+        self.bytes_added += key_bytes + sum(map(len, self._pending))
+
+    def _drop_pending(self) -> None:
+        self._pending = []
+
+
+def _chained(
+    decode: Callable[[bytes], T], first: Iterable[bytes], second: Iterable[bytes]
+) -> Iterator[T]:
+    for rows in (first, second):
+        for row in rows:
+            yield decode(row)

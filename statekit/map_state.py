@@ -1,0 +1,262 @@
+"""A map per key, one row per entry.
+
+What lives here: `MapState`. Touching one entry reads and writes that entry only, whatever the size
+of the map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from typing import Any, TypeVar, cast, overload
+
+from statekit import state
+from statekit.backend import Backend, prefix_end
+from statekit.errors import StateTypeError
+from statekit.state import ABSENT, ManyRowState, StateSpec, Visit, shown
+
+__all__ = ["MapState"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+D = TypeVar("D")
+
+
+class MapState(ManyRowState, MutableMapping[K, V]):
+    """A map per key, one row per entry.
+
+    Touching one entry reads and writes that entry only. `items()`, `keys()`, `values()` and `scan`
+    stream in key order (the order of the type: numbers by value, text by code point) and see the
+    map as it was when iteration began. `len` counts by scanning.
+    """
+
+    # `_known` maps row keys to what is known of the entry: for an immutable type the value itself,
+    # for a mutable type its row, or ABSENT. `_changed` has the row keys to write, `_sizes` what the
+    # backend holds for each row key that was looked up, in bytes, 0 for none.
+    __slots__ = ("_changed", "_encode_key", "_immutable", "_known", "_last", "_read", "_sizes")
+
+    kind_name = "map"
+
+    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+        super().__init__(spec, visit, backend)
+        assert spec.key_codec is not None
+        self._encode_key = spec.key_codec.encode
+        self._read = backend.getter(spec.name)
+        self._immutable = spec.codec.immutable
+        self._known: dict[bytes, Any] = {}
+        self._changed: dict[bytes, None] = {}
+        self._sizes: dict[bytes, int] = {}
+        # The last key asked for, with its row key: `m[k] = m[k] + 1` encodes k once.
+        self._last: tuple[Any, bytes] = (ABSENT, b"")
+
+    def __getitem__(self, key: K) -> V:
+        found = self._find(key)
+        if found is ABSENT:
+            raise KeyError(key)
+        return cast("V", found if self._immutable else self._decode(found))
+
+    @overload
+    def get(self, key: K, default: None = None, /) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V, /) -> V: ...
+    @overload
+    def get(self, key: K, default: D, /) -> V | D: ...
+    def get(self, key: K, default: Any = None, /) -> Any:
+        """The value at `key`, or `default`."""
+        found = self._find(key)
+        if found is ABSENT:
+            return default
+        return found if self._immutable else self._decode(found)
+
+    def __contains__(self, key: object) -> bool:
+        return self._find(cast("K", key)) is not ABSENT
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """Set one entry.
+
+        Raises:
+            StateTypeError: the declared types cannot hold the key or the value.
+        """
+        if self._immutable:
+            if not self._accepts(value):
+                raise self._refuse(value)
+            kept: Any = value
+        else:
+            kept = self._row(value)
+        row_key = self._row_key(key)
+        self._known[row_key] = kept
+        self._changed[row_key] = None
+
+    def __delitem__(self, key: K) -> None:
+        if self._find(key) is ABSENT:
+            raise KeyError(key)
+        row_key = self._row_key(key)
+        self._known[row_key] = ABSENT
+        self._changed[row_key] = None
+
+    def __iter__(self) -> Iterator[K]:
+        return (key for key, _ in self._pairs(decode=False))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._rows_between(*self._bounds()))
+
+    def __bool__(self) -> bool:
+        return next(self._rows_between(*self._bounds()), None) is not None
+
+    def keys(self) -> KeysView[K]:
+        return KeysView(self)
+
+    def items(self) -> ItemsView[K, V]:
+        return _StreamedItems(self)
+
+    def values(self) -> ValuesView[V]:
+        return _StreamedValues(self)
+
+    def scan(self, lo: K | None = None, hi: K | None = None) -> Iterator[tuple[K, V]]:
+        """Entries with `lo <= key < hi` in key order; None leaves that side open."""
+        return self._pairs(lo, hi)
+
+    def __repr__(self) -> str:
+        return f"MapState({dict(self.items())!r})"
+
+    def _row_key(self, key: K) -> bytes:
+        last, row_key = self._last
+        if last is key:
+            return row_key
+        if not self._entered:
+            self._entered = True
+            self._visit.touched.append(self)
+        row_key = self._visit.prefix + self._subkey(key)
+        if len(self._known) >= state.PENDING_ROWS_MAX:
+            self._spill()
+        self._last = (key, row_key)
+        return row_key
+
+    def _subkey(self, key: K) -> bytes:
+        try:
+            return self._encode_key(key)
+        except StateTypeError as error:
+            raise StateTypeError(f"{self._where()}, map key {shown(key)}: {error}") from None
+
+    def _find(self, key: K) -> Any:
+        row_key = self._row_key(key)
+        found = self._known.get(row_key)
+        if found is None and row_key not in self._known:
+            row = self._stored_row(row_key)
+            found = ABSENT if row is None else self._decode(row) if self._immutable else row
+            self._known[row_key] = found
+        return found
+
+    def _stored_row(self, row_key: bytes) -> bytes | None:
+        row = None if self._cleared else self._read(row_key)
+        self._sizes[row_key] = 0 if row is None else len(row_key) + len(row)
+        return row
+
+    def _bounds(self, lo: K | None = None, hi: K | None = None) -> tuple[bytes, bytes]:
+        prefix = self._visit.prefix
+        start = prefix if lo is None else prefix + self._subkey(lo)
+        end = prefix_end(prefix) if hi is None else prefix + self._subkey(hi)
+        return start, end
+
+    def _pairs(
+        self, lo: K | None = None, hi: K | None = None, *, decode: bool = True
+    ) -> Iterator[tuple[K, Any]]:
+        # Not itself a generator: what is iterated is settled here, not at the first `next`.
+        rows = self._rows_between(*self._bounds(lo, hi))
+        return self._decoded(rows, len(self._visit.prefix), decode=decode)
+
+    def _decoded(
+        self, rows: Iterator[tuple[bytes, Any]], skip: int, *, decode: bool
+    ) -> Iterator[tuple[K, Any]]:
+        assert self._spec.key_codec is not None
+        decode_key = self._spec.key_codec.decode
+        for row_key, found in rows:
+            key = decode_key(row_key, skip)[0]
+            if not decode:
+                yield key, None
+            elif isinstance(found, _Stored):
+                yield key, self._decode(found.row)
+            else:
+                yield key, found if self._immutable else self._decode(found)
+
+    def _rows_between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Any]]:
+        """Stored and pending rows merged in key order; pending ones win."""
+        self._enter()
+        pending = sorted(row_key for row_key in self._changed if start <= row_key < end)
+        known = {row_key: self._known[row_key] for row_key in pending}
+        stored: Iterator[tuple[bytes, bytes]] = iter(())
+        if not self._cleared:
+            stored = self._backend.scan(self._name, start, end)
+        return _merged(stored, pending, known)
+
+    def _put_pending(self) -> None:
+        batch, name, known, sizes = self._visit.batch, self._name, self._known, self._sizes
+        for row_key in self._changed:
+            value = known[row_key]
+            if row_key not in sizes:  # set without a look at what was there
+                self._stored_row(row_key)
+            before = 0 if self._cleared else sizes[row_key]
+            if value is ABSENT:
+                self._resized(row_key, before, None)
+                if not self._cleared:
+                    batch.delete(name, row_key)
+                continue
+            try:
+                row = self._encode(value) if self._immutable else value
+            except StateTypeError as error:
+                raise self._unstorable(value, error) from None
+            self._resized(row_key, before, row)
+            batch.put(name, row_key, row)
+
+    def _drop_pending(self) -> None:
+        self._known = {}
+        self._changed = {}
+        self._sizes = {}
+        self._last = (ABSENT, b"")
+
+
+class _Stored:
+    """A row as the backend holds it, not decoded."""
+
+    __slots__ = ("row",)
+
+    def __init__(self, row: bytes) -> None:
+        self.row = row
+
+
+class _StreamedItems(ItemsView[K, V]):
+    _mapping: MapState[K, V]
+
+    def __iter__(self) -> Iterator[tuple[K, V]]:
+        return self._mapping.scan()
+
+
+class _StreamedValues(ValuesView[V]):
+    _mapping: MapState[Any, V]
+
+    def __contains__(self, value: object) -> bool:
+        return any(found is value or found == value for found in self)
+
+    def __iter__(self) -> Iterator[V]:
+        return (value for _, value in self._mapping.scan())
+
+
+def _merged(
+    stored: Iterator[tuple[bytes, bytes]], pending: list[bytes], known: dict[bytes, Any]
+) -> Iterator[tuple[bytes, Any]]:
+    waiting = iter(pending)
+    upcoming = next(waiting, None)
+    for row_key, row in stored:
+        while upcoming is not None and upcoming < row_key:
+            if known[upcoming] is not ABSENT:
+                yield upcoming, known[upcoming]
+            upcoming = next(waiting, None)
+        if upcoming == row_key:
+            if known[row_key] is not ABSENT:
+                yield row_key, known[row_key]
+            upcoming = next(waiting, None)
+        else:
+            yield row_key, _Stored(row)
+    while upcoming is not None:
+        if known[upcoming] is not ABSENT:
+            yield upcoming, known[upcoming]
+        upcoming = next(waiting, None)

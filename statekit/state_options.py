@@ -1,0 +1,85 @@
+"""How a state behaves, as a user declares it inside `Annotated`.
+
+What lives here: the options of state parameters, pure data. What does not: the states (`state`,
+`single_row_states`, `list_state`, `map_state`) and reading a signature (`process`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from statekit.errors import StateTypeError
+
+__all__ = ["Aggregate", "Default", "Reduce"]
+
+In = TypeVar("In")
+Acc = TypeVar("Acc")
+Out = TypeVar("Out")
+
+
+@dataclass(frozen=True)
+class Default:
+    """What an absent `ValueState` reads as: `Annotated[ValueState[int], Default(0)]`."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """How a `ReducingState` combines its value with a new one.
+
+    Parameters:
+        fn: `fn(current, added) -> combined`; or one of the known reducers `sum`, `min`, `max` (the
+            builtins, or their names) and `"count"`, which counts what is added.
+
+    >>> Reduce(max).combine(2, 3), Reduce(sum).combine(2, 3), Reduce("count").combine(2, "x")
+    (3, 5, 3)
+    """
+
+    fn: Callable[[Any, Any], Any] | Literal["sum", "min", "max", "count"]
+
+    @property
+    def known(self) -> str | None:
+        """`sum`, `min`, `max` or `count` for a known reducer, else None."""
+        for name, fn in (("sum", sum), ("min", min), ("max", max), ("count", None)):
+            if self.fn == name or (fn is not None and self.fn is fn):
+                return name
+        return None
+
+    @property
+    def combine(self) -> Callable[[Any, Any], Any]:
+        """The function of two arguments to call."""
+        match self.known:
+            case "sum":
+                return lambda current, added: current + added
+            case "min":
+                return lambda current, added: added if added < current else current
+            case "max":
+                return lambda current, added: added if added > current else current
+            case "count":
+                return lambda current, added: current + 1
+        if not callable(self.fn):
+            raise StateTypeError(
+                f"Reduce({self.fn!r}) is not a reducer: pass a function of two arguments, or one "
+                "of sum, min, max, 'count'"
+            )
+        return self.fn
+
+
+@dataclass(frozen=True)
+class Aggregate(Generic[In, Acc, Out]):
+    """How an `AggregatingState` works.
+
+    Parameters:
+        create: makes an empty accumulator.
+        add: `add(accumulator, added) -> accumulator`.
+        result: what `get` returns for an accumulator.
+        merge: combines two accumulators; used when windows merge.
+    """
+
+    create: Callable[[], Acc]
+    add: Callable[[Acc, In], Acc]
+    result: Callable[[Acc], Out]
+    merge: Callable[[Acc, Acc], Acc] | None = None

@@ -12,8 +12,9 @@ closed.
 from __future__ import annotations
 
 import contextlib
+import gc
 import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
@@ -31,6 +32,9 @@ __all__ = ["ShardPlan", "run_shard"]
 
 # Change files up to this size are put together in memory.
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024
+
+# Thresholds of Python's three generations while a shard runs; see `_rare_collection`.
+_COLLECTION = (50_000, 20, 100)
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,32 @@ def run_shard(
     its rows are to be counted. If the generator is closed early or fails,
     the copy is given back untrusted where it was written, and nothing refers to what was stored.
     """
+    with _rare_collection():
+        return (yield from _run(declared, plan, chunks, repository, copies))
+
+
+@contextlib.contextmanager
+def _rare_collection() -> Iterator[None]:
+    """Let Python look for cyclic garbage less often while a shard runs.
+
+    A shard makes a few objects per event, nearly none of them cyclic. At the usual threshold of 700
+    the search for cycles took a third of the time of a running count.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(*_COLLECTION)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+def _run(
+    declared: Process[Any, Any, Any],
+    plan: ShardPlan,
+    chunks: Iterable[Chunk],
+    repository: Repository,
+    copies: WorkingCopies,
+) -> Generator[list[Any], None, ShardReport]:
     waiting = iter(chunks)
     first = next(waiting, None)
     if first is None and plan.base.is_counted:

@@ -6,6 +6,7 @@ declared (`process`) and combined (`state_options`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
 from statekit.backend import Backend
@@ -24,12 +25,24 @@ class SingleRowState(State):
     """A state with one row per key: read once, written when the key is left."""
 
     # `_stored` is the size of the row in the backend: 0 if there is none, -1 if nobody looked.
-    __slots__ = ("_changed", "_immutable", "_loaded", "_read", "_stored", "_value")
+    # `_from_row` and `_to_row` turn a row into what `_value` holds, and back.
+    __slots__ = (
+        "_changed",
+        "_from_row",
+        "_immutable",
+        "_loaded",
+        "_read",
+        "_stored",
+        "_to_row",
+        "_value",
+    )
 
     def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
         super().__init__(spec, visit, backend)
         self._read = backend.getter(spec.name)
         self._immutable = spec.codec.immutable
+        self._from_row: Callable[[bytes], Any] = self._decode
+        self._to_row: Callable[[Any], bytes] = self._encode
         self._loaded = False
         self._changed = False
         self._stored = -1
@@ -58,7 +71,7 @@ class SingleRowState(State):
             self._stored = 0
         else:
             self._stored = len(visit.prefix) + len(row)
-            self._value = self._held(row)
+            self._value = self._from_row(row)
         return self._value
 
     def _leave(self) -> None:
@@ -73,7 +86,7 @@ class SingleRowState(State):
                 self._resized(prefix, stored, None)
             else:
                 try:
-                    row = self._row_held(value)
+                    row = self._to_row(value)
                 except StateTypeError as error:
                     raise self._unstorable(value, error) from None
                 visit.batch.put(self._name, prefix, row)
@@ -84,14 +97,6 @@ class SingleRowState(State):
         self._loaded = False
         self._stored = -1
         self._value = ABSENT
-
-    def _held(self, row: bytes) -> Any:
-        """A row as `_value` holds it."""
-        return self._decode(row)
-
-    def _row_held(self, value: Any) -> bytes:
-        """The inverse of `_held`."""
-        return self._encode(value)
 
 
 class ValueState(SingleRowState, Generic[T]):
@@ -108,6 +113,8 @@ class ValueState(SingleRowState, Generic[T]):
 
     def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
         super().__init__(spec, visit, backend)
+        if not self._immutable:
+            self._from_row = self._to_row = bytes  # gives the very object back
         self._default = spec.default
         self._default_row = None if spec.default is None else self._encode(spec.default)
 
@@ -153,12 +160,6 @@ class ValueState(SingleRowState, Generic[T]):
     def value(self, value: T) -> None:
         self.update(value)
 
-    def _held(self, row: bytes) -> Any:
-        return self._decode(row) if self._immutable else row
-
-    def _row_held(self, value: Any) -> bytes:
-        return self._encode(value) if self._immutable else cast("bytes", value)
-
 
 class _Accumulating(SingleRowState):
     """A single row whose decoded value is owned by the state and changed by `add`."""
@@ -184,7 +185,7 @@ class _Accumulating(SingleRowState):
                 f"{where} was left half changed by an add that failed before: let that error pass"
             )
 
-        self._encode = refuse
+        self._encode = self._to_row = refuse
         self._changed = True
 
 

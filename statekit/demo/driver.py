@@ -1,7 +1,7 @@
-"""The demo's Spark driver: a process of its own, so that it can be killed for real.
+"""The demo's Spark drivers: processes of their own, so that they can be killed for real.
 
-What lives here: what runs in that process. It prints one JSON object per committed epoch. What
-does not: deciding when it is stopped or killed (`show`).
+What lives here: what runs in those processes. They print JSON objects: one per committed epoch, or
+one with the results. What does not: deciding when one is stopped or killed (`show`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 import statekit as sk
+from statekit.demo.check import airports, compare
 from statekit.demo.flights import build_job
 from statekit.spark import Query
 
@@ -77,14 +79,26 @@ def stream(home: Path, epochs: int | None) -> None:
             return
 
 
+def results(home: Path) -> None:
+    """Check what the job left behind, and tell its results."""
+    spark = session()
+    _tell(
+        airports=airports(spark, home),
+        comparisons=[asdict(found) for found in compare(spark, home / "flights.csv", home)],
+    )
+
+
 def _tell(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
 def main() -> None:
-    """`python -m statekit.demo.driver HOME [EPOCHS]`"""
-    home, *rest = sys.argv[1:]
-    stream(Path(home), int(rest[0]) if rest else None)
+    """`python -m statekit.demo.driver stream HOME [EPOCHS]`, or `results HOME`."""
+    what, home, *rest = sys.argv[1:]
+    if what == "results":
+        results(Path(home))
+    else:
+        stream(Path(home), int(rest[0]) if rest else None)
 
 
 if __name__ == "__main__":

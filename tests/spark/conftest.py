@@ -28,9 +28,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = new_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
-    gateway = session.sparkContext._gateway  # else the JVM outlives the tests until exit
-    if gateway is not None:
-        gateway.shutdown()
 
 
 @pytest.fixture

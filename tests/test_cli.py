@@ -1,0 +1,179 @@
+"""The command line, run as a user runs it: in a process of its own, over real checkpoints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import pytest
+
+import statekit as sk
+from statekit.errors import QueryError, StateTypeError
+from statekit.reader import CheckpointReader
+from statekit.testing import Harness
+
+
+class Visit(NamedTuple):
+    carrier: str
+    number: int | None
+    airport: str
+    at: datetime
+
+
+@sk.process(key=("carrier", "number"))
+def follow(
+    visit: Visit,
+    last: sk.ValueState[Visit],
+    airports: sk.MapState[str, int],
+    seen: sk.ListState[datetime],
+    total: Annotated[sk.ReducingState[int], sk.Reduce("count")],
+    odd: Annotated[sk.ValueState[complex], sk.PickleCodec()],
+) -> None:
+    last.update(visit)
+    airports[visit.airport] = airports.get(visit.airport, 0) + 1
+    seen.append(visit.at)
+    total.add(1)
+    odd.update(1j)
+
+
+AT = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "checkpoint"
+    harness = Harness(follow, parallelism=2, checkpoint=path)
+    harness.send(Visit("UA", 1545, "EWR", AT))
+    harness.send(Visit("UA", 1545, "JFK", AT), Visit("AA", None, "LGA", AT))
+    return path
+
+
+def statekit(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "statekit.cli", *map(str, words)]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={"COLUMNS": "160", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+    )
+
+
+def test_get_prints_what_a_state_holds_as_json(checkpoint: Path) -> None:
+    key = '["UA", 1545]'
+    for state, held in {
+        "airports": {"EWR": 1, "JFK": 1},
+        "seen": [AT.isoformat(), AT.isoformat()],
+        "total": 2,
+        "last": {"carrier": "UA", "number": 1545, "airport": "JFK", "at": AT.isoformat()},
+    }.items():
+        done = statekit("get", checkpoint, "follow", state, key)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout) == held
+
+
+def test_get_finds_a_key_with_a_null_field(checkpoint: Path) -> None:
+    done = statekit("get", checkpoint, "follow", "airports", '["AA", null]')
+    assert json.loads(done.stdout) == {"LGA": 1}
+
+
+def test_get_of_a_key_without_state_is_null_or_empty(checkpoint: Path) -> None:
+    assert json.loads(statekit("get", checkpoint, "follow", "last", '["XX", 1]').stdout) is None
+    assert json.loads(statekit("get", checkpoint, "follow", "seen", '["XX", 1]').stdout) == []
+
+
+def test_get_reads_an_earlier_epoch(checkpoint: Path) -> None:
+    done = statekit("get", checkpoint, "follow", "airports", '["UA", 1545]', "--epoch", 0)
+    assert json.loads(done.stdout) == {"EWR": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["get", "{}", "nobody", "last", "x"], "has no operator 'nobody': it has follow"),
+        (["get", "{}", "follow", "nothing", "x"], "has no state 'nothing': it has last, airports"),
+        (["get", "{}", "follow", "last", "UA"], "StateTypeError"),
+        (["get", "{}", "follow", "last", '["UA", 1]', "--epoch", "9"], "has no epoch 9"),
+        (["get", "{}/nowhere", "follow", "last", "x"], "there is no checkpoint at"),
+        (["inspect", "{}/data"], "has no committed epoch"),
+        (["get", "{}", "follow", "odd", '["UA", 1545]'], "allow"),
+    ],
+)
+def test_an_error_is_one_message_that_says_what_to_do(
+    checkpoint: Path, words: list[str], told: str
+) -> None:
+    done = statekit(*(word.replace("{}", str(checkpoint)) for word in words))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_pickled_state_is_read_only_when_asked_for(checkpoint: Path) -> None:
+    done = statekit("get", checkpoint, "follow", "odd", '["UA", 1545]', "--allow-pickle")
+    assert json.loads(done.stdout) == "1j"
+
+
+def test_wrong_usage_ends_with_two() -> None:
+    assert statekit("get").returncode == 2
+    assert statekit("inspect", "x", "--epoch", "soon").returncode == 2
+    assert statekit("fly").returncode == 2
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    for command in ("inspect", "get", "demo"):
+        done = statekit(command, "--help")
+        assert done.returncode == 0
+        assert "Example" in done.stdout
+        assert f"statekit {command}" in done.stdout
+
+
+def test_inspect_shows_job_operators_states_types_sizes_epochs_and_skew(checkpoint: Path) -> None:
+    done = statekit("inspect", checkpoint)
+    assert (done.returncode, done.stderr) == (0, "")
+    for told in (
+        "job follow",
+        "epoch 1 of 0–1 (2 kept)",
+        "parallelism 2, 128 key groups",
+        "operator follow by carrier: str, number: int | None ← records",
+        "map[str → int]",
+        "list[datetime]",
+        "reducing[int]",
+        "skew of follow",
+        "0–63",
+    ):
+        assert told in done.stdout
+
+
+def test_inspect_counts_the_same_from_manifests_and_from_rows(checkpoint: Path) -> None:
+    counted = json.loads(statekit("inspect", checkpoint, "--json").stdout)
+    trusted = json.loads(statekit("inspect", checkpoint, "--json", "--fast").stdout)
+    assert counted == trusted
+    rows = {state["name"]: state["rows"] for state in counted["operators"][0]["states"]}
+    assert rows == {"last": 2, "airports": 3, "seen": 3, "total": 2, "odd": 2}
+
+
+def test_reading_a_checkpoint_changes_nothing(checkpoint: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in sorted(checkpoint.rglob("*"))}
+    statekit("inspect", checkpoint)
+    statekit("get", checkpoint, "follow", "last", '["UA", 1545]')
+    assert {path: path.stat().st_mtime_ns for path in sorted(checkpoint.rglob("*"))} == before
+
+
+def test_a_reader_lists_all_keys_of_a_state(checkpoint: Path, tmp_path: Path) -> None:
+    reader = CheckpointReader(checkpoint)
+    rows = {tuple(k): v for k, v in reader.rows("follow", "airports", tmp_path / "rows")}
+    assert rows == {("UA", 1545): {"EWR": 1, "JFK": 1}, ("AA", None): {"LGA": 1}}
+
+
+def test_a_reader_refuses_what_is_not_there(checkpoint: Path) -> None:
+    reader = CheckpointReader(checkpoint)
+    with pytest.raises(QueryError, match="no operator"):
+        reader.get("nobody", "last", "x")
+    with pytest.raises(StateTypeError):
+        reader.get("follow", "last", ["UA", "not a number"])

@@ -28,6 +28,7 @@ from statekit.manifest import (
     OperatorEpoch,
     OperatorRecord,
     ShardReport,
+    ShardState,
     StateRecord,
 )
 from statekit.repository import Repository, job_number
@@ -95,17 +96,16 @@ class Coordinator:
     def plan(self, operator: str, shard: int) -> ShardPlan:
         """What the worker of a shard needs to know to make the next epoch."""
         first, last = group_range(shard, self.parallelism, self.key_groups)
-        base_epoch = None if self.last is None else self.last.epoch
-        base = None
-        if self.last is not None:
-            found = self.last.shards_over(operator, first, last)
-            base = next((shard for shard in found if shard.groups == (first, last)), None)
+        if self.last is None:
+            base, base_epoch = ShardState(first_group=first, last_group=last), None
+        else:
+            base, base_epoch = self.last.standing(operator, first, last), self.last.epoch
         return ShardPlan(
             checkpoint_id=self.job_file.id,
             operator=operator,
             shard=shard,
             epoch=self.epoch,
-            base=base or self.repository.standing(operator, first, last, base_epoch),
+            base=base,
             base_epoch=base_epoch,
         )
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar
 
 from statekit.errors import StateTypeError
 from statekit.keygroup import DEFAULT_GROUPS, check_groups
 from statekit.manifest import KeyFieldRecord, OperatorRecord, StateRecord
 from statekit.process import Process
 from statekit.records import RecordType, show
+from statekit.rocks import RocksOptions
+from statekit.running import OutputCallback, Run, RunningJob
 from statekit.state import StateSpec
 
-__all__ = ["Job", "Operator", "OutputCallback", "Run", "Sink", "Source", "Stream"]
+__all__ = ["Job", "Operator", "Sink", "Source", "Stream"]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -68,28 +70,6 @@ class Sink:
 
     name: str
     stream: str
-
-
-OutputCallback = Callable[[list[Any], int], None]
-"""What takes the outputs of an epoch: `(records, epoch)`. A replay gives the same epoch number."""
-
-
-@dataclass
-class Run:
-    """What a run in this process did.
-
-    Attributes:
-        outputs: records per sink, for sinks without a callback.
-        epochs: how many epochs were committed.
-        last_epoch: the number of the last committed epoch, of this run or one before it.
-    """
-
-    outputs: dict[str, list[Any]] = field(default_factory=dict)
-    epochs: int = 0
-    last_epoch: int | None = None
-
-    def __getitem__(self, sink: str) -> list[Any]:
-        return self.outputs[sink]
 
 
 class Stream(Generic[T]):
@@ -283,7 +263,7 @@ class Job:
         allow_dropped_state: bool = False,
     ) -> Run:
         """Run in this process over iterables, without Spark. See `statekit.local.run`."""
-        made = _runtime("statekit.local", "run")(
+        return _runtime("statekit.local", "run")(  # type: ignore[no-any-return]
             self,
             inputs,
             outputs=outputs,
@@ -294,11 +274,35 @@ class Job:
             working_directory=working_directory,
             allow_dropped_state=allow_dropped_state,
         )
-        return cast("Run", made)
 
-    def start(self, spark: Any, inputs: dict[str, Any], **options: Any) -> Any:
-        """Run on Spark. See `statekit.spark.start`."""
-        return _runtime("statekit.spark", "start")(self, spark, inputs, **options)
+    def start(
+        self,
+        spark: Any,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, Any] | None = None,
+        *,
+        checkpoint: str | Path,
+        parallelism: int | None = None,
+        trigger: Mapping[str, Any] | str | None = None,
+        query_name: str | None = None,
+        allow_dropped_state: bool = False,
+        working_directory: str | Path | None = None,
+        rocksdb: RocksOptions | None = None,
+    ) -> RunningJob:
+        """Run on Spark, over a DataFrame per source. See `statekit.spark.start`."""
+        return _runtime("statekit.spark", "start")(  # type: ignore[no-any-return]
+            self,
+            spark,
+            inputs,
+            outputs,
+            checkpoint=checkpoint,
+            parallelism=parallelism,
+            trigger=trigger,
+            query_name=query_name,
+            allow_dropped_state=allow_dropped_state,
+            working_directory=working_directory,
+            rocksdb=rocksdb,
+        )
 
 
 def _runtime(module: str, name: str) -> Callable[..., Any]:

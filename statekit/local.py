@@ -15,10 +15,11 @@ from typing import Any, Literal
 
 from statekit.coordinator import Coordinator
 from statekit.errors import ProcessError, StateTypeError
-from statekit.job import Job, Operator, OutputCallback, Run
+from statekit.job import Job, Operator
 from statekit.keygroup import key_group, shard_of_group
 from statekit.manifest import ShardReport
 from statekit.repository import Repository, group_bounds
+from statekit.running import OutputCallback, Run
 from statekit.shard import run_shard
 from statekit.task import Chunk
 from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies

@@ -299,6 +299,25 @@ class EpochManifest(_Sealed):
                 raise ValueError(f"shards of {name} cover {covered} of {self.key_groups} groups")
         return self
 
+    def standing(self, operator: str, first: int, last: int) -> ShardState:
+        """Where the key groups `first..last` of an operator stand after this epoch.
+
+        If the epoch had a shard of just these groups, that is it. After a change of parallelism
+        there is none; then the state is everything that the epoch's shards hold of these groups,
+        under a name that is the same for everyone who asks.
+        """
+        shards = list(self.shards_over(operator, first, last))
+        for shard in shards:
+            if shard.groups == (first, last):
+                return shard
+        blank = ShardState(first_group=first, last_group=last)
+        if all(shard.attempt is None for shard in shards):
+            return blank
+        # Epoch numbers do not do: an epoch may be made again after a rollback, with other content.
+        origin = " ".join(f"{shard.groups} {shard.attempt}" for shard in shards)
+        name = f"sliced-{checksum_of(origin.encode())}-{first}-{last}"
+        return blank.model_copy(update={"attempt": name, "changed": self.epoch})
+
     def shards_over(self, operator: str, first_group: int, last_group: int) -> Iterator[ShardState]:
         """The shards of an operator that own any of these key groups; none if it is new."""
         found = self.operators.get(operator)

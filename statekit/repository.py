@@ -38,8 +38,6 @@ from statekit.manifest import (
     EpochManifest,
     FileRef,
     JobFile,
-    ShardState,
-    checksum_of,
     epoch_path,
 )
 from statekit.mutation import read_changes
@@ -241,27 +239,6 @@ class Repository:
             )
 
     # --------------------------------------------------------------------------------- history
-
-    def standing(self, operator: str, first: int, last: int, epoch: int | None) -> ShardState:
-        """Where the key groups `first..last` of an operator stand after an epoch.
-
-        If the epoch had a shard of just these groups, that is it. After a change of parallelism
-        there is none; then the state is everything that the epoch's shards hold of these groups,
-        under a name that is the same for everyone who asks.
-        """
-        blank = ShardState(first_group=first, last_group=last)
-        if epoch is None:
-            return blank
-        shards = list(self.manifest(epoch).shards_over(operator, first, last))
-        for shard in shards:
-            if shard.groups == (first, last):
-                return shard
-        if all(shard.attempt is None for shard in shards):
-            return blank
-        # Epoch numbers do not do: an epoch may be made again after a rollback, with other content.
-        origin = " ".join(f"{shard.groups} {shard.attempt}" for shard in shards)
-        name = f"sliced-{checksum_of(origin.encode())}-{first}-{last}"
-        return blank.model_copy(update={"attempt": name, "changed": epoch})
 
     def changes(
         self, operator: str, first: int, last: int, epoch: int | None, *, after: str | None = None

@@ -52,6 +52,7 @@ ORDER = [
     "process",
     "task",
     "shard",
+    "running",
     "job",
     "sinks",
     "coordinator",

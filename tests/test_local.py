@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
-from statekit.job import Run
+from statekit.running import Run
 
 
 class Event(NamedTuple):

@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 import statekit as sk
 from statekit.demo.check import airports, compare
 from statekit.demo.flights import build_job
-from statekit.spark import Query
 
 __all__ = ["main", "session"]
 
@@ -51,7 +50,7 @@ def stream(home: Path, epochs: int | None) -> None:
     """Stream the input from where the checkpoint stands; stop after `epochs`, or at the end."""
     spark = session()
     flights = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
-    query: Query = build_job().start(
+    query = build_job().start(
         spark,
         inputs={"flights": flights.parquet(str(home / "input"))},
         outputs={

@@ -4,6 +4,7 @@ What lives here: `start`, which `Job.start` calls, and what it returns. What doe
 about state that a run without Spark would need too.
 """
 
-from statekit.spark.query import Progress, Query, start
+from statekit.running import Progress
+from statekit.spark.query import Query, start
 
 __all__ = ["Progress", "Query", "start"]

@@ -13,7 +13,6 @@ import tempfile
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -39,11 +38,12 @@ from statekit.keygroup import DEFAULT_GROUPS
 from statekit.manifest import EpochManifest
 from statekit.repository import Repository
 from statekit.rocks import RocksOptions
+from statekit.running import Progress
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.frames import check_input
 from statekit.spark.writing import as_sink
 
-__all__ = ["Progress", "Query", "start"]
+__all__ = ["Query", "start"]
 
 SOURCE = "__statekit_source"
 _KEPT_PROGRESS = 100
@@ -66,34 +66,6 @@ _WAY_OUT: dict[type[StatekitError], str] = {
 
 _running: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
 """Streams of this process, by checkpoint."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What one epoch did.
-
-    Attributes:
-        epoch: its number.
-        batch: Spark's number of the micro-batch; None for a bounded run.
-        records_in: records read from sources.
-        records_out: records put out by all operators.
-        seconds: from the start of the epoch to its commit.
-        state_rows, state_bytes: per `operator.state`, as the backends estimate them.
-        changed_bytes: size of the change files.
-    """
-
-    epoch: int
-    batch: int | None
-    records_in: int
-    records_out: int
-    seconds: float
-    state_rows: dict[str, int] = field(default_factory=dict)
-    state_bytes: dict[str, int] = field(default_factory=dict)
-    changed_bytes: int = 0
-
-    @property
-    def events_per_second(self) -> float:
-        return self.records_in / self.seconds if self.seconds else 0.0
 
 
 class Query:
@@ -393,7 +365,7 @@ def _split(df: DataFrame, job: Job) -> dict[str, DataFrame]:
 def _sparks_part(repository: Repository) -> str:
     """Where Spark keeps its offsets, in the words of Hadoop's file systems."""
     if repository.root is not None:
-        return f"file://{repository.root}/spark"  # Hadoop takes %20 for itself, not for a space
+        return f"file:{repository.root}/spark"  # Hadoop does not decode %20 and the like
     url = repository.url
     return f"{'s3a' + url[2:] if url.startswith('s3://') else url}/spark"
 

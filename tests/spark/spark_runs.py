@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 import statekit as sk
 from statekit.reader import CheckpointReader
 from statekit.repository import Repository
-from statekit.spark import Query
+from statekit.running import RunningJob
 
 ONCE = {"availableNow": True}
 TIMEOUT_S = 120.0
@@ -75,12 +75,11 @@ class Runs:
 
     # ----------------------------------------------------------------------------- running
 
-    def start(self, job: sk.Job, inputs: dict[str, DataFrame], **options: Any) -> Query:
+    def start(self, job: sk.Job, inputs: dict[str, DataFrame], **options: Any) -> RunningJob:
         given = {"checkpoint": self.checkpoint, "working_directory": self.working, **options}
-        query: Query = job.start(self.spark, inputs, **given)
-        return query
+        return job.start(self.spark, inputs, **given)
 
-    def finish(self, job: sk.Job, inputs: dict[str, DataFrame], **options: Any) -> Query:
+    def finish(self, job: sk.Job, inputs: dict[str, DataFrame], **options: Any) -> RunningJob:
         """Start, and wait until the input has been read."""
         streaming = any(df.isStreaming for df in inputs.values())
         query = self.start(job, inputs, **({"trigger": ONCE} if streaming else {}), **options)

@@ -47,6 +47,11 @@ class RecordType(RecordDeclaration):
     ('namedtuple', ('tail', 'delay'), True)
     """
 
+    @property
+    def may_change_fields(self) -> bool:
+        """Whether a record may come out with other values than its columns hold."""
+        return self.flavour == "pydantic" or hasattr(self.cls, "__post_init__")
+
     def reader(self, schema: Any, *, first_column: int = 0) -> RecordReader:
         """A reader of batches with this Arrow schema, which is checked here, once.
 

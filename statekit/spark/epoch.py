@@ -27,7 +27,7 @@ from statekit.job import Job, Operator
 from statekit.manifest import ShardReport
 from statekit.rocks import RocksOptions
 from statekit.sinks import Callback, Sink
-from statekit.spark.frames import operator_frame
+from statekit.spark.frames import OperatorFrames
 from statekit.spark.shipping import Shipment, pack
 from statekit.spark.worker import COMMIT, ShardStep
 from statekit.spark.writing import write
@@ -59,7 +59,9 @@ class EpochRunner:
         self._shipments: dict[str, Shipment] = {
             operator.name: pack(operator.declared) for operator in coordinator.job.operators
         }
+        self._frames: dict[str, OperatorFrames] = {}
         self._single_pass = _is_single_pass(coordinator.job, outputs)
+        self._commits = F.collect_list(COMMIT).alias(COMMIT)
 
     def run(self, inputs: Mapping[str, DataFrame], *, batch: int | None) -> None:
         """Compute, write and commit one epoch."""
@@ -74,8 +76,13 @@ class EpochRunner:
             url=coordinator.repository.url,
             directory=self._directory,
             options=self._options,
+            key_groups=coordinator.key_groups,
         )
-        return operator_frame(df, operator, step, coordinator.parallelism, coordinator.key_groups)
+        frames = self._frames.get(operator.name)
+        if frames is None:
+            shards, groups = coordinator.parallelism, coordinator.key_groups
+            frames = self._frames[operator.name] = OperatorFrames(df, operator, shards, groups)
+        return frames.frame(df, step)
 
     def _write(self, df: DataFrame, name: str) -> None:
         self._coordinator.check_owner()
@@ -90,7 +97,7 @@ class EpochRunner:
         for operator in job.operators:
             observation = Observation()
             frame = self._frame(operator, streams[operator.input])
-            observed = frame.observe(observation, F.collect_list(COMMIT).alias(COMMIT))
+            observed = frame.observe(observation, self._commits)
             streams[operator.name] = _outputs_of(observed)
             observations.append((operator.name, observation))
         self._write(streams[sink.stream], sink.name)
@@ -111,7 +118,7 @@ class EpochRunner:
                 if job.sinks_of(operator.name) or job.consumers_of(operator.name):
                     frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
                     kept.append(frame)
-                commits = frame.where(F.col(COMMIT).isNotNull()).select(COMMIT)
+                commits = frame.where(f"{COMMIT} is not null").select(COMMIT)
                 reports += [_report(row[0]) for row in commits.collect()]
                 streams[operator.name] = _outputs_of(frame)
             for sink in job.sinks:
@@ -134,7 +141,7 @@ def _is_single_pass(job: Job, outputs: Mapping[str, Sink]) -> bool:
 
 
 def _outputs_of(frame: DataFrame) -> DataFrame:
-    return frame.where(F.col(COMMIT).isNull()).drop(COMMIT)
+    return frame.where(f"{COMMIT} is null").drop(COMMIT)
 
 
 def _report(text: str) -> ShardReport:

@@ -6,8 +6,6 @@ worker step, all as a plan for Spark. What does not: when it runs (`epoch`).
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
@@ -18,7 +16,7 @@ from statekit.job import Job, Operator, Source
 from statekit.records import RecordType
 from statekit.spark.worker import FIRST_MARK, ShardStep, output_schema
 
-__all__ = ["check_input", "operator_frame"]
+__all__ = ["OperatorFrames", "check_input"]
 
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
@@ -44,16 +42,17 @@ def check_input(df: DataFrame, source: Source, job: Job) -> None:
         source.record_type.reader(to_arrow_schema(projected.schema, timezone="UTC"))
         for operator in job.consumers_of(source.name):
             for name in operator.declared.key:
-                _key_column(projected, name, operator.name)
+                _key_expression(projected, name, operator.name)
     except ProcessError as error:
         error.add_note(f"while looking at the input {source.name!r}")
         raise
 
 
-def operator_frame(
-    df: DataFrame, operator: Operator, step: ShardStep, shards: int, groups: int
-) -> DataFrame:
-    """The outputs of an operator over `df`, with the commit records as one more column.
+class OperatorFrames:
+    """Makes an operator's frame, epoch after epoch.
+
+    What is the same in each epoch is made once and kept: every call into the JVM takes a
+    millisecond, and an epoch of a hundred records has no more than some tens of them.
 
     The key group is computed in the JVM. `arrival` is taken before the shuffle: it keeps the order
     of the input, which neither the shuffle nor the sort does by itself, and makes a recomputed
@@ -61,20 +60,37 @@ def operator_frame(
 
     Each shard is sent a mark, a row that says which shard it is. So a shard knows itself from its
     data, and Spark, which leaves out whatever it can prove to be empty, runs those without records.
+
+    Parameters:
+        like: a frame with the columns of those to come.
+        operator: what runs.
+        shards, groups: how many.
     """
-    declared = operator.declared
-    projected = _projected(df, declared.record_type)
-    keys = [_key_column(projected, name, operator.name) for name in declared.key]
-    group = F.pmod(F.xxhash64(*keys), F.lit(groups)).cast("int").alias(GROUP)
-    columns = [projected[name] for name in projected.columns]
-    arrival = F.monotonically_increasing_id().alias(ARRIVAL)
-    grouped = projected.select(group, *columns, arrival)
-    shard = F.expr(
-        f"if({GROUP} < 0, {FIRST_MARK} - {GROUP}, cast(({GROUP} * {shards}) div {groups} as int))"
-    )
-    routed = grouped.unionAll(_marks(grouped, shards)).repartitionById(shards, shard)
-    ordered = routed.sortWithinPartitions(GROUP, *declared.key, ARRIVAL).drop(ARRIVAL)
-    return ordered.mapInArrow(step, from_arrow_schema(output_schema(declared.output_type)))
+
+    def __init__(self, like: DataFrame, operator: Operator, shards: int, groups: int) -> None:
+        declared = operator.declared
+        projected = _projected(like, declared.record_type)
+        keys = [_key_expression(projected, name, operator.name) for name in declared.key]
+        self._shards = shards
+        self._selected = [
+            f"cast(pmod(xxhash64({', '.join(keys)}), {groups}) as int) as {GROUP}",
+            *map(_quoted, projected.columns),
+            f"monotonically_increasing_id() as {ARRIVAL}",
+        ]
+        self._marks = _marks(like.selectExpr(*self._selected), shards)
+        self._shard = F.expr(
+            f"if({GROUP} < 0, {FIRST_MARK} - {GROUP}, "
+            f"cast(({GROUP} * {shards}) div {groups} as int))"
+        )
+        self._order = [F.col(_quoted(name)) for name in (GROUP, *declared.key, ARRIVAL)]
+        self._schema = from_arrow_schema(output_schema(declared.output_type))
+
+    def frame(self, df: DataFrame, step: ShardStep) -> DataFrame:
+        """The outputs of the operator over `df`, with the commit records as one more column."""
+        marked = df.selectExpr(*self._selected).unionAll(self._marks)
+        routed = marked.repartitionById(self._shards, self._shard)
+        ordered = routed.sortWithinPartitions(*self._order).drop(ARRIVAL)
+        return ordered.mapInArrow(step, self._schema)
 
 
 def _marks(like: DataFrame, shards: int) -> DataFrame:
@@ -89,10 +105,16 @@ def _projected(df: DataFrame, record_type: RecordType) -> DataFrame:
     if record_type.fields is None:
         return df
     present = set(df.columns)
-    return df.select(*(name for name in record_type.field_names if name in present))
+    return df.selectExpr(*(_quoted(name) for name in record_type.field_names if name in present))
 
 
-def _key_column(df: DataFrame, name: str, operator: str) -> Any:
+def _quoted(name: str) -> str:
+    """A column's name as SQL takes it, whatever is in it."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
+
+
+def _key_expression(df: DataFrame, name: str, operator: str) -> str:
     """A key field as it is hashed: integers as bigint, everything else as it is."""
     if name not in df.columns:
         raise ProcessError(
@@ -105,4 +127,5 @@ def _key_column(df: DataFrame, name: str, operator: str) -> Any:
             f"operator {operator!r}: key column {name!r} is {found.simpleString()}, which cannot "
             "be a key: cast it to a bigint, string, binary, boolean, date or timestamp"
         )
-    return df[name].cast("bigint") if isinstance(found, spark_types.IntegralType) else df[name]
+    integral = isinstance(found, spark_types.IntegralType)
+    return f"cast({_quoted(name)} as bigint)" if integral else _quoted(name)

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.errors import IncompleteEpochError, ProcessError
+from statekit.keygroup import key_group
 from statekit.manifest import ShardReport
 from statekit.outputs import OutputType
 from statekit.process import Process
@@ -53,6 +54,7 @@ class ShardStep:
         url: of the checkpoint.
         directory: for working copies, on the worker's local disk.
         options: what RocksDB may spend.
+        key_groups: how many there are.
     """
 
     shipment: Shipment
@@ -60,6 +62,7 @@ class ShardStep:
     url: str
     directory: str
     options: RocksOptions
+    key_groups: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next(batches, None)
@@ -71,7 +74,7 @@ class ShardStep:
         schema = output_schema(declared.output_type)
         copies = DiskCopies(self.directory, self.options)
         running = run_shard(
-            declared, plan, _chunks(declared, batches), _repository(self.url), copies
+            declared, plan, self._chunks(declared, batches), _repository(self.url), copies
         )
         try:
             while True:
@@ -80,6 +83,23 @@ class ShardStep:
             yield _commit_batch(schema, stop.value)
         finally:
             running.close()
+
+    def _chunks(
+        self, declared: Process[Any, Any, Any], batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[Chunk]:
+        """Typed records of each batch; its first column is the key group."""
+        record_type = declared.record_type
+        reader = None
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            if reader is None:
+                reader = record_type.reader(batch.schema, first_column=1)
+            records, groups = reader.read(batch), batch.column(0).to_pylist()
+            keys = _keys(declared, batch, records)
+            if record_type.may_change_fields:
+                _check_keys(declared, keys, groups, records, self.key_groups)
+            yield Chunk(keys, groups, keys, records)
 
 
 def _marked(first: pa.RecordBatch) -> int:
@@ -98,27 +118,37 @@ def _repository(url: str) -> Repository:
     return Repository(url)
 
 
-def _chunks(declared: Process[Any, Any, Any], batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
-    """Typed records of each batch; its first column is the key group."""
-    reader = None
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        if reader is None:
-            reader = declared.record_type.reader(batch.schema, first_column=1)
-        records = reader.read(batch)
-        columns = [batch.column(name) for name in declared.key]
-        keys = _keys(declared, columns, records)
-        yield Chunk(keys, batch.column(0).to_pylist(), keys, records)
-
-
-def _keys(
-    declared: Process[Any, Any, Any], columns: list[pa.Array], records: list[Any]
-) -> list[Any]:
-    """The keys of a batch: from the columns where that is the same and faster."""
-    if len(columns) == 1 and not pa.types.is_temporal(columns[0].type):
-        return list(columns[0].to_pylist())
+def _keys(declared: Process[Any, Any, Any], batch: pa.RecordBatch, records: list[Any]) -> list[Any]:
+    """The keys of a batch: from the column where that is the same and faster."""
+    first = batch.column(declared.key[0])
+    plain = len(declared.key) == 1 and not pa.types.is_temporal(first.type)
+    if plain and not declared.record_type.may_change_fields:
+        return list(first.to_pylist())
     return list(map(declared.key_of(), records))
+
+
+def _check_keys(
+    declared: Process[Any, Any, Any],
+    keys: list[Any],
+    groups: list[int],
+    records: list[Any],
+    key_groups: int,
+) -> None:
+    """Make sure that records went to the shard of the key they have now.
+
+    The JVM chose it by the columns; a validator or `__post_init__` may have changed the field.
+    """
+    last: Any = _check_keys  # equals no key
+    for key, group, record in zip(keys, groups, records, strict=True):
+        if key != last:
+            last = key
+            if key_group(key, key_groups) != group:
+                fields = ", ".join(declared.key)
+                raise ProcessError(
+                    f"operator {declared.name!r}: {declared.record_type.name} changes its key "
+                    f"({fields}) to {key!r} while {record!r} is made, after the records were "
+                    "routed by the columns: change the column in the DataFrame instead"
+                )
 
 
 def _output_batch(

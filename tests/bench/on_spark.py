@@ -83,9 +83,10 @@ class Engine:
         while True:
             if not self.query.isActive:
                 raise RuntimeError(f"{self.name} ended: {self.query.exception()}")
-            done = [p for p in self.query.recentProgress if p["batchId"] == number]
-            if done and "addBatch" in done[0]["durationMs"]:
-                return float(done[0]["durationMs"]["triggerExecution"]) / 1000
+            for progress in self.query.recentProgress:
+                spent = progress["durationMs"]  # idle polls have the same number and no batch
+                if progress["batchId"] == number and "addBatch" in spent:
+                    return float(spent["triggerExecution"]) / 1000
             time.sleep(0.005)
 
 

@@ -106,9 +106,9 @@ class MemoryBackend:
 
     def write(self, batch: Batch) -> None:
         self._check_open()
-        for name in {row[0] for row in batch.rows}:
+        for name in set(batch.states):
             self._state(name)
-        for state, op, key, value in batch.rows:
+        for state, op, key, value in batch.rows():
             rows = self._rows[state]
             if op == DELETE or value is None:
                 rows.pop(key, None)

@@ -83,40 +83,47 @@ Mutation = Put | Delete | DeleteRange
 
 
 Row = tuple[str, int, bytes, bytes | None]
-"""A mutation as a batch holds it: `(state, op, key, value)`, columns of the change file."""
+"""A mutation as plain data: `(state, op, key, value)`, the columns of a change file."""
 
 
 class Batch:
-    """Mutations in order. Rows are plain tuples, because a hot loop makes them.
+    """Mutations in order, held as the columns of a change file: that is how they are written.
 
     >>> batch = Batch()
-    >>> batch.put("visits", b"k1", b"v")
+    >>> size = batch.put("visits", b"k1", b"v")
     >>> batch.delete_range("visits", b"a", b"b")
     >>> list(batch)
     [Put(state='visits', key=b'k1', value=b'v'), DeleteRange(state='visits', start=b'a', end=b'b')]
     """
 
-    __slots__ = ("rows", "size_bytes")
+    __slots__ = ("keys", "ops", "size_bytes", "states", "values")
 
     def __init__(self, mutations: Iterable[Mutation] = ()) -> None:
-        self.rows: list[Row] = []
+        self.states: list[str] = []
+        self.ops: list[int] = []
+        self.keys: list[bytes] = []
+        self.values: list[bytes | None] = []
         self.size_bytes = 0
         """Bytes of keys and values."""
         for mutation in mutations:
             self.add(mutation)
 
-    def put(self, state: str, key: bytes, value: bytes) -> None:
-        self.rows.append((state, PUT, key, value))
-        self.size_bytes += len(key) + len(value)
+    def put(self, state: str, key: bytes, value: bytes) -> int:
+        """Set the row at `key`; returns its size in bytes, key included."""
+        self.states.append(state)
+        self.ops.append(PUT)
+        self.keys.append(key)
+        self.values.append(value)
+        size = len(key) + len(value)
+        self.size_bytes += size
+        return size
 
     def delete(self, state: str, key: bytes) -> None:
-        self.rows.append((state, DELETE, key, None))
-        self.size_bytes += len(key)
+        self._append(state, DELETE, key, None)
 
     def delete_range(self, state: str, start: bytes, end: bytes) -> None:
         """Remove every row with `start <= key < end`."""
-        self.rows.append((state, DELETE_RANGE, start, end))
-        self.size_bytes += len(start) + len(end)
+        self._append(state, DELETE_RANGE, start, end)
 
     def add(self, mutation: Mutation) -> None:
         match mutation:
@@ -128,13 +135,14 @@ class Batch:
                 self.delete_range(state, start, end)
 
     def clear(self) -> None:
-        self.rows.clear()
+        for column in (self.states, self.ops, self.keys, self.values):
+            column.clear()
         self.size_bytes = 0
 
     @property
     def full(self) -> bool:
         """Whether the batch should be handed on before it grows further."""
-        return len(self.rows) >= BATCH_ROWS_MAX or self.size_bytes >= BATCH_BYTES_MAX
+        return len(self.keys) >= BATCH_ROWS_MAX or self.size_bytes >= BATCH_BYTES_MAX
 
     def within(self, start: bytes, end: bytes, states: Collection[str]) -> Batch:
         """The mutations of these states whose key lies in `start <= key < end`.
@@ -142,22 +150,33 @@ class Batch:
         A `DeleteRange` never crosses a key group, so its first key decides.
         """
         return Batch.of_rows(
-            [row for row in self.rows if start <= row[2] < end and row[0] in states]
+            row for row in self.rows() if start <= row[2] < end and row[0] in states
         )
 
     @classmethod
-    def of_rows(cls, rows: list[Row]) -> Batch:
+    def of_rows(cls, rows: Iterable[Row]) -> Batch:
         """A batch of mutations given as rows."""
         made = cls()
-        made.rows = rows
-        made.size_bytes = sum(len(key) + len(value or b"") for _, _, key, value in rows)
+        for row in rows:
+            made._append(*row)
         return made
 
+    def rows(self) -> Iterator[Row]:
+        """The mutations as plain data."""
+        return zip(self.states, self.ops, self.keys, self.values, strict=True)
+
+    def _append(self, state: str, op: int, key: bytes, value: bytes | None) -> None:
+        self.states.append(state)
+        self.ops.append(op)
+        self.keys.append(key)
+        self.values.append(value)
+        self.size_bytes += len(key) + (0 if value is None else len(value))
+
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.keys)
 
     def __iter__(self) -> Iterator[Mutation]:
-        for state, op, key, value in self.rows:
+        for state, op, key, value in self.rows():
             if op == DELETE or value is None:
                 yield Delete(state, key)
             elif op == PUT:
@@ -182,15 +201,14 @@ class ChangeFileWriter:
         self.rows = 0
 
     def append(self, batch: Batch) -> None:
-        if not batch.rows:
+        if not len(batch):
             return
-        states, ops, keys, values = zip(*batch.rows, strict=True)
-        codes = pa.array(list(map(self._codes.__getitem__, states)), pa.int16())
+        codes = pa.array(list(map(self._codes.__getitem__, batch.states)), pa.int16())
         columns = [
             pa.DictionaryArray.from_arrays(codes, self._names),
-            pa.array(ops, pa.uint8()),
-            pa.array(keys, pa.binary()),
-            pa.array(values, pa.binary()),
+            pa.array(batch.ops, pa.uint8()),
+            pa.array(batch.keys, pa.binary()),
+            pa.array(batch.values, pa.binary()),
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
         self.rows += len(batch)
@@ -240,4 +258,4 @@ def _batch_of(arrow: pa.RecordBatch) -> Batch:
     states, ops, keys, values = (column.to_pylist() for column in arrow.columns)
     if not {PUT, DELETE, DELETE_RANGE}.issuperset(ops):
         raise ValueError("it has an unknown operation")
-    return Batch.of_rows(list(zip(states, ops, keys, values, strict=True)))
+    return Batch.of_rows(zip(states, ops, keys, values, strict=True))

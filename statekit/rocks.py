@@ -155,10 +155,10 @@ class RocksBackend:
         handles = self._handles
         made = rocksdict.WriteBatch(raw_mode=True)
         put, delete, delete_range = made.put, made.delete, made.delete_range
-        names = {row[0] for row in batch.rows}
+        names = set(batch.states)
         for name in names:
             self._family(name)
-        for state, op, key, value in batch.rows:
+        for state, op, key, value in batch.rows():
             if op == PUT and value is not None:
                 put(key, value, handles[state])
             elif op == DELETE or value is None:

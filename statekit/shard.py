@@ -28,13 +28,13 @@ from statekit.repository import Repository
 from statekit.task import Chunk, ShardTask
 from statekit.working_copy import WorkingCopies, WorkingCopy
 
-__all__ = ["ShardPlan", "run_shard"]
+__all__ = ["RARE_COLLECTION", "ShardPlan", "run_shard"]
 
 # Change files up to this size are put together in memory.
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 
 # Thresholds of Python's three generations while a shard runs; see `_rare_collection`.
-_COLLECTION = (50_000, 20, 100)
+RARE_COLLECTION = (50_000, 20, 100)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,10 @@ def _rare_collection() -> Iterator[None]:
     the search for cycles took a third of the time of a running count.
     """
     usual = gc.get_threshold()
-    gc.set_threshold(*_COLLECTION)
+    if usual[0] == 0 or usual[0] >= RARE_COLLECTION[0]:
+        yield  # turned off, or rare enough
+        return
+    gc.set_threshold(*RARE_COLLECTION)
     try:
         yield
     finally:

@@ -89,10 +89,10 @@ class SingleRowState(State):
                     row = self._to_row(value)
                 except StateTypeError as error:
                     raise self._unstorable(value, error) from None
-                visit.batch.put(self._name, prefix, row)
+                size = visit.batch.put(self._name, prefix, row)
                 if not stored:
                     self.rows_added += 1
-                self.bytes_added += len(prefix) + len(row) - stored
+                self.bytes_added += size - stored
             self._changed = False
         self._loaded = False
         self._stored = -1
@@ -123,9 +123,9 @@ class ValueState(SingleRowState, Generic[T]):
         value = self._value if self._loaded else self._load()
         if value is ABSENT:
             if self._immutable or self._default_row is None:
-                return cast("T | None", self._default)
-            return cast("T", self._decode(self._default_row))
-        return cast("T", value if self._immutable else self._decode(value))
+                return self._default  # type: ignore[no-any-return] # cast() takes time here
+            return self._decode(self._default_row)  # type: ignore[no-any-return]
+        return value if self._immutable else self._decode(value)  # type: ignore[no-any-return]
 
     def update(self, value: T) -> None:
         """Set the value of this key.

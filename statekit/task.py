@@ -100,13 +100,16 @@ class ShardTask:
                 emitted = call(record, *arguments)
                 if emitted is None:
                     continue
-                emitted = iter(emitted)
                 extend(islice(emitted, OUTPUTS_MAX))
-                while len(outputs) >= OUTPUTS_MAX:
-                    self.records_out += len(outputs)
-                    yield outputs[:]
-                    outputs.clear()
-                    extend(islice(emitted, OUTPUTS_MAX))
+                if len(outputs) >= OUTPUTS_MAX:
+                    more = iter(emitted)
+                    if more is not emitted:  # a list, say, which starts again
+                        more = islice(more, OUTPUTS_MAX, None)
+                    while len(outputs) >= OUTPUTS_MAX:
+                        self.records_out += len(outputs)
+                        yield outputs[:]
+                        outputs.clear()
+                        extend(islice(more, OUTPUTS_MAX))
         except StatekitError as error:
             error.add_note(f"while operator {self.visit.operator!r} handled {_shown(record)}")
             raise
@@ -129,9 +132,11 @@ class ShardTask:
     def _enter(self, group: int, key: Any, record: Any) -> None:
         """Leave the current key and go to another."""
         visit = self.visit
-        for state in visit.touched:
-            state._leave()
-        visit.touched.clear()
+        touched = visit.touched
+        if touched:
+            for state in touched:
+                state._leave()
+            touched.clear()
         try:
             prefix = _pack_group(group) + self._encode_key(key)
         except StateTypeError as error:

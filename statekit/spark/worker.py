@@ -9,6 +9,7 @@ null in rows that carry outputs; the last row of each shard carries nothing but 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,7 +25,7 @@ from statekit.outputs import OutputType
 from statekit.process import Process
 from statekit.repository import Repository
 from statekit.rocks import RocksOptions
-from statekit.shard import ShardPlan, run_shard
+from statekit.shard import RARE_COLLECTION, ShardPlan, run_shard
 from statekit.spark.shipping import Shipment, unpack
 from statekit.task import Chunk
 from statekit.working_copy import DiskCopies
@@ -68,6 +69,7 @@ class ShardStep:
         first = next(batches, None)
         if first is None:
             return  # no shard: each is sent its mark
+        gc.set_threshold(*RARE_COLLECTION)  # for good: this process runs shards
         plan = self.plans[_marked(first)]
         batches = chain([first.slice(1)], batches)
         declared = unpack(self.shipment)

@@ -55,7 +55,7 @@ class CountingBackend:
         return self._counted(state, self.inner.scan(state, start, end, reverse=reverse))
 
     def write(self, batch: Batch) -> None:
-        for state, op, _, _ in batch.rows:
+        for state, op, _, _ in batch.rows():
             kind = {PUT: self.written, DELETE: self.deleted}.get(op, self.ranges_deleted)
             kind[state] += 1
         self.inner.write(batch)

@@ -6,6 +6,7 @@ Exactly what a Spark worker does for a shard, on one core, commit included.
 from __future__ import annotations
 
 import cProfile
+import gc
 import pstats
 import random
 import statistics
@@ -21,7 +22,7 @@ import statekit as sk
 from statekit.coordinator import Coordinator
 from statekit.process import Process
 from statekit.repository import Repository
-from statekit.shard import run_shard
+from statekit.shard import RARE_COLLECTION, run_shard
 from statekit.task import Chunk
 from statekit.working_copy import DiskCopies
 from tests.bench.report import Row
@@ -77,6 +78,7 @@ def _count_batches(count: int, seed: int, keys: int = KEYS) -> list[pa.RecordBat
 
 def task_alone() -> list[Row]:
     """Events per second and core of the running count."""
+    gc.set_threshold(*RARE_COLLECTION)  # as in a worker
     count = 100_000
     with tempfile.TemporaryDirectory() as home:
         shard = Shard(running_count, Event, Path(home))

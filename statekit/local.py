@@ -7,6 +7,7 @@ as on Spark.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -175,10 +176,13 @@ def run(
     uncollected = set(outputs or {})
     job.check_names(inputs, {sink.name for sink in job.sinks} | uncollected)
     repository = Repository.in_memory() if checkpoint is None else Repository(checkpoint)
-    with tempfile.TemporaryDirectory(prefix="statekit-") as scratch:
+    with contextlib.ExitStack() as closing:
         copies: WorkingCopies = MemoryCopies()
         if backend == "rocksdb":
-            copies = DiskCopies(working_directory or scratch)
+            if working_directory is None:
+                scratch = tempfile.TemporaryDirectory(prefix="statekit-")
+                working_directory = closing.enter_context(scratch)
+            copies = DiskCopies(working_directory)
         runner = LocalRunner(
             job,
             repository,

@@ -12,6 +12,7 @@ beside others that never made it. Therefore a copy on disk is trusted only if it
         clean   names the attempt the copy stands at; removed, durably, before the first write,
                 written again, durably, after the database was flushed and closed
         db/     the database
+        private.<unique>/   the same again, for an attempt that found the lock held
 """
 
 from __future__ import annotations
@@ -244,14 +245,23 @@ class _Lease:
 
     @classmethod
     def take(cls, home: Path) -> _Lease:
-        """Take the shard's directory; if another attempt still runs there, a private one."""
+        """Take the shard's directory; if another attempt still runs there, a private one in it."""
         lock = cls._locked(home)
         if lock is not None:
+            cls._remove_abandoned(home)
             return cls(home, lock, private=False)
-        alone = home.with_name(f"{home.name}.{unique_id()}")
+        alone = home / f"private.{unique_id()}"
         lock = cls._locked(alone)
         assert lock is not None, "nobody else knows a unique name"
         return cls(alone, lock, private=True)
+
+    @classmethod
+    def _remove_abandoned(cls, home: Path) -> None:
+        """Remove private directories whose owner was killed: nobody holds their lock."""
+        for alone in home.glob("private.*"):
+            lock = cls._locked(alone)
+            if lock is not None:
+                cls(alone, lock, private=True).release()
 
     @staticmethod
     def _locked(home: Path) -> int | None:

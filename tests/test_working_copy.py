@@ -488,6 +488,17 @@ def test_second_attempt_at_a_shard_gets_a_copy_of_its_own(
         assert len(homes(copies)) == 1  # the private one is gone
 
 
+def test_a_private_copy_whose_owner_was_killed_is_removed(root: Path, copies: DiskCopies) -> None:
+    made = runner(root, copies)
+    advance(made, 2)
+    (home,) = homes(copies)
+    abandoned = home / "private.0123"
+    (abandoned / "db").mkdir(parents=True)
+    (abandoned / "lock").touch()
+    advance(made, 1)
+    assert not abandoned.exists()
+
+
 def run_while_held(root: str, local: str) -> None:
     advance(runner(Path(root), DiskCopies(local)), 1)
 

@@ -60,6 +60,7 @@ class EpochRunner:
             operator.name: pack(operator.declared) for operator in coordinator.job.operators
         }
         self._frames: dict[str, OperatorFrames] = {}
+        self._written: set[str] = set()
         self._single_pass = _is_single_pass(coordinator.job, outputs)
         self._commits = F.collect_list(COMMIT).alias(COMMIT)
 
@@ -85,8 +86,11 @@ class EpochRunner:
         return frames.frame(df, step)
 
     def _write(self, df: DataFrame, name: str) -> None:
-        self._coordinator.check_owner()
-        write(df, self._outputs[name], self._coordinator.epoch, self._coordinator.writer)
+        coordinator = self._coordinator
+        coordinator.check_owner()
+        first = name not in self._written
+        write(df, self._outputs[name], coordinator.epoch, coordinator.writer, first=first)
+        self._written.add(name)
 
     def _observed(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
         """Everything in the action of the one sink."""

@@ -6,7 +6,9 @@ sinks (`statekit.sinks`) and the order of effects (`epoch`).
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -31,12 +33,13 @@ def as_sink(name: str, given: object) -> Sink:
     )
 
 
-def write(df: DataFrame, sink: Sink, epoch: int, writer: str) -> None:
+def write(df: DataFrame, sink: Sink, epoch: int, writer: str, *, first: bool) -> None:
     """Write an epoch's output.
 
     Parameters:
         epoch: its number, the same when it is replayed.
         writer: the run that writes; keeps staged files of different runs apart.
+        first: whether it is the run's first epoch, which a run before it may have begun.
     """
     match sink:
         case Callback(fn):
@@ -44,7 +47,10 @@ def write(df: DataFrame, sink: Sink, epoch: int, writer: str) -> None:
         case Writer(format_, mode, options):
             df.write.format(format_).mode(mode).options(**options).save()
         case Parquet(path):
-            _ParquetEpoch(df.sparkSession, path, epoch, writer).write(df)
+            parquet = _ParquetEpoch(df.sparkSession, path, epoch, writer)
+            if first:
+                parquet.remove_earlier_attempts()
+            parquet.write(df)
 
 
 class _ParquetEpoch:
@@ -54,20 +60,36 @@ class _ParquetEpoch:
         jvm: Any = spark._jvm
         self._path_of = jvm.org.apache.hadoop.fs.Path
         self._home = self._path_of(path)
+        self._drafts = self._path_of(self._home, "_statekit")
         configuration = spark._jsc.hadoopConfiguration()
         self._files = self._home.getFileSystem(configuration)
         self._prefix = f"epoch-{epoch:020d}-"
         self._staging = f"{path}/_statekit/{self._prefix}{writer}"
 
+    def remove_earlier_attempts(self) -> None:
+        """Remove what runs that were killed in this epoch staged or moved."""
+        for directory in (self._home, self._drafts):
+            if self._files.exists(directory):
+                for status in self._files.listStatus(directory):
+                    if status.getPath().getName().startswith(self._prefix):
+                        self._files.delete(status.getPath(), True)
+
     def write(self, df: DataFrame) -> None:
-        df.write.mode("overwrite").parquet(self._staging)
-        staged = self._path_of(self._staging)
-        for status in self._list(self._home):
-            if status.getPath().getName().startswith(self._prefix):
-                self._files.delete(status.getPath(), False)
-        parts = [s.getPath() for s in self._list(staged) if s.getPath().getName()[0] not in "._"]
+        with _microseconds(df.sparkSession):
+            df.write.mode("overwrite").parquet(self._staging)
+        self._publish(self._staged())
+
+    def _staged(self) -> list[Any]:
+        """The data files that were staged, in order of their names."""
+        listed = self._files.listStatus(self._path_of(self._staging))
+        paths = [status.getPath() for status in listed if status.isFile()]
+        parts = [path for path in paths if path.getName()[0] not in "._"]
+        return sorted(parts, key=lambda part: part.getName())
+
+    def _publish(self, parts: list[Any]) -> None:
+        """Move staged files to where readers look."""
         moved = []
-        for number, part in enumerate(sorted(parts, key=lambda part: part.getName())):
+        for number, part in enumerate(parts):
             target = self._path_of(self._home, f"{self._prefix}{number:05d}.parquet")
             if not self._files.rename(part, target):
                 raise StorageError(
@@ -75,11 +97,26 @@ class _ParquetEpoch:
                     "written, then start the job again; the epoch is written once more"
                 )
             moved.append(target)
-        self._files.delete(staged, True)
+        self._files.delete(self._path_of(self._staging), True)
         _sync([*moved, self._home])
 
-    def _list(self, directory: Any) -> list[Any]:
-        return [s for s in self._files.listStatus(directory) if s.isFile()]
+
+@contextlib.contextmanager
+def _microseconds(spark: SparkSession) -> Iterator[None]:
+    """Write timestamps as other tools read them, unless the user chose a type.
+
+    Spark's default, INT96, has no time zone: pyarrow and others take it for local time.
+    """
+    name = "spark.sql.parquet.outputTimestampType"
+    chosen = spark.conf.get(name)
+    if chosen != "INT96":
+        yield
+        return
+    spark.conf.set(name, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, chosen)
 
 
 def _sync(targets: list[Any]) -> None:

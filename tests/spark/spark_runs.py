@@ -43,7 +43,6 @@ def new_session(directory: Path, master: str = "local[2]") -> SparkSession:
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

@@ -59,21 +59,19 @@ def arm(point: str, epoch: int) -> None:
     if number == 0:
         at(EpochRunner, "_write", lambda runner: runner._coordinator.epoch, before=True)
     elif number == 1:
-        at(writing._ParquetEpoch, "_list", of_sink, before=True)
+        at(writing._ParquetEpoch, "_publish", of_sink, before=True)
     elif number == 2:
-        rename = writing._ParquetEpoch._list  # the second listing comes after old files went
-        calls: list[int] = []
 
-        def second(self: Any, directory: Any) -> Any:
-            calls.append(1)
-            if of_sink(self) == epoch and len(calls) % 2 == 0:
-                part = rename(self, directory)[0].getPath()
-                home = self._path_of(self._home, f"{self._prefix}00000.parquet")
-                assert self._files.rename(part, home)
-                die()
-            return rename(self, directory)
+        def publish_one(self: Any, parts: list[Any]) -> None:
+            if of_sink(self) != epoch:
+                publish(self, parts)
+                return
+            home = self._path_of(self._home, f"{self._prefix}00000.parquet")
+            assert self._files.rename(parts[0], home)
+            die()
 
-        writing._ParquetEpoch._list = second  # type: ignore[method-assign]
+        publish = writing._ParquetEpoch._publish
+        writing._ParquetEpoch._publish = publish_one  # type: ignore[method-assign]
     elif number == 3:
         at(Coordinator, "commit", lambda coordinator: coordinator.epoch, before=True)
     else:

@@ -30,7 +30,7 @@ from statekit.sinks import Callback, Sink
 from statekit.spark.frames import OperatorFrames
 from statekit.spark.shipping import Shipment, pack
 from statekit.spark.worker import COMMIT, ShardStep
-from statekit.spark.writing import write
+from statekit.spark.writing import Attempt, write
 
 __all__ = ["EpochRunner"]
 
@@ -87,9 +87,13 @@ class EpochRunner:
 
     def _write(self, df: DataFrame, name: str) -> None:
         coordinator = self._coordinator
-        coordinator.check_owner()
-        first = name not in self._written
-        write(df, self._outputs[name], coordinator.epoch, coordinator.writer, first=first)
+        attempt = Attempt(
+            epoch=coordinator.epoch,
+            writer=coordinator.writer,
+            first=name not in self._written,
+            check_owner=coordinator.check_owner,
+        )
+        write(df, self._outputs[name], attempt)
         self._written.add(name)
 
     def _observed(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -18,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from statekit.errors import StateTypeError, StorageError
 from statekit.sinks import Callback, Parquet, Sink, Writer
 
-__all__ = ["as_sink", "write"]
+__all__ = ["Attempt", "as_sink", "write"]
 
 
 def as_sink(name: str, given: object) -> Sink:
@@ -33,51 +34,66 @@ def as_sink(name: str, given: object) -> Sink:
     )
 
 
-def write(df: DataFrame, sink: Sink, epoch: int, writer: str, *, first: bool) -> None:
-    """Write an epoch's output.
+@dataclass(frozen=True)
+class Attempt:
+    """One run's attempt at an epoch, as far as a sink has to know it.
 
     Parameters:
         epoch: its number, the same when it is replayed.
-        writer: the run that writes; keeps staged files of different runs apart.
+        writer: the run; keeps staged files of different runs apart.
         first: whether it is the run's first epoch, which a run before it may have begun.
+        check_owner: raises FencedError if another run has committed the epoch.
     """
+
+    epoch: int
+    writer: str
+    first: bool
+    check_owner: Callable[[], None]
+
+
+def write(df: DataFrame, sink: Sink, attempt: Attempt) -> None:
+    """Write an epoch's output."""
+    attempt.check_owner()
     match sink:
         case Callback(fn):
-            fn(df, epoch)
+            fn(df, attempt.epoch)
         case Writer(format_, mode, options):
             df.write.format(format_).mode(mode).options(**options).save()
         case Parquet(path):
-            parquet = _ParquetEpoch(df.sparkSession, path, epoch, writer)
-            if first:
-                parquet.remove_earlier_attempts()
-            parquet.write(df)
+            _ParquetEpoch(df.sparkSession, path, attempt).write(df)
 
 
 class _ParquetEpoch:
     """One epoch in a Parquet directory: staged, then moved into place by number."""
 
-    def __init__(self, spark: SparkSession, path: str, epoch: int, writer: str) -> None:
+    def __init__(self, spark: SparkSession, path: str, attempt: Attempt) -> None:
         jvm: Any = spark._jvm
         self._path_of = jvm.org.apache.hadoop.fs.Path
         self._home = self._path_of(path)
         self._drafts = self._path_of(self._home, "_statekit")
         configuration = spark._jsc.hadoopConfiguration()
         self._files = self._home.getFileSystem(configuration)
-        self._prefix = f"epoch-{epoch:020d}-"
-        self._staging = f"{path}/_statekit/{self._prefix}{writer}"
-
-    def remove_earlier_attempts(self) -> None:
-        """Remove what runs that were killed in this epoch staged or moved."""
-        for directory in (self._home, self._drafts):
-            if self._files.exists(directory):
-                for status in self._files.listStatus(directory):
-                    if status.getPath().getName().startswith(self._prefix):
-                        self._files.delete(status.getPath(), True)
+        self._attempt = attempt
+        self._prefix = f"epoch-{attempt.epoch:020d}-"
+        self._staging = f"{path}/_statekit/{self._prefix}{attempt.writer}"
 
     def write(self, df: DataFrame) -> None:
+        if self._attempt.first:
+            # Drafts of this very epoch may be those of another run that is about to be fenced.
+            self._remove(self._drafts, lambda name: name < self._prefix)
         with _microseconds(df.sparkSession):
             df.write.mode("overwrite").parquet(self._staging)
+        self._attempt.check_owner()  # from here on, what another run has moved is replaced
+        if self._attempt.first:
+            self._remove(self._home, lambda name: name.startswith(self._prefix))
         self._publish(self._staged())
+
+    def _remove(self, directory: Any, wanted: Callable[[str], bool]) -> None:
+        """Remove what killed runs left in a directory."""
+        if self._files.exists(directory):
+            for status in self._files.listStatus(directory):
+                if wanted(status.getPath().getName()):
+                    self._files.delete(status.getPath(), True)
 
     def _staged(self) -> list[Any]:
         """The data files that were staged, in order of their names."""

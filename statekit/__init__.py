@@ -19,6 +19,7 @@ from statekit.job import Job, Stream
 from statekit.list_state import ListState
 from statekit.map_state import MapState
 from statekit.process import Context, Process, process
+from statekit.rocks import RocksOptions
 from statekit.single_row_states import AggregatingState, ReducingState, ValueState
 from statekit.state_options import Aggregate, Default, Reduce
 
@@ -41,6 +42,7 @@ __all__ = [
     "ReducingState",
     "RescaleError",
     "RestoreError",
+    "RocksOptions",
     "StateSchemaError",
     "StateTypeError",
     "StatekitError",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -80,8 +81,10 @@ def inspect(
 
 
 @app.command(
+    # So that -1 is a key and not an option.
+    context_settings={"ignore_unknown_options": True},
     epilog="Examples: statekit get ./checkpoint turnaround visits N14228  ·  "
-    """statekit get ./checkpoint routes delays '["UA", 1545]' --epoch 7"""
+    """statekit get ./checkpoint routes delays '["UA", 1545]' --epoch 7""",
 )
 def get(
     checkpoint: Checkpoint,
@@ -101,7 +104,8 @@ def get(
 ) -> None:
     """Print what a state holds for one key, as JSON; null if it holds nothing."""
     reader = CheckpointReader(checkpoint, epoch=epoch, allow_pickle=allow_pickle)
-    print(json.dumps(reader.get(operator, state, key), indent=2, ensure_ascii=False))
+    held = _finite(reader.get(operator, state, key))
+    print(json.dumps(held, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 @app.command(epilog="Example: statekit demo --directory /tmp/flights")
@@ -117,6 +121,15 @@ def demo(
     run: Callable[[Path], bool] = _demo_runner()
     if not run(directory):
         raise typer.Exit(1)
+
+
+def _finite(held: Any) -> Any:
+    """The same with NaN and infinities as text, which JSON has no numbers for."""
+    if isinstance(held, float) and not math.isfinite(held):
+        return str(held)
+    if isinstance(held, dict):
+        return {key: _finite(value) for key, value in held.items()}
+    return [_finite(value) for value in held] if isinstance(held, list) else held
 
 
 def _demo_runner() -> Callable[[Path], bool]:

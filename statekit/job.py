@@ -27,7 +27,7 @@ __all__ = ["Job", "Operator", "Sink", "Source", "Stream"]
 T = TypeVar("T")
 U = TypeVar("U")
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,14 @@ class ListState(ManyRowState, Sequence[T]):
     refused unless T is Optional.
     """
 
-    __slots__ = ("_appended", "_pending", "_position")
+    __slots__ = ("_appended", "_pending", "_pending_bytes", "_position")
 
     kind_name = "list"
 
     def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
         super().__init__(spec, visit, backend)
         self._pending: list[bytes] = []
+        self._pending_bytes = 0
         # Running number of everything appended in this epoch by this shard, whatever the key:
         # it only grows, so positions within one key are in order of appending.
         self._appended = 0
@@ -56,9 +57,13 @@ class ListState(ManyRowState, Sequence[T]):
         if not self._entered:
             self._entered = True
             self._visit.touched.append(self)
+        self._add(row)
+
+    def _add(self, row: bytes) -> None:
         pending = self._pending
         pending.append(row)
-        if len(pending) >= state.PENDING_ROWS_MAX:
+        self._pending_bytes += len(row)
+        if len(pending) >= state.PENDING_ROWS_MAX or self._pending_bytes >= state.PENDING_BYTES_MAX:
             self._spill()
 
     def extend(self, values: Iterable[T]) -> None:
@@ -78,10 +83,8 @@ class ListState(ManyRowState, Sequence[T]):
         """
         rows = [self._row(value) for value in values]  # may be made from this very list
         self.clear()
-        for start in range(0, len(rows), state.PENDING_ROWS_MAX):
-            self._pending = rows[start : start + state.PENDING_ROWS_MAX]
-            if len(self._pending) == state.PENDING_ROWS_MAX:
-                self._spill()
+        for row in rows:
+            self._add(row)
 
     def get(self) -> list[T]:
         """All elements as a Python list."""
@@ -143,6 +146,7 @@ class ListState(ManyRowState, Sequence[T]):
 
     def _drop_pending(self) -> None:
         self._pending = []
+        self._pending_bytes = 0
 
 
 def _chained(

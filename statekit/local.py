@@ -173,6 +173,11 @@ def run(
         ProcessError: an input or output does not fit, or the user's function failed.
         StatekitError: whatever else went wrong, each kind with its own class.
     """
+    if backend not in ("memory", "rocksdb"):
+        raise StateTypeError(f'backend={backend!r}: use "memory" or "rocksdb"')
+    for name, records in inputs.items():
+        if not isinstance(records, Iterable):
+            raise StateTypeError(f"inputs[{name!r}] is {records!r}: give an iterable of records")
     uncollected = set(outputs or {})
     job.check_names(inputs, {sink.name for sink in job.sinks} | uncollected)
     repository = Repository.in_memory() if checkpoint is None else Repository(checkpoint)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast, overload
 
 from statekit import state
 from statekit.backend import Backend, prefix_end
-from statekit.errors import StateTypeError
+from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.state import ABSENT, ManyRowState, StateSpec, Visit, shown
 
 __all__ = ["MapState"]
@@ -32,7 +32,16 @@ class MapState(ManyRowState, MutableMapping[K, V]):
     # `_known` maps row keys to what is known of the entry: for an immutable type the value itself,
     # for a mutable type its row, or ABSENT. `_changed` has the row keys to write, `_sizes` what the
     # backend holds for each row key that was looked up, in bytes, 0 for none.
-    __slots__ = ("_changed", "_encode_key", "_immutable", "_known", "_last", "_read", "_sizes")
+    __slots__ = (
+        "_changed",
+        "_encode_key",
+        "_immutable",
+        "_known",
+        "_known_bytes",
+        "_last",
+        "_read",
+        "_sizes",
+    )
 
     kind_name = "map"
 
@@ -43,6 +52,7 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         self._read = backend.getter(spec.name)
         self._immutable = spec.codec.immutable
         self._known: dict[bytes, Any] = {}
+        self._known_bytes = 0
         self._changed: dict[bytes, None] = {}
         self._sizes: dict[bytes, int] = {}
         # The last key asked for, with its row key: `m[k] = m[k] + 1` encodes k once.
@@ -85,6 +95,8 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         row_key = self._row_key(key)
         self._known[row_key] = kept
         self._changed[row_key] = None
+        if isinstance(kept, str | bytes):
+            self._known_bytes += len(kept)
 
     def __delitem__(self, key: K) -> None:
         if self._find(key) is ABSENT:
@@ -126,7 +138,10 @@ class MapState(ManyRowState, MutableMapping[K, V]):
             self._entered = True
             self._visit.touched.append(self)
         row_key = self._visit.prefix + self._subkey(key)
-        if len(self._known) >= state.PENDING_ROWS_MAX:
+        if (
+            len(self._known) >= state.PENDING_ROWS_MAX
+            or self._known_bytes >= state.PENDING_BYTES_MAX
+        ):
             self._spill()
         self._last = (key, row_key)
         return row_key
@@ -142,13 +157,17 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         found = self._known.get(row_key)
         if found is None and row_key not in self._known:
             row = self._stored_row(row_key)
-            found = ABSENT if row is None else self._decode(row) if self._immutable else row
+            try:
+                found = ABSENT if row is None else self._decode(row) if self._immutable else row
+            except CorruptCheckpointError as error:
+                raise self._unreadable(error) from error
             self._known[row_key] = found
         return found
 
     def _stored_row(self, row_key: bytes) -> bytes | None:
         row = None if self._cleared else self._read(row_key)
-        self._sizes[row_key] = 0 if row is None else len(row_key) + len(row)
+        self._sizes[row_key] = size = 0 if row is None else len(row_key) + len(row)
+        self._known_bytes += size
         return row
 
     def _bounds(self, lo: K | None = None, hi: K | None = None) -> tuple[bytes, bytes]:
@@ -209,6 +228,7 @@ class MapState(ManyRowState, MutableMapping[K, V]):
 
     def _drop_pending(self) -> None:
         self._known = {}
+        self._known_bytes = 0
         self._changed = {}
         self._sizes = {}
         self._last = (ABSENT, b"")

@@ -13,6 +13,7 @@ import functools
 import inspect
 import re
 import sys
+import types
 import typing
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import (
@@ -120,6 +121,11 @@ class Process(Generic[R, P, U]):
         )
         self._others = tuple(p for p in others if p.name in hints)
 
+    @property
+    def context_parameter(self) -> str | None:
+        """The name of the parameter that takes the context, if there is one."""
+        return next((p.name for p in self._others if self._hints[p.name] is Context), None)
+
     def __call__(self, record: R, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.fn(record, *args, **kwargs)
 
@@ -200,6 +206,8 @@ def process(*, key: str | tuple[str, ...] | list[str]) -> _Decorator:
     >>> totals
     <process totals by customer: ['total']>
     """
+    if not isinstance(key, str | tuple | list):
+        raise StateTypeError(f"@process(key={key!r}): give the name of a record field, or several")
     fields = (key,) if isinstance(key, str) else tuple(key)
     caller = sys._getframe(1).f_locals
 
@@ -214,13 +222,19 @@ def process(*, key: str | tuple[str, ...] | list[str]) -> _Decorator:
 
 
 def _hints(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(fn, localns=dict(caller), include_extras=True)
-    except NameError as error:
-        raise StateTypeError(
-            f"{fn.__name__}: an annotation cannot be resolved ({error}): import or define the "
-            "name before the function"
-        ) from error
+    """The annotations of a function, resolved one by one so that an error names its parameter."""
+    hints: dict[str, Any] = {}
+    for name, annotation in fn.__annotations__.items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            hints |= typing.get_type_hints(alone, fn.__globals__, caller, include_extras=True)
+        except (NameError, AttributeError, TypeError, SyntaxError) as error:
+            where = "return annotation" if name == "return" else f"parameter {name!r}"
+            raise StateTypeError(
+                f"{fn.__name__}, {where}: the annotation {annotation!r} cannot be resolved "
+                f"({error}): correct it, or define its names before the function"
+            ) from error
+    return hints
 
 
 def _is_state(hints: dict[str, Any], parameter: inspect.Parameter) -> bool:
@@ -348,7 +362,7 @@ def _state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
         kind=kind,
         codec=codec(args[1] if wanted > 1 else args[0]),
         key_codec=_explained(where, lambda: key_codec(args[0])) if kind is MapState else None,
-        added=_explained(where, lambda: value_codec(args[0])) if wanted == 3 else None,
+        added=codec(args[0]) if wanted == 3 else None,
         default=given["default"].value if "default" in given else None,
         reduce=given.get("reduce"),
         aggregate=given.get("aggregate"),

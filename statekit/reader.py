@@ -99,14 +99,22 @@ class CheckpointReader:
             StateTypeError: `key` is not a key of that operator.
         """
         record, found = self.operator(operator), self.state(operator, state)
+        schema = _key_schema(record)
+        readings = [generic_key_encoder(schema)(key)]
+        if schema.kind == "dynamic" and isinstance(key, str):
+            # Keys of plain dicts have no declared type: 42 may be meant as a number or as text.
+            readings.append(schema_key_codec(schema).encode(key))
+        answers = [self._get(record, found, encoded) for encoded in readings]
+        return next((held for held in answers if held not in (None, [], {})), answers[0])
+
+    def _get(self, record: OperatorRecord, state: StateRecord, encoded: bytes) -> Any:
         codec = _key_schema(record)
-        encoded = generic_key_encoder(codec)(key)
         group = key_group(schema_key_codec(codec).decode(encoded)[0], self.job.key_groups)
         backend = MemoryBackend([s.name for s in record.states])
         self._replay(record, group, group, backend)
         prefix = group_bounds(group, group)[0] + encoded
-        rows = backend.scan(state, prefix, prefix_end(prefix))
-        return self._plain(found, prefix, rows)
+        rows = backend.scan(state.name, prefix, prefix_end(prefix))
+        return self._plain(state, prefix, rows)
 
     def rows(self, operator: str, state: str, directory: str | Path) -> Iterator[tuple[Any, Any]]:
         """Every key of a state with what it holds, in the order of key groups and keys.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
 from statekit.backend import Backend
-from statekit.errors import StateTypeError
+from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.state import ABSENT, State, StateSpec, Visit
 
 __all__ = ["AggregatingState", "ReducingState", "ValueState"]
@@ -71,7 +71,10 @@ class SingleRowState(State):
             self._stored = 0
         else:
             self._stored = len(visit.prefix) + len(row)
-            self._value = self._from_row(row)
+            try:
+                self._value = self._from_row(row)
+            except CorruptCheckpointError as error:
+                raise self._unreadable(error) from error
         return self._value
 
     def _leave(self) -> None:
@@ -176,7 +179,7 @@ class _Accumulating(SingleRowState):
         A mutable value may have been changed halfway by the user's `add` before it failed, and
         there is nothing to go back to.
         """
-        if self._immutable:
+        if self._immutable or self._value is ABSENT:
             return
         where = self._where()
 
@@ -185,8 +188,13 @@ class _Accumulating(SingleRowState):
                 f"{where} was left half changed by an add that failed before: let that error pass"
             )
 
-        self._encode = self._to_row = refuse
+        self._to_row = refuse
         self._changed = True
+
+    def clear(self) -> None:
+        """Remove the value of this key."""
+        self._to_row = self._encode  # whatever was half changed is gone
+        super().clear()
 
 
 class ReducingState(_Accumulating, Generic[T]):

@@ -44,7 +44,8 @@ def parquet(path: object) -> Parquet:
 
     An epoch's files are staged, then moved to `epoch-<number>-<part>.parquet`; whatever an earlier
     attempt at the same epoch left is replaced. Readers that list the directory between two moves
-    can see a part of an epoch.
+    can see a part of an epoch. Each sink needs a directory of its own. Of two runs on one
+    checkpoint one is refused before it moves files, unless both get there at the same moment.
 
     >>> parquet("/data/turnarounds")
     Parquet(path='/data/turnarounds')

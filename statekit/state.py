@@ -32,16 +32,28 @@ from typing import Any, ClassVar, Protocol
 
 from statekit.backend import Backend, prefix_end
 from statekit.codec import ValueCodec
-from statekit.errors import StateTypeError
+from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.key_codec import KeyCodec
 from statekit.mutation import Batch
 from statekit.state_options import Aggregate, Reduce
 
-__all__ = ["ABSENT", "PENDING_ROWS_MAX", "ManyRowState", "State", "StateSpec", "Visit", "shown"]
+__all__ = [
+    "ABSENT",
+    "PENDING_BYTES_MAX",
+    "PENDING_ROWS_MAX",
+    "ManyRowState",
+    "State",
+    "StateSpec",
+    "Visit",
+    "shown",
+]
 
 # A state hands its pending rows on when it holds this many for one key, so that a key with
 # millions of elements or entries never sits in memory as a whole.
 PENDING_ROWS_MAX = 32_768
+
+# The same for bytes of rows, so that a few large ones do not either.
+PENDING_BYTES_MAX = 16 * 1024 * 1024
 
 
 class _Absent:
@@ -163,7 +175,7 @@ class State:
         return StateTypeError(
             f"{self._where()} cannot hold {shown(value)}: its type is {codec.schema}; "
             f"{codec.reason(value)}. Nothing of this epoch is committed: convert the value, "
-            "or change the declared type"
+            f"{'call clear() to remove it, ' if value is None else ''}or change the declared type"
         )
 
     def _unstorable(self, value: object, error: StateTypeError) -> StateTypeError:
@@ -172,6 +184,9 @@ class State:
             f"{self._where()} cannot hold {shown(value)}: {error}. Nothing of this epoch is "
             "committed"
         )
+
+    def _unreadable(self, error: CorruptCheckpointError) -> CorruptCheckpointError:
+        return CorruptCheckpointError(f"{self._where()}, epoch {self._visit.epoch}: {error}")
 
     def _row(self, value: Any) -> bytes:
         """The bytes of a value; an error if the declared type cannot hold it."""

@@ -75,6 +75,7 @@ class ShardTask:
         self._call, self._arguments = declared.bind(self._states, Context(self.visit, shard))
         self._encode_key = declared.key_codec.encode
         self._token: Any = _NOTHING
+        self._leaving = False
         self.records_in = 0
         self.records_out = 0
 
@@ -111,7 +112,8 @@ class ShardTask:
                         outputs.clear()
                         extend(islice(more, OUTPUTS_MAX))
         except StatekitError as error:
-            error.add_note(f"while operator {self.visit.operator!r} handled {_shown(record)}")
+            if not self._leaving:
+                error.add_note(f"while operator {self.visit.operator!r} handled {_shown(record)}")
             raise
         except Exception as error:
             raise self._failed(error, record) from error
@@ -134,9 +136,11 @@ class ShardTask:
         visit = self.visit
         touched = visit.touched
         if touched:
+            self._leaving = True  # an error is about the key that is left, not about this record
             for state in touched:
                 state._leave()
             touched.clear()
+            self._leaving = False
         try:
             prefix = _pack_group(group) + self._encode_key(key)
         except StateTypeError as error:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pytest
 
@@ -177,3 +177,15 @@ def test_a_reader_refuses_what_is_not_there(checkpoint: Path) -> None:
         reader.get("nobody", "last", "x")
     with pytest.raises(StateTypeError):
         reader.get("follow", "last", ["UA", "not a number"])
+
+
+@sk.process(key="id")
+def measure(record: dict[str, Any], held: sk.ValueState[float]) -> None:
+    held.update(record["held"])
+
+
+def test_keys_of_plain_dicts_are_found_as_numbers_and_as_text(tmp_path: Path) -> None:
+    harness = Harness(measure, checkpoint=tmp_path)
+    harness.send({"id": "42", "held": 1.0}, {"id": -1, "held": float("nan")})
+    assert json.loads(statekit("get", tmp_path, "measure", "held", "42").stdout) == 1.0
+    assert json.loads(statekit("get", tmp_path, "measure", "held", "-1").stdout) == "nan"

@@ -217,3 +217,23 @@ def test_bound_states_are_states_of_one_key_in_memory() -> None:
     assert states["values"].get() == [5]
     assert dict(states["by_value"]) == {5: 1}
     assert bind(spend, ("a", 1))["values"].get() == []
+
+
+@sk.process(key="word")
+def records(record: dict[str, Any], ctx: sk.Context, seen: sk.ValueState[int]) -> Iterator[str]:
+    seen.update((seen.get() or 0) + 1)
+    yield f"{ctx.key} {seen.get()}"
+
+
+def test_a_function_may_be_named_like_the_stream_it_is_fed_from() -> None:
+    assert Harness(records).send({"word": "a"}) == ["a 1"]
+
+
+def test_a_function_with_a_context_can_be_called_directly() -> None:
+    states = bind(records, "a")
+    assert list(records({"word": "a"}, **states)) == ["a 1"]
+
+
+def test_restoring_from_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(sk.RestoreError, match="holds no checkpoint"):
+        Harness.restore(records, tmp_path)

@@ -152,7 +152,7 @@ def test_streams_and_sinks_have_names_of_their_own() -> None:
         stream.sink("out")
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "1a", "a b", "ä", "_a"])
+@pytest.mark.parametrize("name", ["", "a/b", "..", "1a", "a b", "ä", "-a"])
 def test_names_that_could_not_be_file_names_are_refused(name: str) -> None:
     with pytest.raises(sk.StateTypeError, match="names have letters"):
         sk.Job(name)

@@ -30,6 +30,7 @@ PUBLIC = [
     "ReducingState",
     "RescaleError",
     "RestoreError",
+    "RocksOptions",
     "StateSchemaError",
     "StateTypeError",
     "StatekitError",

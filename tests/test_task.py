@@ -251,3 +251,29 @@ def test_keyboard_interrupts_pass_and_nothing_is_committed() -> None:
     assert harness.state("total", "a") == 1
     harness.send(Event("a", 3))
     assert harness.state("total", "a") == 3
+
+
+def test_an_error_at_leaving_a_key_does_not_blame_the_next_record() -> None:
+    @sk.process(key="word")
+    def big(record: dict[str, Any], seen: sk.ValueState[int]) -> None:
+        seen.update(record["n"])
+
+    with pytest.raises(sk.StateTypeError, match="at key 'a'") as caught:
+        Harness(big).send({"word": "a", "n": 2**80}, {"word": "b", "n": 1})
+    assert not any("'b'" in note for note in getattr(caught.value, "__notes__", []))
+
+
+def test_large_rows_are_handed_on_before_they_fill_memory() -> None:
+    @sk.process(key="word")
+    def keep(
+        record: dict[str, Any], blobs: sk.ListState[bytes], named: sk.MapState[int, str]
+    ) -> None:
+        for number in range(40):
+            blobs.append(b"x" * 1_000_000)
+            named[number] = "y" * 1_000_000
+            assert blobs._pending_bytes < 20_000_000
+            assert named._known_bytes < 20_000_000
+
+    harness = Harness(keep)
+    harness.send({"word": "a"})
+    assert len(harness.state("blobs", "a")) == len(harness.state("named", "a")) == 40

@@ -16,7 +16,7 @@ from statekit.job import Job, Operator, Source
 from statekit.records import RecordType
 from statekit.spark.worker import FIRST_MARK, ShardStep, output_schema
 
-__all__ = ["OperatorFrames", "check_input"]
+__all__ = ["OperatorFrames", "check_input", "quoted"]
 
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
@@ -74,7 +74,7 @@ class OperatorFrames:
         self._shards = shards
         self._selected = [
             f"cast(pmod(xxhash64({', '.join(keys)}), {groups}) as int) as {GROUP}",
-            *map(_quoted, projected.columns),
+            *map(quoted, projected.columns),
             f"monotonically_increasing_id() as {ARRIVAL}",
         ]
         self._marks = _marks(like.selectExpr(*self._selected), shards)
@@ -82,7 +82,7 @@ class OperatorFrames:
             f"if({GROUP} < 0, {FIRST_MARK} - {GROUP}, "
             f"cast(({GROUP} * {shards}) div {groups} as int))"
         )
-        self._order = [F.col(_quoted(name)) for name in (GROUP, *declared.key, ARRIVAL)]
+        self._order = [F.col(quoted(name)) for name in (GROUP, *declared.key, ARRIVAL)]
         self._schema = from_arrow_schema(output_schema(declared.output_type))
 
     def frame(self, df: DataFrame, step: ShardStep) -> DataFrame:
@@ -105,10 +105,10 @@ def _projected(df: DataFrame, record_type: RecordType) -> DataFrame:
     if record_type.fields is None:
         return df
     present = set(df.columns)
-    return df.selectExpr(*(_quoted(name) for name in record_type.field_names if name in present))
+    return df.selectExpr(*(quoted(name) for name in record_type.field_names if name in present))
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """A column's name as SQL takes it, whatever is in it."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
@@ -128,4 +128,4 @@ def _key_expression(df: DataFrame, name: str, operator: str) -> str:
             "be a key: cast it to a bigint, string, binary, boolean, date or timestamp"
         )
     integral = isinstance(found, spark_types.IntegralType)
-    return f"cast({_quoted(name)} as bigint)" if integral else _quoted(name)
+    return f"cast({quoted(name)} as bigint)" if integral else quoted(name)

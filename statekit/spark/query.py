@@ -27,6 +27,7 @@ from statekit.clock import stopwatch_s
 from statekit.coordinator import Coordinator
 from statekit.errors import (
     FencedError,
+    ProcessError,
     RestoreError,
     StatekitError,
     StateTypeError,
@@ -39,8 +40,10 @@ from statekit.manifest import EpochManifest
 from statekit.repository import Repository
 from statekit.rocks import RocksOptions
 from statekit.running import Progress
+from statekit.sinks import Parquet, Sink
 from statekit.spark.epoch import EpochRunner
-from statekit.spark.frames import check_input
+from statekit.spark.frames import check_input, quoted
+from statekit.spark.worker import output_schema
 from statekit.spark.writing import as_sink
 
 __all__ = ["Query", "start"]
@@ -97,7 +100,7 @@ class Query:
         return self.query is not None and self.query.isActive
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the job ends, for at most `timeout_s` seconds; whether it did.
+        """Wait until the job ends, for at most `timeout_s` whole seconds; whether it did.
 
         Raises:
             StatekitError: the job failed; the class says how. Errors of a user's sink come as they
@@ -167,8 +170,9 @@ def start(
 ) -> Query:
     """Run a job on Spark.
 
-    Streaming frames give one epoch per micro-batch. Static frames are one bounded epoch, which has
-    been committed when this returns.
+    Streaming frames give one epoch per micro-batch. Static frames are one bounded epoch over all of
+    their rows, which has been committed when this returns: starting again over the same frames adds
+    them once more.
 
     Parameters:
         spark: the session.
@@ -193,6 +197,8 @@ def start(
     """
     sinks = {name: as_sink(name, given) for name, given in (outputs or {}).items()}
     job.check_names(inputs, sinks)
+    _check_frames(inputs)
+    _check_outputs(job, sinks)
     for source in job.sources:
         check_input(inputs[source.name], source, job)
     streaming = {df.isStreaming for df in inputs.values()}
@@ -215,6 +221,29 @@ def start(
         _check_sparks_part(coordinator)
         started.stream(inputs, query_name, trigger)
     return started.query
+
+
+def _check_frames(inputs: Mapping[str, object]) -> None:
+    for name, df in inputs.items():
+        if not isinstance(df, DataFrame):
+            raise StateTypeError(
+                f"inputs[{name!r}] is {type(df).__name__}: give a DataFrame of a classic Spark "
+                "session, or use job.run for Python iterables"
+            )
+        twice = sorted({column for column in df.columns if df.columns.count(column) > 1})
+        if twice:
+            raise ProcessError(f"inputs[{name!r}] has columns of the same name: rename {twice}")
+
+
+def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
+    """Find out now what the first epoch would: outputs without a schema, shared directories."""
+    for operator in job.operators:
+        output_schema(operator.declared.output_type)
+    paths = [sink.path.rstrip("/") for sink in sinks.values() if isinstance(sink, Parquet)]
+    if len(set(paths)) != len(paths):
+        raise StateTypeError(
+            f"outputs= has two Parquet sinks in one directory ({sorted(paths)}): give each its own"
+        )
 
 
 def default_working_directory() -> str:
@@ -343,7 +372,10 @@ def _merged(inputs: Mapping[str, DataFrame]) -> DataFrame:
     if len(frames) == 1:
         return frames[0][1]
     tagged = [
-        df.select(F.lit(name).alias(SOURCE), F.struct(*df.columns).alias(name))
+        df.select(
+            F.lit(name).alias(SOURCE),
+            F.struct(*(F.col(quoted(column)) for column in df.columns)).alias(name),
+        )
         for name, df in frames
     ]
     return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), tagged)

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlparse
 
 from pyspark.sql import DataFrame, SparkSession
 
-from statekit.errors import StateTypeError, StorageError
+from statekit.errors import RestoreError, StateTypeError, StorageError
 from statekit.sinks import Callback, Parquet, Sink, Writer
 
 __all__ = ["Attempt", "as_sink", "write"]
@@ -69,16 +69,17 @@ class _ParquetEpoch:
     def __init__(self, spark: SparkSession, path: str, attempt: Attempt) -> None:
         jvm: Any = spark._jvm
         self._path_of = jvm.org.apache.hadoop.fs.Path
-        self._home = self._path_of(path)
-        self._drafts = self._path_of(self._home, "_statekit")
         configuration = spark._jsc.hadoopConfiguration()
-        self._files = self._home.getFileSystem(configuration)
+        self._files = self._path_of(path).getFileSystem(configuration)
+        self._home = self._files.makeQualified(self._path_of(path))
+        self._drafts = self._path_of(self._home, "_statekit")
         self._attempt = attempt
         self._prefix = f"epoch-{attempt.epoch:020d}-"
         self._staging = f"{path}/_statekit/{self._prefix}{attempt.writer}"
 
     def write(self, df: DataFrame) -> None:
         if self._attempt.first:
+            self._check_no_later_epoch()
             # Drafts of this very epoch may be those of another run that is about to be fenced.
             self._remove(self._drafts, lambda name: name < self._prefix)
         with _microseconds(df.sparkSession):
@@ -87,6 +88,19 @@ class _ParquetEpoch:
         if self._attempt.first:
             self._remove(self._home, lambda name: name.startswith(self._prefix))
         self._publish(self._staged())
+
+    def _check_no_later_epoch(self) -> None:
+        """Make sure that the directory holds no output of another checkpoint."""
+        if not self._files.exists(self._home):
+            return
+        names = [status.getPath().getName() for status in self._files.listStatus(self._home)]
+        later = max((name for name in names if name.startswith("epoch-")), default="")
+        if later[: len(self._prefix)] > self._prefix:
+            raise RestoreError(
+                f"{self._home} holds {later}, which is later than epoch {self._attempt.epoch} of "
+                "this checkpoint: it was written by a job with another checkpoint. Choose an empty "
+                "directory, or empty this one"
+            )
 
     def _remove(self, directory: Any, wanted: Callable[[str], bool]) -> None:
         """Remove what killed runs left in a directory."""

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from statekit.backend import MemoryBackend
-from statekit.errors import QueryError, StatekitError, StateTypeError
+from statekit.errors import QueryError, RestoreError, StatekitError, StateTypeError
 from statekit.job import Job
 from statekit.keygroup import key_group, shard_of_group
 from statekit.list_state import ListState
 from statekit.local import LocalRunner
 from statekit.map_state import MapState
 from statekit.mutation import Batch
-from statekit.process import Process
+from statekit.process import Context, Process
 from statekit.repository import Repository, group_bounds
 from statekit.state import State, StateSpec, Visit
 from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies
@@ -77,7 +77,8 @@ class Harness:
         self._directory = tempfile.mkdtemp(prefix="statekit-harness-")
         weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         self._job = Job(process.name, key_groups=key_groups)
-        stream = self._job.source("records", process.record_type.cls).process(process)
+        source = "records" if process.name != "records" else "incoming"
+        stream = self._job.source(source, process.record_type.cls).process(process)
         stream.sink("outputs")
         self._runner = self._start(parallelism)
 
@@ -108,7 +109,7 @@ class Harness:
 
         An error leaves everything as it was after the last committed epoch.
         """
-        return self._runner.epoch({"records": records})["outputs"]
+        return self._runner.epoch({self._job.sources[0].name: records})["outputs"]
 
     def state(self, name: str, key: Any) -> Any:
         """What a state holds for a key after the last epoch, as plain Python.
@@ -142,7 +143,7 @@ class Harness:
     def checkpoint(self, path: str | Path) -> None:
         """Write all committed epochs to a directory, from which `restore` can start."""
         target = Repository(path)
-        if target.latest_epoch() is not None:
+        if target.job_file() is not None:
             raise StatekitError(f"{path} holds a checkpoint already: choose an empty directory")
         self._repository.copy_to(target)
 
@@ -157,7 +158,10 @@ class Harness:
     ) -> Harness:
         """A harness that starts from what `checkpoint` wrote. The directory is left as it is."""
         repository = Repository.in_memory()
-        Repository(path, create=False).copy_to(repository)
+        stored = Repository(path, create=False)
+        if stored.job_file() is None:
+            raise RestoreError(f"{path} holds no checkpoint: write one with checkpoint(path)")
+        stored.copy_to(repository)
         made = cls.__new__(cls)
         made._open(process, repository, parallelism, key_groups, backend)
         return made
@@ -190,7 +194,10 @@ def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:
         visit.batch.clear()
 
     visit.spill = spill
-    return {spec.name: spec.bind(visit, backend) for spec in process.states}
+    states: dict[str, Any] = {spec.name: spec.bind(visit, backend) for spec in process.states}
+    if process.context_parameter is not None:
+        states[process.context_parameter] = Context(visit, shard=0)
+    return states
 
 
 def plain(spec: StateSpec, state: State) -> Any:

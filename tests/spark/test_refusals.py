@@ -5,15 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from pydantic import BaseModel, field_validator
 from pyspark.sql import DataFrame
 
 import statekit as sk
 from tests.small_disk import small_disk
-from tests.spark.spark_jobs import EVENT_SCHEMA, Event, by_word, counted, counting_job, events
+from tests.spark.spark_jobs import (
+    EVENT_SCHEMA,
+    Event,
+    by_word,
+    count,
+    counted,
+    counting_job,
+    events,
+)
 from tests.spark.spark_runs import ONCE, Runs, pieces
 from tests.spark.test_kills import Victim
 
@@ -328,3 +338,65 @@ def test_a_null_where_none_is_declared_fails_the_epoch_with_field_and_row(
     assert runs.epochs() == []
     runs.start(_job_of(nullable, Nullable), {"given": df})
     assert sum(runs.state("nullable", "seen").values()) == 2
+
+
+# ------------------------------------------------------------------------------- wrong wiring
+
+
+class Trimmed(BaseModel):
+    word: str
+
+    @field_validator("word")
+    @classmethod
+    def trim(cls, word: str) -> str:
+        return word.strip()
+
+
+@sk.process(key="word")
+def shapeless(record: Event, seen: sk.ValueState[int]) -> Iterator[dict[str, Any]]:
+    yield {"word": record.word}
+
+
+@sk.process(key="word")
+def trimmed(record: Trimmed, seen: sk.ValueState[int]) -> None:
+    seen.update((seen.get() or 0) + 1)
+
+
+def test_two_parquet_sinks_in_one_directory_are_refused(runs: Runs) -> None:
+    job = sk.Job("counting")
+    job.source("events", Event).process(count).sink("counted").sink("again")
+    outputs = {name: sk.sinks.parquet(runs.home / "out") for name in ("counted", "again")}
+    with pytest.raises(sk.StateTypeError, match="two Parquet sinks in one directory"):
+        runs.start(job, {"events": _feed(runs, events(1, SIZE))}, outputs=outputs)
+
+
+def test_an_output_directory_of_another_checkpoint_is_refused(
+    runs: Runs, stopped: list[Event]
+) -> None:
+    shutil.rmtree(runs.checkpoint)
+    with pytest.raises(sk.RestoreError, match="another checkpoint"):
+        _go_on(runs)
+    assert runs.epochs() == []
+
+
+def test_an_output_without_a_schema_is_refused_before_anything_runs(runs: Runs) -> None:
+    job = sk.Job("shapeless")
+    job.source("events", Event).process(shapeless).sink("counted")
+    with pytest.raises(sk.StateTypeError, match="return annotation"):
+        runs.start(job, {"events": _feed(runs, events(1, SIZE))}, outputs=_outputs(runs))
+    assert not runs.checkpoint.exists()
+
+
+def test_an_input_that_is_no_frame_or_has_a_column_twice_is_refused(runs: Runs) -> None:
+    df = runs.spark.createDataFrame([("a", 1)], "word string, n int")
+    with pytest.raises(sk.StateTypeError, match=r"inputs\['events'\] is list"):
+        runs.start(counting_job(), {"events": [("a", 1)]}, outputs=_outputs(runs))  # type: ignore[dict-item]
+    with pytest.raises(sk.ProcessError, match="columns of the same name"):
+        runs.start(counting_job(), {"events": df.join(df.alias("b"))}, outputs=_outputs(runs))
+
+
+def test_a_record_that_changes_its_key_is_refused(runs: Runs) -> None:
+    job = _job_of(trimmed, Trimmed)
+    df = runs.spark.createDataFrame([(f" w{number}",) for number in range(20)], "word string")
+    with pytest.raises(sk.ProcessError, match="changes its key"):
+        runs.start(job, {job.sources[0].name: df})

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import rocksdict
@@ -32,6 +33,13 @@ __all__ = ["RocksBackend", "RocksOptions"]
 # A run appears with every flush; background merging may be cut short by the close at the end of
 # each epoch, so this many runs are merged in the foreground at last.
 SORTED_RUNS_MAX = 24
+
+# See `_SortedReads`. Blocks grow while they are of use, in steps after which bytes are counted;
+# after a large row nothing is read ahead.
+_BLOCK_STEP = 64
+_BLOCK_ROWS_MAX = 512
+_BLOCK_BYTES_MAX = 256 * 1024
+_BLOCK_ROW_BYTES_MAX = 1024
 
 
 @dataclass(frozen=True)
@@ -116,21 +124,22 @@ class RocksBackend:
         self._write_options = rocksdict.WriteOptions()
         self._write_options.disable_wal = True
         self._written: set[str] = set()
+        self._readers: weakref.WeakSet[_SortedReads] = weakref.WeakSet()
         self._scans: weakref.WeakSet[Generator[tuple[bytes, bytes]]] = weakref.WeakSet()
 
     def get(self, state: str, key: bytes) -> bytes | None:
-        return self.getter(state)(key)
+        family = self._family(state)
+        with self._storage_errors("read"):
+            return family.get(key)
 
     def getter(self, state: str) -> Callable[[bytes], bytes | None]:
-        get = self._family(state).get
+        """Reads of single rows, for keys that mostly come in order.
 
-        def get_row(key: bytes) -> bytes | None:
-            try:  # in place of `_storage_errors`, which would cost as much as the read
-                return get(key)
-            except Exception as error:
-                raise self._failure("read", error) from error
-
-        return get_row
+        A shard visits its keys in order. Where it visits many of those it holds, a block of rows
+        that is read ahead costs a third of looking for each. What was read ahead is as old as its
+        block, so a write ends it; where few of a block's rows are asked for, reading ahead stops.
+        """
+        return _SortedReads(self, self._family(state)).get
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         family = self._family(state)
@@ -168,6 +177,8 @@ class RocksBackend:
         with self._storage_errors("write"):
             self._db.write(made, self._write_options)
         self._written |= names
+        for reader in self._readers:
+            reader.forget()
 
     def sizes(self) -> dict[str, StateSize]:
         self._check_open()
@@ -195,6 +206,8 @@ class RocksBackend:
         self._closed = True
         for rows in list(self._scans):
             rows.close()
+        for reader in self._readers:
+            reader.forget()
         self._handles.clear()
         families, self._families = self._families, {}
         with self._storage_errors("close"), contextlib.ExitStack() as closing:
@@ -261,6 +274,73 @@ class RocksBackend:
             "committed is lost: check that the disk has space and may be written, that no "
             "other process holds the directory, then start the job again"
         )
+
+
+class _SortedReads:
+    """The reads of `RocksBackend.getter`: single rows out of blocks that are read ahead.
+
+    A block covers the keys from `_first` to `_last`; within it, a key that is not in `_rows` has no
+    row. `_asked` of them were asked for. `_ahead` says how many rows to read at most, 0 for none.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_ahead",
+        "_asked",
+        "_backend",
+        "_family",
+        "_first",
+        "_last",
+        "_look",
+        "_rows",
+    )
+
+    def __init__(self, backend: RocksBackend, family: rocksdict.Rdict) -> None:
+        self._backend = backend
+        self._family = family
+        self._look = family.get
+        self._ahead = _BLOCK_STEP
+        self._rows: dict[bytes, bytes] = {}
+        self._asked = 0
+        self.forget()
+        backend._readers.add(self)
+
+    def get(self, key: bytes) -> bytes | None:
+        try:  # in place of `_storage_errors`, which would cost as much as the read
+            if self._first <= key <= self._last:
+                self._asked += 1
+                return self._rows.get(key)
+            row = self._look(key)
+            if self._ahead and key > self._last:
+                self._read_ahead(key, row)
+            return row
+        except Exception as error:
+            raise self._backend._failure("read", error) from error
+
+    def forget(self) -> None:
+        """Hold no block: no key lies between these ends."""
+        self._rows = {}
+        self._first, self._last = b"\xff", b""
+
+    def _read_ahead(self, key: bytes, row: bytes | None) -> None:
+        """Read the block that starts at `key`, unless the last one was of little use."""
+        unused = self._rows and self._asked * 4 < len(self._rows)
+        self.forget()
+        if unused or (row is not None and len(row) > _BLOCK_ROW_BYTES_MAX):
+            self._ahead = 0
+            return
+        items = self._family.items(from_key=key)
+        rows: dict[bytes, bytes] = {}
+        size = 0
+        while len(rows) < self._ahead and size < _BLOCK_BYTES_MAX:
+            step = dict(islice(items, _BLOCK_STEP))
+            rows |= step
+            size += sum(map(len, step.values()))
+            if len(step) < _BLOCK_STEP:
+                self._ahead = 0  # at the end of what is held, or of what reads
+                return
+        self._rows, self._first, self._last, self._asked = rows, key, next(reversed(rows)), 0
+        self._ahead = min(2 * self._ahead, _BLOCK_ROWS_MAX)
 
 
 class _StorageErrors:

@@ -4,12 +4,13 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -474,3 +475,46 @@ def damage(database: Path) -> None:
     middle = len(data) // 2
     data[middle : middle + 16] = bytes(byte ^ 0xFF for byte in data[middle : middle + 16])
     table.write_bytes(data)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_kept_getter_sees_what_get_sees_whatever_was_read_ahead(data: st.DataObject) -> None:
+    held = {bytes([0, number]): bytes([number]) * (1 + number % 3) for number in range(0, 250, 2)}
+    with tempfile.TemporaryDirectory() as home:
+        backend = RocksBackend(home, ["a"])
+        backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+        kept = backend.getter("a")
+        position = 0
+        for _ in range(data.draw(st.integers(1, 60))):
+            if data.draw(st.integers(0, 9)) == 0:
+                changed = bytes([0, data.draw(st.integers(0, 255))])
+                held[changed] = b"new"
+                backend.write(Batch([Put("a", changed, b"new")]))
+            jump = data.draw(st.sampled_from([1, 1, 1, 2, 3, 5, 40, -7]))
+            position = max(0, min(255, position + jump))
+            key = bytes([0, position])
+            assert kept(key) == backend.get("a", key) == held.get(key)
+        backend.close()
+
+
+def test_reading_in_order_gives_every_row_once_and_none_that_is_not_there(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path, ["a"])
+    rows = {number.to_bytes(4, "big"): b"v%d" % number for number in range(0, 5_000, 3)}
+    backend.write(Batch([Put("a", key, row) for key, row in rows.items()]))
+    kept = backend.getter("a")
+    for number in range(5_100):
+        key = number.to_bytes(4, "big")
+        assert kept(key) == rows.get(key)
+    backend.close()
+
+
+def test_large_rows_are_not_read_ahead(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path, ["a"])
+    backend.write(Batch([Put("a", bytes([number]), b"x" * 100_000) for number in range(100)]))
+    kept = backend.getter("a")
+    for number in range(100):
+        assert kept(bytes([number])) == b"x" * 100_000
+    (reader,) = backend._readers
+    assert not reader._rows
+    backend.close()

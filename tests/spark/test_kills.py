@@ -32,6 +32,8 @@ from tests.spark.spark_runs import Runs, pieces, state_of
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 120.0
+pytestmark = pytest.mark.slow
+
 SOAK = 10 if os.environ.get("STATEKIT_SOAK") else 1
 
 

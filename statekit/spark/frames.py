@@ -89,7 +89,7 @@ class OperatorFrames:
         """The outputs of the operator over `df`, with the commit records as one more column."""
         marked = df.selectExpr(*self._selected).unionAll(self._marks)
         routed = marked.repartitionById(self._shards, self._shard)
-        ordered = routed.sortWithinPartitions(*self._order).drop(ARRIVAL)
+        ordered = routed.sortWithinPartitions(*self._order)
         return ordered.mapInArrow(step, self._schema)
 
 

@@ -9,7 +9,11 @@ null in rows that carry outputs; the last row of each shard carries nothing but 
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+import socket
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -66,6 +70,7 @@ class ShardStep:
     key_groups: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _acknowledge_at_once()
         first = next(batches, None)
         if first is None:
             return  # no shard: each is sent its mark
@@ -89,12 +94,13 @@ class ShardStep:
     def _chunks(
         self, declared: Process[Any, Any, Any], batches: Iterator[pa.RecordBatch]
     ) -> Iterator[Chunk]:
-        """Typed records of each batch; its first column is the key group."""
+        """Typed records of each batch, from between the key group and the arrival."""
         record_type = declared.record_type
         reader = None
         for batch in batches:
             if batch.num_rows == 0:
                 continue
+            batch = batch.remove_column(batch.num_columns - 1)
             if reader is None:
                 reader = record_type.reader(batch.schema, first_column=1)
             records, groups = reader.read(batch), batch.column(0).to_pylist()
@@ -102,6 +108,36 @@ class ShardStep:
             if record_type.may_change_fields:
                 _check_keys(declared, keys, groups, records, self.key_groups)
             yield Chunk(keys, groups, keys, records)
+
+
+def _acknowledge_at_once() -> None:
+    """Keep Nagle's algorithm and delayed acknowledgements from waiting for each other.
+
+    Spark sends a worker its task in several small writes over TCP. The second one waits until the
+    first is acknowledged, which Linux puts off for 40 ms: most of the time that a small epoch
+    spends in a worker.
+    """
+    at_once = getattr(socket, "TCP_QUICKACK", None)
+    for name in os.listdir("/dev/fd"):
+        descriptor = int(name)
+        with contextlib.suppress(OSError):  # the listing's own descriptor is closed again
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+            connection = socket.socket(fileno=descriptor)
+            try:
+                if _is_from_here(connection):
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    if at_once is not None:
+                        connection.setsockopt(socket.IPPROTO_TCP, at_once, 1)
+            finally:
+                connection.detach()  # it stays Spark's
+
+
+def _is_from_here(connection: socket.socket) -> bool:
+    """Whether it connects two processes of this host, as Spark and its worker are."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    return connection.getpeername()[0] in ("127.0.0.1", "::1")
 
 
 def _marked(first: pa.RecordBatch) -> int:

@@ -13,7 +13,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,14 +80,12 @@ class Engine:
         draft = self.home / f"{number}.draft"
         pq.write_table(table, draft)
         draft.rename(self._source / f"{number:06d}.parquet")
-        while True:
-            if not self.query.isActive:
-                raise RuntimeError(f"{self.name} ended: {self.query.exception()}")
-            for progress in self.query.recentProgress:
-                spent = progress["durationMs"]  # idle polls have the same number and no batch
-                if progress["batchId"] == number and "addBatch" in spent:
-                    return float(spent["triggerExecution"]) / 1000
-            time.sleep(0.005)
+        self.query.processAllAvailable()
+        for progress in self.query.recentProgress:
+            spent = progress["durationMs"]  # idle polls have the same number and no batch
+            if progress["batchId"] == number and "addBatch" in spent:
+                return float(spent["triggerExecution"]) / 1000
+        raise RuntimeError(f"{self.name} made no batch {number}: {self.query.exception()}")
 
 
 class Statekit(Engine):

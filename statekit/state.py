@@ -186,7 +186,7 @@ class State:
         )
 
     def _unreadable(self, error: CorruptCheckpointError) -> CorruptCheckpointError:
-        return CorruptCheckpointError(f"{self._where()}, epoch {self._visit.epoch}: {error}")
+        return CorruptCheckpointError(f"{self._where()}: {error}")
 
     def _row(self, value: Any) -> bytes:
         """The bytes of a value; an error if the declared type cannot hold it."""
@@ -199,7 +199,10 @@ class State:
 
     def _where(self) -> str:
         visit = self._visit
-        return f"state {self._name!r} of operator {visit.operator!r} at key {visit.key!r}"
+        return (
+            f"state {self._name!r} of operator {visit.operator!r} at key {visit.key!r} in epoch "
+            f"{visit.epoch}"
+        )
 
 
 class ManyRowState(State):

@@ -162,8 +162,9 @@ class ShardTask:
             self.batch.clear()
 
     def _failed(self, error: Exception, record: Any) -> ProcessError:
+        visit = self.visit
         return ProcessError(
-            f"operator {self.visit.operator!r} failed at key {self.visit.key!r} with "
+            f"operator {visit.operator!r} failed at key {visit.key!r} in epoch {visit.epoch} with "
             f"{type(error).__name__}: {error}; the record was {_shown(record)}. Nothing of this "
             "epoch is committed: correct the function or the record, then start the job again"
         )

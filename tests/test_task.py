@@ -220,7 +220,9 @@ def test_a_state_error_says_which_record_was_handled() -> None:
     def wrong(event: Event, total: sk.ValueState[int]) -> None:
         total.update("text")  # type: ignore[arg-type]
 
-    with pytest.raises(sk.StateTypeError, match="'total' of operator 'wrong' at key 'a'") as caught:
+    with pytest.raises(
+        sk.StateTypeError, match="'total' of operator 'wrong' at key 'a' in epoch 0"
+    ) as caught:
         Harness(wrong).send(Event("a", 1))
     assert "Event(user='a', value=1)" in caught.value.__notes__[0]
 
@@ -258,7 +260,7 @@ def test_an_error_at_leaving_a_key_does_not_blame_the_next_record() -> None:
     def big(record: dict[str, Any], seen: sk.ValueState[int]) -> None:
         seen.update(record["n"])
 
-    with pytest.raises(sk.StateTypeError, match="at key 'a'") as caught:
+    with pytest.raises(sk.StateTypeError, match="at key 'a' in epoch 0") as caught:
         Harness(big).send({"word": "a", "n": 2**80}, {"word": "b", "n": 1})
     assert not any("'b'" in note for note in getattr(caught.value, "__notes__", []))
 

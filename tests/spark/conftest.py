@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.spark_runs import Runs
+from tests.spark.victims import write_class_archive
 
 HERE = Path(__file__).parent
 
@@ -25,3 +26,9 @@ def runs(spark: SparkSession, tmp_path: Path) -> Iterator[Runs]:
     yield Runs(spark, tmp_path)
     for query in spark.streams.active:
         query.stop()
+
+
+@pytest.fixture(scope="session")
+def class_archive(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Makes the start of Spark drivers that tests kill take half as long."""
+    write_class_archive(tmp_path_factory.mktemp("classes"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,13 @@ import statekit as sk
 from statekit.reader import CheckpointReader
 from statekit.repository import Repository
 from statekit.running import RunningJob
+from tests.spark.spark_jobs import EVENT_SCHEMA
 
 ONCE = {"availableNow": True}
 TIMEOUT_S = 120.0
+
+CLASS_ARCHIVE = "STATEKIT_TEST_CLASS_ARCHIVE"
+"""The environment's name for a file: classes of a JVM, to be written if absent, else to be used."""
 
 # A JVM that lives for seconds on two cores is done before its second compiler pays off.
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -30,6 +34,7 @@ _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 def new_session(directory: Path, master: str = "local[2]") -> SparkSession:
     """Local Spark that keeps to itself: no UI, loopback only, temporary files in `directory`."""
     logging.getLogger("py4j").setLevel(logging.ERROR)
+    jvm_options = f"-Djava.io.tmpdir={directory} {_SHORT_LIVED} {_class_archive()}"
     session = (
         SparkSession.builder.master(master)
         .appName("statekit tests")
@@ -38,7 +43,7 @@ def new_session(directory: Path, master: str = "local[2]") -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={directory} {_SHORT_LIVED}")
+        .config("spark.driver.extraJavaOptions", jvm_options)
         .config("spark.local.dir", str(directory))
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.sql.session.timeZone", "UTC")
@@ -47,6 +52,35 @@ def new_session(directory: Path, master: str = "local[2]") -> SparkSession:
     )
     session.sparkContext.setLogLevel("OFF")
     return session
+
+
+def _class_archive() -> str:
+    archive = os.environ.get(CLASS_ARCHIVE)
+    if archive is None:
+        return ""
+    way = "SharedArchiveFile" if Path(archive).exists() else "ArchiveClassesAtExit"
+    # Without -Xlog:disable it fills its standard output with the classes it leaves out.
+    return f"-XX:+IgnoreUnrecognizedVMOptions -Xlog:disable -XX:{way}={archive}"
+
+
+def drive(home: Path, master: str, job: sk.Job, sink: str) -> None:
+    """What a driver of its own does: stream `HOME/events` through a job to its end."""
+    (home / "tmp").mkdir(exist_ok=True)
+    spark = new_session(home / "tmp", master)
+    query = job.start(
+        spark,
+        {"events": stream_of(spark, home / "events", EVENT_SCHEMA)},
+        outputs={sink: sk.sinks.parquet(home / "out")},
+        checkpoint=home / "checkpoint",
+        working_directory=home / "working",
+        parallelism=2,
+        trigger=ONCE,
+    )
+    assert query.await_termination(TIMEOUT_S)
+    gateway: Any = spark.sparkContext._gateway
+    spark.stop()
+    gateway.proc.stdin.close()  # then the JVM ends, and writes its class archive if it should
+    gateway.proc.wait()
 
 
 class Runs:
@@ -147,5 +181,5 @@ def collector() -> tuple[list[tuple[int, Any]], Callable[[DataFrame, int], None]
     return found, collect
 
 
-def pieces(records: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
+def pieces(records: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [records[start : start + size] for start in range(0, len(records), size)]

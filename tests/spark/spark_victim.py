@@ -3,7 +3,7 @@
     python spark_victim.py HOME MASTER [POINT EPOCH]
 
 With a POINT it kills its own process group, the JVM with it, when EPOCH gets there. Without one it
-prints `ready` when the first micro-batch comes, and waits to be killed from outside.
+prints `ready` when a micro-batch comes, and waits to be killed from outside.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import statekit as sk
 from statekit.coordinator import Coordinator
 from statekit.spark import query as query_module
 from statekit.spark import writing
 from statekit.spark.epoch import EpochRunner
-from tests.spark.spark_jobs import EVENT_SCHEMA, counting_job
-from tests.spark.spark_runs import ONCE, TIMEOUT_S, new_session, stream_of
+from tests.spark.spark_jobs import counting_job
+from tests.spark.spark_runs import drive
 
 POINTS = (
     "before the change files",
@@ -90,25 +89,11 @@ def announce() -> None:
 
 def main() -> None:
     home, master, *rest = sys.argv[1:]
-    directory = Path(home)
     if rest:
         arm(rest[0], int(rest[1]))
     else:
         announce()
-    temporary = directory / "tmp"
-    temporary.mkdir(exist_ok=True)
-    spark = new_session(temporary, master)
-    query = counting_job().start(
-        spark,
-        {"events": stream_of(spark, directory / "events", EVENT_SCHEMA)},
-        outputs={"counted": sk.sinks.parquet(directory / "out")},
-        checkpoint=directory / "checkpoint",
-        working_directory=directory / "working",
-        parallelism=2,
-        trigger=ONCE,
-    )
-    assert query.await_termination(TIMEOUT_S)
-    spark.stop()
+    drive(Path(home), master, counting_job(), "counted")
 
 
 if __name__ == "__main__":

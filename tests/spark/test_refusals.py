@@ -25,7 +25,7 @@ from tests.spark.spark_jobs import (
     events,
 )
 from tests.spark.spark_runs import ONCE, Runs, pieces
-from tests.spark.test_kills import Victim
+from tests.spark.victims import Victim
 
 SIZE = 20
 

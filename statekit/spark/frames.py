@@ -6,7 +6,7 @@ worker step, all as a plan for Spark. What does not: when it runs (`epoch`).
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -20,6 +20,10 @@ __all__ = ["OperatorFrames", "check_input", "quoted"]
 
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
+
+# With 15 bits of a key group and a sign: beyond it, keys are compared in full.
+_CLIPPED_BITS = 47
+_CLIPPED = 1 << (_CLIPPED_BITS - 1)
 
 _KEY_TYPES = (
     spark_types.BooleanType,
@@ -82,7 +86,8 @@ class OperatorFrames:
             f"if({GROUP} < 0, {FIRST_MARK} - {GROUP}, "
             f"cast(({GROUP} * {shards}) div {groups} as int))"
         )
-        self._order = [F.col(quoted(name)) for name in (GROUP, *declared.key, ARRIVAL)]
+        columns = [F.col(quoted(name)) for name in (*declared.key, ARRIVAL)]
+        self._order = [_sorted_first(projected, declared.key[0]), *columns]
         self._schema = from_arrow_schema(output_schema(declared.output_type))
 
     def frame(self, df: DataFrame, step: ShardStep) -> DataFrame:
@@ -112,6 +117,20 @@ def quoted(name: str) -> str:
     """A column's name as SQL takes it, whatever is in it."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
+
+
+def _sorted_first(df: DataFrame, key: str) -> Column:
+    """What sorts by key group and, as far as that fits the same 64 bits, by key.
+
+    Spark compares the first 8 bytes of the first column and looks at the rows themselves where
+    those are equal, which is ten times as slow. By the key group alone most are.
+    """
+    group = F.col(GROUP)
+    if not isinstance(df.schema[key].dataType, spark_types.IntegralType):
+        return group
+    present = f"coalesce(cast({quoted(key)} as bigint), {-_CLIPPED})"  # least() leaves nulls out
+    clipped = F.expr(f"greatest(least({present}, {_CLIPPED - 1}), {-_CLIPPED})")
+    return F.shiftleft(group.cast("bigint"), _CLIPPED_BITS) + clipped
 
 
 def _key_expression(df: DataFrame, name: str, operator: str) -> str:

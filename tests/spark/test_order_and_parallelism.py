@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
 
 import statekit as sk
+from statekit.keygroup import key_group
 from tests.spark.spark_jobs import (
     EVENT_SCHEMA,
     Event,
@@ -137,3 +140,38 @@ def test_a_job_with_fewer_key_groups_than_cores_starts_without_being_told(runs: 
     sink = sk.sinks.parquet(runs.home / "out")
     runs.finish(counting_job(key_groups=1), {"events": df}, outputs={"counted": sink})
     _check(runs, given, runs.parquet("out"))
+
+
+class Numbered(NamedTuple):
+    number: int | None
+    arrival: int
+
+
+@sk.process(key="number")
+def visited(record: Numbered, seen: sk.ValueState[int]) -> Iterator[Numbered]:
+    seen.update(record.arrival)
+    yield record
+
+
+def test_keys_are_visited_in_the_order_of_their_rows(runs: Runs, spark: SparkSession) -> None:
+    """Numbers of any size and nulls: reads then go through each shard once, from front to back."""
+    edges = [0, 2**31, 2**46 - 1, 2**46, 2**46 + 1, 2**47, 2**62, 2**63 - 1]
+    numbers = [None, -(2**63), *(sign * edge for edge in edges for sign in (1, -1)), *range(40)]
+    draw = random.Random(5)
+    given = [Numbered(draw.choice(numbers), arrival) for arrival in range(600)]
+    df = spark.createDataFrame([tuple(record) for record in given], "number bigint, arrival int")
+    job = sk.Job("visits", key_groups=4)
+    job.source("records", Numbered).process(visited).sink("out")
+    runs.finish(
+        job,
+        {"records": df},
+        outputs={"out": sk.sinks.parquet(runs.home / "out")},
+        parallelism=1,
+    )
+    found = [Numbered(row["number"], row["arrival"]) for row in runs.parquet("out")]
+
+    def place(record: Numbered) -> tuple[int, bytes, int]:
+        number = record.number
+        return key_group(number, 4), visited.key_codec.encode(number), record.arrival
+
+    assert found == sorted(given, key=place)

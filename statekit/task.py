@@ -74,6 +74,7 @@ class ShardTask:
         self._states = {spec.name: spec.bind(self.visit, backend) for spec in declared.states}
         self._call, self._arguments = declared.bind(self._states, Context(self.visit, shard))
         self._encode_key = declared.key_codec.encode
+        self._group, self._packed_group = -1, b""
         self._token: Any = _NOTHING
         self._leaving = False
         self.records_in = 0
@@ -141,8 +142,10 @@ class ShardTask:
                 state._leave()
             touched.clear()
             self._leaving = False
+        if group != self._group:
+            self._group, self._packed_group = group, _pack_group(group)
         try:
-            prefix = _pack_group(group) + self._encode_key(key)
+            prefix = self._packed_group + self._encode_key(key)
         except StateTypeError as error:
             fields = ", ".join(self._declared.key)
             raise ProcessError(

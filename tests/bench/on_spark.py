@@ -222,7 +222,7 @@ def _rows(per_batch: int, rounds: int, warm: int, wanted: str) -> list[Row]:
 
 
 def batches_of_100() -> list[Row]:
-    return _rows(100, rounds=15, warm=5, wanted="at least 1.0")
+    return _rows(100, rounds=25, warm=10, wanted="at least 1.0")
 
 
 def batches_of_100_000() -> list[Row]:

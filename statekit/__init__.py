@@ -2,6 +2,7 @@
 
 from statekit import sinks
 from statekit.codec import PickleCodec
+from statekit.context import Context
 from statekit.errors import (
     CorruptCheckpointError,
     FencedError,
@@ -18,10 +19,11 @@ from statekit.errors import (
 from statekit.job import Job, Stream
 from statekit.list_state import ListState
 from statekit.map_state import MapState
-from statekit.process import Context, Process, process
+from statekit.process import Process, process
 from statekit.rocks import RocksOptions
 from statekit.single_row_states import AggregatingState, ReducingState, ValueState
 from statekit.state_options import Aggregate, Default, Reduce
+from statekit.timers import Timer, Timers
 
 __all__ = [
     "Aggregate",
@@ -48,6 +50,8 @@ __all__ = [
     "StatekitError",
     "StorageError",
     "Stream",
+    "Timer",
+    "Timers",
     "ValueState",
     "process",
     "sinks",

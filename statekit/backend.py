@@ -56,6 +56,9 @@ class Backend(Protocol):
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """The rows at `keys`, in that order."""
 
+    def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
+        """The key of the first row with `start <= key < end`, or None."""
+
     def scan(
         self, state: str, start: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
@@ -96,6 +99,9 @@ class MemoryBackend:
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         return list(map(self._state(state).get, keys))
+
+    def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
+        return next(self._state(state).irange(start, end, inclusive=(True, False)), None)
 
     def scan(
         self, state: str, start: bytes, end: bytes, *, reverse: bool = False

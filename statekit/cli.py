@@ -25,7 +25,9 @@ from rich.text import Text
 from statekit.backend import StateSize
 from statekit.errors import StatekitError
 from statekit.keygroup import group_range
-from statekit.reader import CheckpointReader, key_text, state_text
+from statekit.manifest import TIMERS
+from statekit.reader import CheckpointReader, key_text, state_text, time_text
+from statekit.timestamp import instant
 
 __all__ = ["app", "main"]
 
@@ -149,11 +151,11 @@ def _counted(
         with tempfile.TemporaryDirectory(prefix="statekit-inspect-") as directory:
             return reader.sizes(operator, directory)
     sizes = {
-        state.name: StateSize(
-            sum(shard.rows.get(state.name, 0) for shard in shards),
-            sum(shard.bytes.get(state.name, 0) for shard in shards),
+        name: StateSize(
+            sum(shard.rows.get(name, 0) for shard in shards),
+            sum(shard.bytes.get(name, 0) for shard in shards),
         )
-        for state in reader.operator(operator).states
+        for name in reader.operator(operator).holds
     }
     return sizes, Counter({n: sum(shard.rows.values()) for n, shard in enumerate(shards)})
 
@@ -181,8 +183,14 @@ def _print_states(reader: CheckpointReader, operator: str, sizes: dict[str, Stat
     for state in record.states:
         size = sizes[state.name]
         table.add_row(state.name, Text(state_text(state)), f"{size.rows:,}", f"{size.bytes:,}")
+    if record.timers:
+        size = sizes[TIMERS]
+        table.add_row(TIMERS, "timers", f"{size.rows:,}", f"{size.bytes:,}")
     _out.print()
     _out.print(table)
+    told = time_text(record, reader.manifest.operators[operator])
+    if told:
+        _out.print(told, highlight=False, soft_wrap=True)
 
 
 def _print_skew(
@@ -229,9 +237,23 @@ def _as_data(
                     }
                     for state in operator.states
                 ],
+                "timers": counted[operator.name][0][TIMERS].rows if operator.timers else None,
+                "event_time": _time_as_data(reader, operator.name),
             }
             for operator in reader.job.operators
         ],
+    }
+
+
+def _time_as_data(reader: CheckpointReader, operator: str) -> dict[str, object] | None:
+    record, epoch = reader.operator(operator), reader.manifest.operators[operator]
+    if record.event_time is None or epoch.watermark_us is None:
+        return None
+    return {
+        "field": record.event_time,
+        "lateness_us": record.lateness_us,
+        "watermark": instant(epoch.watermark_us).isoformat(),
+        "late": epoch.late_so_far,
     }
 
 

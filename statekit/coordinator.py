@@ -8,7 +8,7 @@ and what a shard does (`shard`). Both runtimes commit through this module and no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from statekit.clock import now_us, unique_id
@@ -19,7 +19,7 @@ from statekit.errors import (
     RestoreError,
     StateSchemaError,
 )
-from statekit.job import Job
+from statekit.job import Job, Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_parallelism, group_range
 from statekit.manifest import (
     EpochManifest,
@@ -27,13 +27,14 @@ from statekit.manifest import (
     JobFile,
     OperatorEpoch,
     OperatorRecord,
+    ShardPlan,
     ShardReport,
     ShardState,
     StateRecord,
 )
 from statekit.repository import Repository, job_number
 from statekit.schema import Schema
-from statekit.shard import ShardPlan
+from statekit.watermark import BEGINNING, END, advanced
 
 __all__ = ["Coordinator"]
 
@@ -56,6 +57,7 @@ class Coordinator:
         repository: its checkpoint.
         parallelism: shards per operator; None takes what the checkpoint has, or 1.
         allow_dropped_state: go on although the code no longer declares a stored state.
+        clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
 
     Raises:
         RestoreError: the checkpoint belongs to another job.
@@ -71,6 +73,7 @@ class Coordinator:
         *,
         parallelism: int | None = None,
         allow_dropped_state: bool = False,
+        clock: Callable[[], int] | None = None,
     ) -> None:
         if not job.operators:
             raise RestoreError(f"job {job.name!r} has no operator: nothing would be computed")
@@ -84,14 +87,99 @@ class Coordinator:
         started = self._start(allow_dropped_state)
         self.job_file, self._reference = started.job_file, started.reference
         self.key_groups = self.job_file.key_groups
+        self._now_us = now_us if clock is None else clock
         if parallelism is None:
             parallelism = self.last.parallelism if self.last else 1
         self.parallelism = check_parallelism(parallelism, self.key_groups)
+        self.processing_time_us = BEGINNING
+        self.watermarks_us: dict[str, int] = {}
+        self._drains = False
+        self._settled = False
 
     @property
     def epoch(self) -> int:
         """The number of the epoch to make next."""
         return 0 if self.last is None else self.last.epoch + 1
+
+    def begin(
+        self, *, drain: bool = False, to: Mapping[str, int] | None = None, at_us: int | None = None
+    ) -> None:
+        """Settle what the clocks show in the epoch to make next.
+
+        Parameters:
+            drain: let event time come to its end, one operator of a chain after the other.
+            to: watermarks that operators advance to at least.
+            at_us: the processing time; None asks the clock, or what an attempt before has settled.
+
+        Raises:
+            RestoreError: event time came to its end in an epoch before.
+        """
+        if self.last is not None and self.last.drained and not drain:
+            raise RestoreError(
+                f"{self.repository.url} was drained in epoch {self.last.epoch}: event time came to "
+                "its end, and all further records would be late. Start with a new checkpoint; to "
+                "go on after a bounded run, run it with drain=False"
+            )
+        self._drains = drain
+        self.watermarks_us = self._watermarks(drain, to or {})
+        asked = self._instant() if at_us is None else at_us
+        before = BEGINNING if self.last is None else self.last.processing_time_us
+        self.processing_time_us = max(asked, before)  # the wall clock may be set back
+
+    def _instant(self) -> int:
+        """What the wall clock shows; for an epoch that is run again, what it showed then."""
+        if not any(operator.declared.reads_clocks for operator in self.job.operators):
+            return self._now_us()
+        self._settled = True
+        return self.repository.settle_instant(self.epoch, self._now_us())
+
+    def _watermarks(self, drain: bool, to: Mapping[str, int]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for operator in self.job.operators:
+            declared = operator.declared
+            if declared.event_time is None:
+                continue
+            before = self._operator_epoch(operator.name)
+            current = self._watermark(operator.name)
+            current = BEGINNING if current is None else current
+            feeding = self._feeding(operator)
+            if feeding is not None:
+                seen = self._watermark(feeding)
+            else:
+                seen = END if drain else None if before is None else before.largest_event_us
+            reached = advanced(current, seen, declared.lateness_us)
+            found[operator.name] = max(reached, to.get(operator.name, BEGINNING))
+        return found
+
+    def _feeding(self, operator: Operator) -> str | None:
+        """The nearest operator with event time that an operator's records come through.
+
+        Late records are behind any watermark: an operator that takes them finds its own.
+        """
+        stream = operator.input
+        while any(found.name == stream for found in self.job.operators):
+            above = self.job.operator(stream)
+            if above.declared.event_time is not None:
+                return above.name
+            stream = above.input
+        return None
+
+    def _operator_epoch(self, name: str) -> OperatorEpoch | None:
+        return None if self.last is None else self.last.operators.get(name)
+
+    def _watermark(self, name: str) -> int | None:
+        """What the watermark of an operator was in the last epoch."""
+        found = self._operator_epoch(name)
+        return None if found is None else found.watermark_us
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether event time has come to its end in all operators."""
+        return all(
+            self._watermark(operator.name) == END
+            for operator in self.job.operators
+            if operator.declared.event_time is not None
+        )
 
     def plan(self, operator: str, shard: int) -> ShardPlan:
         """What the worker of a shard needs to know to make the next epoch."""
@@ -107,6 +195,8 @@ class Coordinator:
             epoch=self.epoch,
             base=base,
             base_epoch=base_epoch,
+            watermark_us=self.watermarks_us.get(operator, BEGINNING),
+            processing_time_us=self.processing_time_us,
         )
 
     def plans(self, operator: str) -> list[ShardPlan]:
@@ -154,11 +244,16 @@ class Coordinator:
             parallelism=self.parallelism,
             key_groups=self.key_groups,
             writer=self.writer,
+            processing_time_us=self.processing_time_us,
+            drained=self._drains,
             committed_at_us=now_us(),
             operators=operators,
         )
         self.repository.commit(manifest)
         self.last = manifest
+        if self._settled:
+            self._settled = False
+            self.repository.forget_instant(manifest.epoch)
         return manifest
 
     def _checked(self, reports: Iterable[ShardReport]) -> dict[str, OperatorEpoch]:
@@ -188,10 +283,18 @@ class Coordinator:
                 "of this epoch is committed: correct the sink, then start the job again"
             )
         ordered = [found[groups][0] for groups in ranges]
+        before = self._operator_epoch(operator)
+        late = sum(report.late for report in ordered)
+        times = [before.largest_event_us] if before else []
+        times += [report.largest_event_us for report in ordered]
         return OperatorEpoch(
             shards=tuple(report.shard for report in ordered),
             records_in=sum(report.records_in for report in ordered),
             records_out=sum(report.records_out for report in ordered),
+            late=late,
+            late_so_far=late + (before.late_so_far if before else 0),
+            watermark_us=self.watermarks_us.get(operator),
+            largest_event_us=max((time for time in times if time is not None), default=None),
         )
 
     # --------------------------------------------------------------------------------- starting
@@ -250,7 +353,7 @@ def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]
     Raises:
         StateSchemaError: it declares one of them again.
     """
-    names = [state.name for state in declared.states]
+    names = declared.holds
     before = stored.operator(declared.name)
     given_up = stored.dropped.get(declared.name, ()) if before else ()
     again = [name for name in names if name in given_up]
@@ -259,7 +362,7 @@ def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]
             f"operator {declared.name!r} declares {again}, names of states that it gave up "
             "earlier: rows of the old states are still in the checkpoint; choose other names"
         )
-    had = [state.name for state in before.states] if before else []
+    had = before.holds if before else ()
     return (*given_up, *(name for name in had if name not in names))
 
 
@@ -267,10 +370,10 @@ def _check_operator(stored: OperatorRecord, job: Job, allow_dropped_state: bool)
     """Hold one stored operator against the code."""
     operator = next((found for found in job.operators if found.name == stored.name), None)
     if operator is None:
-        if stored.states and not allow_dropped_state:
+        if stored.holds and not allow_dropped_state:
             raise StateSchemaError(
                 f"the checkpoint has an operator {stored.name!r} with states "
-                f"{[state.name for state in stored.states]}, the job has none of that name: give "
+                f"{list(stored.holds)}, the job has none of that name: give "
                 "the operator its old name=, or pass allow_dropped_state=True to give its state up"
             )
         return
@@ -280,6 +383,12 @@ def _check_operator(stored: OperatorRecord, job: Job, allow_dropped_state: bool)
             f"operator {stored.name!r} is keyed by {_key_text(stored)} in the checkpoint and by "
             f"{_key_text(declared)} in the code: keys cannot change their types; give the operator "
             "another name, or start a new checkpoint"
+        )
+    if stored.timers and not (declared.timers or allow_dropped_state):
+        raise StateSchemaError(
+            f"operator {stored.name!r} handled timers and no longer does: decorate a function with "
+            f"@{operator.declared.name}.on_timer, or pass allow_dropped_state=True to give the "
+            "timers up"
         )
     by_name = {state.name: state for state in declared.states}
     for state in stored.states:

@@ -6,6 +6,7 @@ What lives here: `Job` and `Stream`, which only collect and check. What does not
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -46,6 +47,11 @@ class Operator:
     declared: Process[Any, Any, Any]
     input: str
 
+    @property
+    def late(self) -> str:
+        """The name of the stream of records that came too late."""
+        return f"{self.name}.late"
+
     def record(self) -> OperatorRecord:
         """What the checkpoint keeps of it: key and states with their types."""
         fields = self.declared.record_type.fields
@@ -61,6 +67,9 @@ class Operator:
                 for name, type_ in zip(self.declared.key, types, strict=True)
             ),
             states=tuple(_state_record(spec) for spec in self.declared.states),
+            event_time=self.declared.event_time,
+            lateness_us=self.declared.lateness_us,
+            timers=self.declared.handles_timers,
         )
 
 
@@ -102,6 +111,23 @@ class Stream(Generic[T]):
         operator = Operator(self._job.free_name(name or declared.name), declared, self.name)
         self._job.operators.append(operator)
         return Stream(self._job, operator.name)
+
+    @property
+    def late(self) -> Stream[Any]:
+        """The records that came too late for this operator, as they came in.
+
+        Without a sink or another operator they are dropped, and counted in any case.
+
+        Raises:
+            StateTypeError: this is no operator with event time.
+        """
+        operator = next((op for op in self._job.operators if op.name == self.name), None)
+        if operator is None or operator.declared.event_time is None:
+            raise StateTypeError(
+                f"stream {self.name!r} has no late records: only an operator with "
+                "@process(event_time=...) has"
+            )
+        return Stream(self._job, operator.late)
 
     def sink(self, name: str) -> Stream[T]:
         """Let these records leave the job under a name; returns the stream itself."""
@@ -158,7 +184,8 @@ class Job:
 
     def free_name(self, name: str) -> str:
         """`name`, if no stream of this job has it."""
-        taken = {source.name for source in self.sources} | {op.name for op in self.operators}
+        taken = {source.name for source in self.sources}
+        taken |= {name for op in self.operators for name in (op.name, op.late)}
         if name in taken:
             raise StateTypeError(
                 f"job {self.name!r} has a stream {name!r} already: give another name="
@@ -172,6 +199,9 @@ class Job:
         for source in self.sources:
             if source.name == stream:
                 return source.record_type
+        for operator in self.operators:
+            if operator.late == stream:
+                return operator.declared.record_type
         output = self.operator(stream).declared.output_type
         return output.record_type if output is not None else None
 
@@ -190,6 +220,10 @@ class Job:
     def is_source(self, stream: str) -> bool:
         """Whether a stream comes from outside of the job."""
         return any(source.name == stream for source in self.sources)
+
+    def wants_late(self, operator: Operator) -> bool:
+        """Whether anything takes the late records of an operator."""
+        return bool(self.sinks_of(operator.late) or self.consumers_of(operator.late))
 
     def check_names(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
         """Make sure that there is an input for each source and an output for each sink.
@@ -249,6 +283,9 @@ class Job:
             if child is not None:
                 deeper = indent + ("    " if last else "│   ")
                 self._draw(child.name, deeper, lines, states=child.declared.states)
+                if self.wants_late(child):
+                    lines.append(f"{deeper}late records of {child.name}")
+                    self._draw(child.late, deeper, lines, states=())
 
     def run(
         self,
@@ -261,6 +298,8 @@ class Job:
         backend: Literal["memory", "rocksdb"] = "memory",
         working_directory: str | Path | None = None,
         allow_dropped_state: bool = False,
+        drain: bool = True,
+        clock: Callable[[], int] | None = None,
     ) -> Run:
         """Run in this process over iterables, without Spark. See `statekit.local.run`."""
         return _runtime("statekit.local", "run")(  # type: ignore[no-any-return]
@@ -273,6 +312,8 @@ class Job:
             backend=backend,
             working_directory=working_directory,
             allow_dropped_state=allow_dropped_state,
+            drain=drain,
+            clock=clock,
         )
 
     def start(
@@ -288,6 +329,9 @@ class Job:
         allow_dropped_state: bool = False,
         working_directory: str | Path | None = None,
         rocksdb: RocksOptions | None = None,
+        heartbeat: dt.timedelta | str | None = None,
+        drain: bool | None = None,
+        clock: Callable[[], int] | None = None,
     ) -> RunningJob:
         """Run on Spark, over a DataFrame per source. See `statekit.spark.start`."""
         return _runtime("statekit.spark", "start")(  # type: ignore[no-any-return]
@@ -302,6 +346,9 @@ class Job:
             allow_dropped_state=allow_dropped_state,
             working_directory=working_directory,
             rocksdb=rocksdb,
+            heartbeat=heartbeat,
+            drain=drain,
+            clock=clock,
         )
 
 

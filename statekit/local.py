@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from statekit.repository import Repository, group_bounds
 from statekit.running import OutputCallback, Run
 from statekit.shard import run_shard
 from statekit.task import Chunk
+from statekit.watermark import is_late
 from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies
 
 __all__ = ["LocalRunner", "run"]
@@ -46,11 +47,16 @@ class LocalRunner:
         *,
         parallelism: int | None = None,
         allow_dropped_state: bool = False,
+        clock: Callable[[], int] | None = None,
     ) -> None:
         self.job = job
         self.copies = copies
         self.coordinator = Coordinator(
-            job, repository, parallelism=parallelism, allow_dropped_state=allow_dropped_state
+            job,
+            repository,
+            parallelism=parallelism,
+            allow_dropped_state=allow_dropped_state,
+            clock=clock,
         )
 
     def epoch(
@@ -59,18 +65,27 @@ class LocalRunner:
         *,
         outputs: Mapping[str, OutputCallback] | None = None,
         offsets: dict[str, int] | None = None,
+        **instants: Any,
     ) -> dict[str, list[Any]]:
         """Run one epoch over the records given per source and commit it.
 
         Returns the records of each sink. Callbacks in `outputs` are called before the commit.
+
+        Parameters:
+            offsets: records consumed per input, to be committed with the state.
+            instants: what the clocks show, as for `Coordinator.begin`.
         """
+        self.coordinator.begin(**instants)
         streams: dict[str, list[Any]] = {}
         for source in self.job.sources:
             streams[source.name] = list(map(source.record_type.coerce, inputs.get(source.name, ())))
         reports: list[ShardReport] = []
         for operator in self.job.operators:
-            outputs_of, reports_of = self._operator(operator, streams[operator.input])
+            records = streams[operator.input]
+            outputs_of, reports_of = self._operator(operator, records)
             streams[operator.name] = outputs_of
+            if self.job.wants_late(operator):
+                streams[operator.late] = self._late(operator, records)
             reports += reports_of
         epoch = self.coordinator.epoch
         self.coordinator.check_owner()
@@ -79,6 +94,11 @@ class LocalRunner:
             callback(emitted[name], epoch)
         self.coordinator.commit(reports, offsets=offsets)
         return emitted
+
+    def _late(self, operator: Operator, records: list[Any]) -> list[Any]:
+        watermark = self.coordinator.watermarks_us[operator.name]
+        time_of = operator.declared.time_of()
+        return [record for record in records if is_late(time_of(record), watermark)]
 
     def _operator(
         self, operator: Operator, records: list[Any]
@@ -117,7 +137,8 @@ def _routed(operator: Operator, records: list[Any], shards: int, groups: int) ->
     """The records of each shard, sorted by row prefix and arrival; None for a shard without any."""
     declared = operator.declared
     key_of, encode = declared.key_of(), declared.key_codec.encode
-    rows: list[list[tuple[bytes, int, Any, Any]]] = [[] for _ in range(shards)]
+    time_of = None if declared.event_time is None else declared.time_of()
+    rows: list[list[tuple[bytes, int, Any, Any, int]]] = [[] for _ in range(shards)]
     for record in records:
         try:
             key = key_of(record)
@@ -132,11 +153,12 @@ def _routed(operator: Operator, records: list[Any], shards: int, groups: int) ->
                 f"{record!r} cannot be a key: {error}"
             ) from error
         prefix = group_bounds(group, group)[0] + encoded
-        rows[shard_of_group(group, shards, groups)].append((prefix, group, key, record))
+        time = 0 if time_of is None else time_of(record)
+        rows[shard_of_group(group, shards, groups)].append((prefix, group, key, record, time))
     return [_chunk(shard) if shard else None for shard in rows]
 
 
-def _chunk(rows: list[tuple[bytes, int, Any, Any]]) -> Chunk:
+def _chunk(rows: list[tuple[bytes, int, Any, Any, int]]) -> Chunk:
     rows.sort(key=lambda row: row[0])  # stable: arrival order within a key
     return Chunk(*zip(*rows, strict=True))
 
@@ -152,6 +174,8 @@ def run(
     backend: Literal["memory", "rocksdb"] = "memory",
     working_directory: str | Path | None = None,
     allow_dropped_state: bool = False,
+    drain: bool = True,
+    clock: Callable[[], int] | None = None,
 ) -> Run:
     """Run a job in this process until its inputs end.
 
@@ -168,6 +192,9 @@ def run(
         backend: where rows are kept while the job runs.
         working_directory: of the "rocksdb" backend; a temporary one if not given.
         allow_dropped_state: go on although the code no longer declares a stored state.
+        drain: let event time come to its end behind the last record, so that all event-time timers
+            fire. Say False if later runs are to go on from the checkpoint with more records.
+        clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
 
     Raises:
         ProcessError: an input or output does not fit, or the user's function failed.
@@ -194,13 +221,13 @@ def run(
             copies,
             parallelism=parallelism,
             allow_dropped_state=allow_dropped_state,
+            clock=clock,
         )
         done = Run({sink.name: [] for sink in job.sinks if sink.name not in (outputs or {})})
         for records, offsets in _epochs(inputs, runner.coordinator, epoch_size):
-            emitted = runner.epoch(records, outputs=outputs, offsets=offsets)
-            for name, collected in done.outputs.items():
-                collected += emitted[name]
-            done.epochs += 1
+            done.take(runner.epoch(records, outputs=outputs, offsets=offsets))
+        while drain and not runner.coordinator.is_drained:
+            done.take(runner.epoch({}, outputs=outputs, drain=True))
         last = runner.coordinator.last
         done.last_epoch = None if last is None else last.epoch
     return done

@@ -16,26 +16,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from statekit.errors import CorruptCheckpointError, RestoreError
+from statekit.timestamp import MIN_MICROS
+from statekit.watermark import BEGINNING
 
 __all__ = [
     "FORMAT",
+    "TIMERS",
+    "Clock",
+    "EpochInstant",
     "EpochManifest",
     "FileRef",
     "JobFile",
     "KeyFieldRecord",
     "OperatorEpoch",
     "OperatorRecord",
+    "ShardPlan",
     "ShardReport",
     "ShardState",
     "StateRecord",
     "checksum_of",
     "epoch_path",
+    "instant_path",
 ]
 
 FORMAT = 1
@@ -45,6 +53,12 @@ _SEAL = ',"checksum":"'
 _SEAL_BYTES = len(_SEAL) + 32 + len('"}')
 
 Count = Annotated[int, Field(ge=0)]
+
+TIMERS = "_timers"
+"""What the timers of an operator are called where its states are named. No state can be."""
+
+Clock = Literal["event", "processing"]
+"""Event time is what records say, processing time what the wall clock says."""
 
 
 def checksum_of(data: bytes) -> str:
@@ -63,6 +77,15 @@ def epoch_path(epoch: int) -> str:
     'epochs/00000000000000000012.json'
     """
     return f"epochs/{epoch:020d}.json"
+
+
+def instant_path(epoch: int) -> str:
+    """Where the instant of an epoch is kept until the epoch is committed.
+
+    >>> instant_path(12)
+    'begun/00000000000000000012.json'
+    """
+    return f"begun/{epoch:020d}.json"
 
 
 class _Record(BaseModel):
@@ -145,12 +168,26 @@ class StateRecord(_Record):
 
 
 class OperatorRecord(_Record):
-    """One operator of a job: its key and its states."""
+    """One operator of a job: its key, its time and its states.
+
+    Parameters:
+        event_time: the field with the event time; None without event time.
+        lateness_us: how far records may lag behind before they are late.
+        timers: whether it handles timers, and so may hold some.
+    """
 
     name: str
     inputs: tuple[str, ...]
     key: tuple[KeyFieldRecord, ...]
     states: tuple[StateRecord, ...]
+    event_time: str | None = None
+    lateness_us: Count = 0
+    timers: bool = False
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        """Names of all that it may have rows of."""
+        return (*(state.name for state in self.states), *((TIMERS,) if self.timers else ()))
 
     @model_validator(mode="after")
     def _states_have_different_names(self) -> Self:
@@ -194,6 +231,8 @@ class ShardState(_Record):
         files: its change files in order, if `changed` is this manifest's epoch; else empty.
         rows, bytes: what the shard holds per state, keys included. Exact; without entries for a
             shard that came from a change of parallelism and was not counted yet.
+        wake_us: per clock, before when the shard has nothing to do unless records come. Never too
+            late; a clock for which nothing waits is left out.
     """
 
     first_group: Count
@@ -203,6 +242,7 @@ class ShardState(_Record):
     files: tuple[FileRef, ...] = ()
     rows: dict[str, Count] = {}
     bytes: dict[str, Count] = {}
+    wake_us: dict[Clock, int] = {}
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -225,6 +265,46 @@ class ShardState(_Record):
         return self.first_group <= last_group and first_group <= self.last_group
 
 
+@dataclass(frozen=True)
+class ShardPlan:
+    """What a worker needs to know about its part of an epoch. Small, and picklable.
+
+    Parameters:
+        checkpoint_id: of the job file.
+        operator: its name.
+        shard: its number.
+        epoch: the epoch to make.
+        base: where the shard stands before it.
+        base_epoch: the epoch whose manifest says so; None before the first.
+        watermark_us: of the operator in this epoch.
+        processing_time_us: the one instant that the epoch takes place at.
+    """
+
+    checkpoint_id: str
+    operator: str
+    shard: int
+    epoch: int
+    base: ShardState
+    base_epoch: int | None
+    watermark_us: int = BEGINNING
+    processing_time_us: int = BEGINNING
+
+    @property
+    def now_us(self) -> dict[Clock, int]:
+        """What each clock shows. No timer, not even at the first instant, is before time began."""
+        return {
+            "event": max(self.watermark_us, MIN_MICROS),
+            "processing": max(self.processing_time_us, MIN_MICROS),
+        }
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the shard has something to do even if no records come."""
+        if not self.base.is_counted:
+            return True
+        return any(wake <= self.now_us[clock] for clock, wake in self.base.wake_us.items())
+
+
 class ShardReport(_Record):
     """What a worker tells about one shard it ran: the commit record of its attempt.
 
@@ -232,20 +312,46 @@ class ShardReport(_Record):
         operator: whose shard it is.
         shard: where it stands now.
         records_in, records_out: what it handled.
+        late: how many of those that came in were late.
+        largest_event_us: the largest event time among the others; None without any.
     """
 
     operator: str
     shard: ShardState
     records_in: Count = 0
     records_out: Count = 0
+    late: Count = 0
+    largest_event_us: int | None = None
+
+
+class EpochInstant(_Sealed):
+    """When an epoch takes place, settled before it runs so that a replay sees the same instant."""
+
+    title: ClassVar[str] = "the instant of an epoch"
+
+    epoch: Count
+    processing_time_us: int
 
 
 class OperatorEpoch(_Record):
-    """One operator in one epoch: its shards in key group order, and what it handled."""
+    """One operator in one epoch.
+
+    Parameters:
+        shards: in key group order.
+        records_in, records_out: what it handled in this epoch.
+        late: how many of those that came in were late.
+        late_so_far: the same, of all epochs.
+        watermark_us: in this epoch; None for an operator without event time.
+        largest_event_us: the largest event time of all epochs; None before the first.
+    """
 
     shards: tuple[ShardState, ...]
     records_in: Count = 0
     records_out: Count = 0
+    late: Count = 0
+    late_so_far: Count = 0
+    watermark_us: int | None = None
+    largest_event_us: int | None = None
 
     @model_validator(mode="after")
     def _shards_follow_each_other(self) -> Self:
@@ -270,6 +376,8 @@ class EpochManifest(_Sealed):
         parallelism: the number of shards.
         key_groups: as in the job file.
         writer: the run that committed it.
+        processing_time_us: the one instant that all of the epoch took place at.
+        drained: whether event time came to its end.
         committed_at_us: wall clock, for people; nothing is decided by it.
         operators: by name.
     """
@@ -285,6 +393,8 @@ class EpochManifest(_Sealed):
     parallelism: Annotated[int, Field(ge=1)]
     key_groups: Annotated[int, Field(ge=1, le=32768)]
     writer: str
+    processing_time_us: int
+    drained: bool = False
     committed_at_us: int
     operators: dict[str, OperatorEpoch]
 

@@ -9,6 +9,7 @@ asks for it.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +20,13 @@ from statekit.errors import QueryError, StatekitError
 from statekit.generic_codec import generic_decoder, generic_key_decoder, generic_key_encoder
 from statekit.key_codec import schema_key_codec
 from statekit.keygroup import key_group
-from statekit.manifest import EpochManifest, JobFile, OperatorRecord, StateRecord
+from statekit.manifest import EpochManifest, JobFile, OperatorEpoch, OperatorRecord, StateRecord
 from statekit.repository import Repository, group_bounds
 from statekit.rocks import RocksBackend
 from statekit.schema import Schema
+from statekit.timestamp import instant
 
-__all__ = ["CheckpointReader", "key_text", "state_text"]
+__all__ = ["CheckpointReader", "key_text", "state_text", "time_text"]
 
 
 class CheckpointReader:
@@ -142,7 +144,7 @@ class CheckpointReader:
     def unpack(self, operator: str, directory: str | Path) -> RocksBackend:
         """All rows of an operator in a database of their own. The caller closes it."""
         record = self.operator(operator)
-        backend = RocksBackend(directory, [state.name for state in record.states])
+        backend = RocksBackend(directory, record.holds)
         try:
             self._replay(record, 0, self.job.key_groups - 1, backend)
         except BaseException:
@@ -153,18 +155,18 @@ class CheckpointReader:
     def sizes(
         self, operator: str, directory: str | Path
     ) -> tuple[dict[str, StateSize], Counter[int]]:
-        """Rows and bytes per state, and rows per key group, by counting them all."""
+        """Rows and bytes per state and of timers, and rows per key group, by counting them all."""
         backend = self.unpack(operator, directory)
         groups: Counter[int] = Counter()
         sizes = {}
         try:
-            for state in self.operator(operator).states:
+            for name in self.operator(operator).holds:
                 rows = size = 0
-                for row_key, row in backend.scan(state.name, *self._all_groups()):
+                for row_key, row in backend.scan(name, *self._all_groups()):
                     rows += 1
                     size += len(row_key) + len(row)
                     groups[int.from_bytes(row_key[:2], "big")] += 1
-                sizes[state.name] = StateSize(rows, size)
+                sizes[name] = StateSize(rows, size)
         finally:
             backend.close()
         return sizes, groups
@@ -196,6 +198,17 @@ def state_text(state: StateRecord) -> str:
     key = f"{types['key']} → " if "key" in types else ""
     pickled = ", pickled" if state.codec == "pickle" else ""
     return f"{state.kind}[{key}{types['value']}{pickled}]"
+
+
+def time_text(operator: OperatorRecord, epoch: OperatorEpoch) -> str:
+    """How far an operator's event time has come; empty for an operator without."""
+    if operator.event_time is None or epoch.watermark_us is None:
+        return ""
+    lateness = dt.timedelta(microseconds=operator.lateness_us)
+    return (
+        f"event time {operator.event_time}, lateness {lateness}, watermark "
+        f"{instant(epoch.watermark_us).isoformat()}, {epoch.late_so_far:,} late so far"
+    )
 
 
 def key_text(operator: OperatorRecord) -> str:

@@ -35,10 +35,12 @@ from statekit.backend import Backend
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError, StorageError
 from statekit.manifest import (
+    EpochInstant,
     EpochManifest,
     FileRef,
     JobFile,
     epoch_path,
+    instant_path,
 )
 from statekit.mutation import read_changes
 
@@ -172,6 +174,26 @@ class Repository:
                 "this directory from a backup"
             )
         return manifest
+
+    def settle_instant(self, epoch: int, at_us: int) -> int:
+        """The instant of an epoch that is about to run: `at_us`, unless an attempt before chose.
+
+        Raises:
+            CorruptCheckpointError: what the attempt before left is truncated or altered.
+        """
+        path = instant_path(epoch)
+        chosen = EpochInstant(epoch=epoch, processing_time_us=at_us)
+        try:
+            self._create(path, chosen.to_bytes())
+        except FencedError:
+            chosen = EpochInstant.from_bytes(self._read_bytes(path), self._at(path))
+        return chosen.processing_time_us
+
+    def forget_instant(self, epoch: int) -> None:
+        """Remove what `settle_instant` left: the epoch is committed and will not run again."""
+        path = instant_path(epoch)
+        with _storage_errors("delete", self._at(path)), contextlib.suppress(FileNotFoundError):
+            obstore.delete(self._store, path)
 
     def commit(self, manifest: EpochManifest) -> None:
         """Make an epoch exist, with everything it names, by one create-if-absent.

@@ -146,6 +146,11 @@ class RocksBackend:
         with self._storage_errors("read"):
             return family.get(list(keys))
 
+    def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
+        rows = self.scan(state, start, end)
+        key, _ = next(rows, (None, b""))
+        return key
+
     def scan(
         self, state: str, start: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:

@@ -6,7 +6,8 @@ does not: running (`local`, `spark`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -30,6 +31,12 @@ class Run:
     epochs: int = 0
     last_epoch: int | None = None
 
+    def take(self, emitted: Mapping[str, list[Any]]) -> None:
+        """Add what one epoch emitted per sink."""
+        for name, collected in self.outputs.items():
+            collected += emitted[name]
+        self.epochs += 1
+
     def __getitem__(self, sink: str) -> list[Any]:
         return self.outputs[sink]
 
@@ -44,6 +51,9 @@ class Progress:
         records_in: records read from sources.
         records_out: records put out by all operators.
         seconds: from the start of the epoch to its commit.
+        late: records that came too late, in all operators.
+        watermarks: per operator with event time, what its watermark was.
+        processing_time: the one instant that the epoch took place at.
         state_rows, state_bytes: what each `operator.state` holds after it.
         changed_bytes: size of the change files.
     """
@@ -53,6 +63,9 @@ class Progress:
     records_in: int
     records_out: int
     seconds: float
+    processing_time: dt.datetime
+    late: int = 0
+    watermarks: dict[str, dt.datetime] = field(default_factory=dict)
     state_rows: dict[str, int] = field(default_factory=dict)
     state_bytes: dict[str, int] = field(default_factory=dict)
     changed_bytes: int = 0

@@ -15,47 +15,26 @@ import contextlib
 import gc
 import tempfile
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from statekit.backend import Backend, StateSize
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, StorageError
-from statekit.manifest import ShardReport, ShardState
+from statekit.manifest import ShardPlan, ShardReport, ShardState
 from statekit.mutation import Batch, ChangeFileWriter
 from statekit.process import Process
 from statekit.repository import Repository
 from statekit.task import Chunk, ShardTask
+from statekit.timers import DUE
 from statekit.working_copy import WorkingCopies, WorkingCopy
 
-__all__ = ["RARE_COLLECTION", "ShardPlan", "run_shard"]
+__all__ = ["RARE_COLLECTION", "run_shard"]
 
 # Change files up to this size are put together in memory.
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 
 # Thresholds of Python's three generations while a shard runs; see `_rare_collection`.
 RARE_COLLECTION = (50_000, 20, 100)
-
-
-@dataclass(frozen=True)
-class ShardPlan:
-    """What a worker needs to know about its part of an epoch. Small, and picklable.
-
-    Parameters:
-        checkpoint_id: of the job file.
-        operator: its name.
-        shard: its number.
-        epoch: the epoch to make.
-        base: where the shard stands before it.
-        base_epoch: the epoch whose manifest says so; None before the first.
-    """
-
-    checkpoint_id: str
-    operator: str
-    shard: int
-    epoch: int
-    base: ShardState
-    base_epoch: int | None
 
 
 class _Changes:
@@ -110,9 +89,9 @@ def run_shard(
 ) -> Generator[list[Any], None, ShardReport]:
     """Run one shard for one epoch: yields lists of outputs, returns the report.
 
-    A shard without records does not open its copy, unless it came from a change of parallelism and
-    its rows are to be counted. If the generator is closed early or fails,
-    the copy is given back untrusted where it was written, and nothing refers to what was stored.
+    A shard without records does not open its copy, unless a timer is due, or it came from a change
+    of parallelism and its rows are to be counted. If the generator is closed early or fails, the
+    copy is given back untrusted where it was written, and nothing refers to what was stored.
     """
     with _rare_collection():
         return (yield from _run(declared, plan, chunks, repository, copies))
@@ -145,32 +124,23 @@ def _run(
 ) -> Generator[list[Any], None, ShardReport]:
     waiting = iter(chunks)
     first = next(waiting, None)
-    if first is None and plan.base.is_counted:
+    if first is None and not plan.is_due:
         return unchanged(plan)
-    states = tuple(spec.name for spec in declared.states)
-    copy = copies.obtain(
-        plan.checkpoint_id, plan.operator, states, plan.base, plan.base_epoch, repository
-    )
-    changes = _Changes(states)
+    copy = copies.obtain(plan, declared.families, repository)
+    changes = _Changes(declared.families)
 
     def spill(batch: Batch) -> None:
         changes.append(batch)
         copy.write(batch)
 
     try:
-        task = ShardTask(
-            declared,
-            operator=plan.operator,
-            epoch=plan.epoch,
-            shard=plan.shard,
-            backend=copy.backend,
-            spill=spill,
-        )
+        task = ShardTask(declared, plan, copy.backend, spill)
         chunk: Chunk | None = first
         while chunk is not None:
             _check_ownership(plan, chunk)
             yield from task.run(chunk)
             chunk = next(waiting, None)
+        yield from task.fire()
         return _concluded(plan, task, changes, copy, repository)
     except BaseException:
         changes.drop()
@@ -190,11 +160,17 @@ def _concluded(
     if len(task.batch):
         changes.append(task.batch)
     report = unchanged(plan).model_copy(
-        update={"records_in": task.records_in, "records_out": task.records_out}
+        update={
+            "records_in": task.records_in,
+            "records_out": task.records_out,
+            "late": task.late,
+            "largest_event_us": task.largest_event_us,
+        }
     )
     finished = changes.finish()
     if finished is None:
-        shard = report.shard.model_copy(update=_counts(plan.base, added, copy.backend))
+        standing = {**_counts(plan.base, added, copy.backend), "wake_us": task.wake_us}
+        shard = report.shard.model_copy(update=standing)
         copy.keep(plan.base.attempt)
         return report.model_copy(update={"shard": shard})
     file, rows = finished
@@ -210,6 +186,7 @@ def _concluded(
         attempt=attempt,
         changed=plan.epoch,
         files=(ref,),
+        wake_us=task.wake_us,
         **counts,
     )
     return report.model_copy(update={"shard": shard})
@@ -229,8 +206,8 @@ def _counts(
     else:
         sizes = backend.sizes()
     return {
-        "rows": {name: size.rows for name, size in sizes.items()},
-        "bytes": {name: size.bytes for name, size in sizes.items()},
+        "rows": {name: size.rows for name, size in sizes.items() if name != DUE},
+        "bytes": {name: size.bytes for name, size in sizes.items() if name != DUE},
     }
 
 

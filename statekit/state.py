@@ -36,6 +36,7 @@ from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.key_codec import KeyCodec
 from statekit.mutation import Batch
 from statekit.state_options import Aggregate, Reduce
+from statekit.watermark import BEGINNING
 
 __all__ = [
     "ABSENT",
@@ -100,6 +101,13 @@ class Spill(Protocol):
     def __call__(self) -> None: ...
 
 
+class Touched(Protocol):
+    """Something that holds changes of the key being visited."""
+
+    def _leave(self) -> None:
+        """Hand changes to the batch and forget the key."""
+
+
 @dataclass(slots=True)
 class Visit:
     """The stay at one key: what all states of a shard share while a function runs.
@@ -111,6 +119,8 @@ class Visit:
         spill: applies the batch before the end of the epoch.
         prefix: key group and encoded key, the start of every row of the key.
         key: the key as the user knows it.
+        watermark_us, processing_time_us: what the clocks show.
+        event_us: the event time of what is being handled; None without event time.
         touched: states that hold something about this key.
     """
 
@@ -120,7 +130,10 @@ class Visit:
     spill: Spill
     prefix: bytes = b""
     key: Any = None
-    touched: list[State] = field(default_factory=list)
+    watermark_us: int = BEGINNING
+    processing_time_us: int = BEGINNING
+    event_us: int | None = None
+    touched: list[Touched] = field(default_factory=list)
 
     def leave(self) -> None:
         """Hand all changes of this key to the batch and forget the key."""

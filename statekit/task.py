@@ -14,10 +14,15 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from statekit.backend import Backend, StateSize
+from statekit.context import Context
 from statekit.errors import ProcessError, StatekitError, StateTypeError
+from statekit.manifest import TIMERS, ShardPlan
 from statekit.mutation import Batch
-from statekit.process import Context, Process
+from statekit.process import Process
 from statekit.state import Visit
+from statekit.timers import DueKeys, Timer, Timers
+from statekit.timestamp import datetime_to_micros
+from statekit.watermark import is_late
 
 __all__ = ["Chunk", "ShardTask"]
 
@@ -37,12 +42,14 @@ class Chunk(NamedTuple):
         groups: the key group of each record.
         keys: the key of each record, a scalar or a tuple.
         records: as the process function takes them.
+        times: the event time of each record in microseconds, if the operator has event time.
     """
 
     tokens: Sequence[Any]
     groups: Sequence[int]
     keys: Sequence[Any]
     records: Sequence[Any]
+    times: Sequence[int] = ()
 
 
 class ShardTask:
@@ -50,9 +57,7 @@ class ShardTask:
 
     Parameters:
         declared: the process function.
-        operator: its name in the job.
-        epoch: the number of the epoch.
-        shard: the number of the shard.
+        plan: which shard, and what the clocks show.
         backend: holds the shard's rows as they were before the epoch.
         spill: takes a batch that has grown full; must apply it to the backend.
     """
@@ -60,25 +65,31 @@ class ShardTask:
     def __init__(
         self,
         declared: Process[Any, Any, Any],
-        *,
-        operator: str,
-        epoch: int,
-        shard: int,
+        plan: ShardPlan,
         backend: Backend,
         spill: Callable[[Batch], None],
     ) -> None:
         self._declared = declared
+        self._plan = plan
+        self._backend = backend
         self._spill_batch = spill
         self.batch = Batch()
-        self.visit = Visit(operator, epoch, self.batch, self._spill)
+        self.visit = Visit(plan.operator, plan.epoch, self.batch, self._spill)
+        self.visit.watermark_us = plan.watermark_us
+        self.visit.processing_time_us = plan.processing_time_us
         self._states = {spec.name: spec.bind(self.visit, backend) for spec in declared.states}
-        self._call, self._arguments = declared.bind(self._states, Context(self.visit, shard))
+        self._timers = declared.bind_timers(self.visit, backend, plan)
+        self._context = Context(self.visit, plan.shard, self._timers)
+        self._call, self._arguments = declared.signature.bind(self._states, self._context)
         self._encode_key = declared.key_codec.encode
         self._group, self._packed_group = -1, b""
         self._token: Any = _NOTHING
         self._leaving = False
         self.records_in = 0
         self.records_out = 0
+        self.late = 0
+        self.largest_event_us: int | None = None
+        self.wake_us = dict(plan.base.wake_us)
 
     def run(self, chunk: Chunk) -> Iterator[list[Any]]:
         """Handle a chunk; outputs come in lists.
@@ -89,13 +100,17 @@ class ShardTask:
             ProcessError: the user's function, or a key, failed.
             StateTypeError: a state was given what it cannot hold.
         """
+        self.records_in += len(chunk.records)
         call, arguments, enter = self._call, self._arguments, self._enter
+        if self._declared.event_time is not None:
+            chunk = self._in_time(chunk)
+            call = self._at_their_times(call, chunk.times)
         current = self._token
         outputs: list[Any] = []
         extend = outputs.extend
         record: Any = _NOTHING
         try:
-            for token, group, key, record in zip(*chunk, strict=True):
+            for token, group, key, record in zip(*chunk[:4], strict=True):
                 if token != current:
                     enter(group, key, record)
                     current = self._token = token
@@ -104,24 +119,106 @@ class ShardTask:
                     continue
                 extend(islice(emitted, OUTPUTS_MAX))
                 if len(outputs) >= OUTPUTS_MAX:
-                    more = iter(emitted)
-                    if more is not emitted:  # a list, say, which starts again
-                        more = islice(more, OUTPUTS_MAX, None)
-                    while len(outputs) >= OUTPUTS_MAX:
-                        self.records_out += len(outputs)
-                        yield outputs[:]
-                        outputs.clear()
-                        extend(islice(more, OUTPUTS_MAX))
+                    yield from self._more(outputs, emitted)
         except StatekitError as error:
             if not self._leaving:
                 error.add_note(f"while operator {self.visit.operator!r} handled {_shown(record)}")
             raise
         except Exception as error:
-            raise self._failed(error, record) from error
-        self.records_in += len(chunk.records)
+            raise self._failed(error, f"the record was {_shown(record)}") from error
         if outputs:
             self.records_out += len(outputs)
             yield outputs
+
+    def fire(self) -> Iterator[list[Any]]:
+        """Call back the keys whose timers are due; outputs come in lists.
+
+        Call it after the last chunk and before `finish`.
+
+        Raises:
+            ProcessError, StateTypeError: as for `run`.
+        """
+        timers, plan = self._timers, self._plan
+        if timers is None:
+            return
+        if plan.is_due or timers.set_due:
+            self._settle()
+            callbacks = self._declared.bind_callbacks(self._states, self._context)
+            keys = DueKeys(self._backend, plan.base.groups, plan.now_us, self._declared.key_codec)
+            outputs: list[Any] = []
+            for piece in keys:
+                for group, key in piece:
+                    self._enter(group, key, _NOTHING)
+                    yield from self._fire(timers, callbacks, outputs)
+            if outputs:
+                self.records_out += len(outputs)
+                yield outputs
+            self.wake_us = keys.wake_us
+        for clock, at in timers.wake_us.items():
+            self.wake_us[clock] = min(at, self.wake_us.get(clock, at))
+
+    def _fire(
+        self,
+        timers: Timers,
+        callbacks: Callable[[str], tuple[Callable[..., Any], tuple[Any, ...]]],
+        outputs: list[Any],
+    ) -> Iterator[list[Any]]:
+        """All due timers of the current key, in order. What is not handed on stays in `outputs`."""
+        agenda = timers.agenda()
+        timer: Timer | None = None
+        try:
+            while (timer := agenda.take()) is not None:
+                if timer.clock == "event":
+                    self.visit.event_us = datetime_to_micros(timer.at)
+                call, arguments = callbacks(timer.name)
+                emitted = call(timer, *arguments)
+                if emitted is None:
+                    continue
+                outputs.extend(islice(emitted, OUTPUTS_MAX))
+                if len(outputs) >= OUTPUTS_MAX:
+                    yield from self._more(outputs, emitted)
+        except StatekitError as error:
+            error.add_note(f"while operator {self.visit.operator!r} handled {timer}")
+            raise
+        except Exception as error:
+            raise self._failed(error, f"the timer was {timer}") from error
+
+    def _in_time(self, chunk: Chunk) -> Chunk:
+        """The records that are not late; the others are counted."""
+        watermark, times = self._plan.watermark_us, chunk.times
+        if not times:
+            return chunk
+        if min(times) <= watermark:
+            kept = [row for row in zip(*chunk, strict=True) if not is_late(row[-1], watermark)]
+            self.late += len(times) - len(kept)
+            if not kept:
+                return Chunk((), (), (), ())
+            chunk = Chunk(*zip(*kept, strict=True))
+        largest = max(chunk.times)
+        if self.largest_event_us is None or largest > self.largest_event_us:
+            self.largest_event_us = largest
+        return chunk
+
+    def _at_their_times(self, call: Callable[..., Any], times: Sequence[int]) -> Callable[..., Any]:
+        """`call` for records that come one after the other, each at its event time."""
+        visit, following = self.visit, iter(times).__next__
+
+        def timed(record: Any, *arguments: Any) -> Any:
+            visit.event_us = following()
+            return call(record, *arguments)
+
+        return timed
+
+    def _more(self, outputs: list[Any], emitted: Any) -> Iterator[list[Any]]:
+        """Hand on full lists, and what one call emits beyond them. The rest stays in `outputs`."""
+        more = iter(emitted)
+        if more is not emitted:  # a list, say, which starts again
+            more = islice(more, OUTPUTS_MAX, None)
+        while len(outputs) >= OUTPUTS_MAX:
+            self.records_out += len(outputs)
+            yield outputs[:]
+            outputs.clear()
+            outputs.extend(islice(more, OUTPUTS_MAX))
 
     def finish(self) -> dict[str, StateSize]:
         """Leave the last key. What remains to be applied is then in `batch`.
@@ -130,7 +227,17 @@ class ShardTask:
         """
         self.visit.leave()
         self._token = _NOTHING
-        return {n: StateSize(s.rows_added, s.bytes_added) for n, s in self._states.items()}
+        added = {n: StateSize(s.rows_added, s.bytes_added) for n, s in self._states.items()}
+        if self._timers is not None:
+            added[TIMERS] = self._timers.added
+        return added
+
+    def _settle(self) -> None:
+        """Leave the key and apply everything, so that reads may start over from any key."""
+        self.visit.leave()
+        self._spill()
+        self.visit.prefix = b""
+        self._token = _NOTHING
 
     def _enter(self, group: int, key: Any, record: Any) -> None:
         """Leave the current key and go to another."""
@@ -164,12 +271,12 @@ class ShardTask:
             self._spill_batch(self.batch)
             self.batch.clear()
 
-    def _failed(self, error: Exception, record: Any) -> ProcessError:
+    def _failed(self, error: Exception, handled: str) -> ProcessError:
         visit = self.visit
         return ProcessError(
             f"operator {visit.operator!r} failed at key {visit.key!r} in epoch {visit.epoch} with "
-            f"{type(error).__name__}: {error}; the record was {_shown(record)}. Nothing of this "
-            "epoch is committed: correct the function or the record, then start the job again"
+            f"{type(error).__name__}: {error}; {handled}. Nothing of this epoch is committed: "
+            "correct the function or the record, then start the job again"
         )
 
 

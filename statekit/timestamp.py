@@ -1,21 +1,56 @@
 """Instants and durations as whole microseconds, and back.
 
-What lives here: the one integer that stands for an instant wherever one is stored or hashed, and
-the range of instants there are. What does not: the bytes of that integer (`key_codec`), and what
-time it is now (`clock`).
+What lives here: the one integer that stands for an instant wherever one is stored or hashed, the
+range of instants there are, and durations as people write them. What does not: what time it is now
+(`clock`).
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import re
+import struct
 
 from statekit.errors import StateTypeError
 
-__all__ = ["datetime_to_micros", "micros_to_datetime", "timedelta_to_micros"]
+__all__ = [
+    "MAX_MICROS",
+    "MIN_MICROS",
+    "datetime_to_micros",
+    "duration_to_micros",
+    "instant",
+    "micros_of_sortable",
+    "micros_to_datetime",
+    "sortable_micros",
+    "timedelta_to_micros",
+]
+
+MIN_MICROS = -62_135_596_800_000_000
+"""The first instant there is: the year 1."""
+
+MAX_MICROS = 253_402_300_799_999_999
+"""The last instant there is: the end of the year 9999."""
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_MIN_MICROS = -62_135_596_800_000_000
-_MAX_MICROS = 253_402_300_799_999_999
+_SIGN = 1 << 63
+_UNITS = {
+    "microsecond": 1,
+    "us": 1,
+    "millisecond": 1_000,
+    "ms": 1_000,
+    "second": 1_000_000,
+    "sec": 1_000_000,
+    "s": 1_000_000,
+    "minute": 60_000_000,
+    "min": 60_000_000,
+    "hour": 3_600_000_000,
+    "h": 3_600_000_000,
+    "day": 86_400_000_000,
+    "d": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+_DURATION = re.compile(r"\s*(?:(\d+)\s*([a-zA-Z]+)\s*)+")
+_PART = re.compile(r"(\d+)\s*([a-zA-Z]+)")
 
 
 def datetime_to_micros(value: dt.datetime) -> int:
@@ -35,7 +70,7 @@ def datetime_to_micros(value: dt.datetime) -> int:
             f"{value!r} has no timezone: attach one, for example value.replace(tzinfo=UTC)"
         )
     micros = timedelta_to_micros(value - _EPOCH)
-    if not _MIN_MICROS <= micros <= _MAX_MICROS:
+    if not MIN_MICROS <= micros <= MAX_MICROS:
         raise StateTypeError(f"{value!r} is not within the years 1 to 9999 in UTC: clip it")
     return micros
 
@@ -52,6 +87,15 @@ def micros_to_datetime(micros: int) -> dt.datetime:
     return _EPOCH + dt.timedelta(microseconds=micros)
 
 
+def instant(micros: int) -> dt.datetime:
+    """The datetime of a clock's reading: as `micros_to_datetime`, clipped to what there is.
+
+    >>> instant(MIN_MICROS - 1)
+    datetime.datetime(1, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)
+    """
+    return micros_to_datetime(min(max(micros, MIN_MICROS), MAX_MICROS))
+
+
 def timedelta_to_micros(delta: dt.timedelta) -> int:
     """A duration in microseconds, exactly.
 
@@ -59,3 +103,56 @@ def timedelta_to_micros(delta: dt.timedelta) -> int:
     -1000
     """
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def duration_to_micros(given: dt.timedelta | str, what: str) -> int:
+    """A duration as people give it: a timedelta, or text such as "2 hours" or "1 day 12 h".
+
+    Parameters:
+        given: not negative.
+        what: names the option in errors.
+
+    Raises:
+        StateTypeError: it is neither, or negative.
+
+    >>> duration_to_micros("1 minute 30 seconds", "lateness")
+    90000000
+    """
+    if isinstance(given, dt.timedelta):
+        micros = timedelta_to_micros(given)
+    elif _DURATION.fullmatch(str(given)):
+        micros = 0
+        for count, unit in _PART.findall(given):
+            factor = _UNITS.get(unit.lower()) or _UNITS.get(unit.lower().removesuffix("s"))
+            if factor is None:
+                raise StateTypeError(
+                    f"{what}={given!r}: {unit!r} is no unit of time: use weeks, days, hours, "
+                    "minutes, seconds, milliseconds or microseconds"
+                )
+            micros += int(count) * factor
+    else:
+        raise StateTypeError(
+            f'{what}={given!r}: give a timedelta or a text such as "10 seconds" or "2 hours"'
+        )
+    if not 0 <= micros <= MAX_MICROS - MIN_MICROS:
+        raise StateTypeError(f"{what}={given!r}: give a duration from 0 to 9998 years")
+    return micros
+
+
+def sortable_micros(micros: int) -> bytes:
+    """Eight bytes that sort as instants do.
+
+    >>> sortable_micros(-1) < sortable_micros(0) < sortable_micros(1)
+    True
+    """
+    return struct.pack(">Q", micros + _SIGN)
+
+
+def micros_of_sortable(row: bytes, offset: int = 0) -> int:
+    """The instant that `sortable_micros` wrote at this place of a row.
+
+    >>> micros_of_sortable(sortable_micros(-5))
+    -5
+    """
+    packed: int = struct.unpack_from(">Q", row, offset)[0]
+    return packed - _SIGN

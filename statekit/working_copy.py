@@ -30,7 +30,7 @@ from typing import Protocol
 from statekit.backend import Backend, MemoryBackend
 from statekit.clock import unique_id
 from statekit.errors import StorageError
-from statekit.manifest import ShardState
+from statekit.manifest import ShardPlan
 from statekit.mutation import Batch
 from statekit.repository import Repository
 from statekit.rocks import RocksBackend, RocksOptions
@@ -62,20 +62,8 @@ class WorkingCopy(Protocol):
 class WorkingCopies(Protocol):
     """Where a process keeps its working copies."""
 
-    def obtain(
-        self,
-        checkpoint_id: str,
-        operator: str,
-        states: Sequence[str],
-        base: ShardState,
-        epoch: int | None,
-        repository: Repository,
-    ) -> WorkingCopy:
-        """A copy of the shard `base.groups` that stands at `base.attempt`.
-
-        Parameters:
-            epoch: the epoch whose manifest `base` is from; None before the first.
-        """
+    def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
+        """A copy of the plan's shard that stands at its base, with these column families."""
 
 
 @dataclass
@@ -104,20 +92,13 @@ class MemoryCopies:
     def __init__(self) -> None:
         self.kept: dict[_CopyName, tuple[str | None, MemoryBackend]] = {}
 
-    def obtain(
-        self,
-        checkpoint_id: str,
-        operator: str,
-        states: Sequence[str],
-        base: ShardState,
-        epoch: int | None,
-        repository: Repository,
-    ) -> WorkingCopy:
-        name: _CopyName = (checkpoint_id, operator, *base.groups, *states)
+    def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
+        base = plan.base
+        name: _CopyName = (plan.checkpoint_id, plan.operator, *base.groups, *states)
         attempt, backend = self.kept.pop(name, (None, None))
         if backend is None or attempt != base.attempt:
             backend = MemoryBackend(states)
-            refs, _ = repository.changes(operator, *base.groups, epoch)
+            refs, _ = repository.changes(plan.operator, *base.groups, plan.base_epoch)
             repository.replay(backend, refs, *base.groups)
         return _MemoryCopy(backend, self, name, base.attempt)
 
@@ -134,19 +115,12 @@ class DiskCopies:
         self.root = Path(root)
         self.options = options or RocksOptions()
 
-    def obtain(
-        self,
-        checkpoint_id: str,
-        operator: str,
-        states: Sequence[str],
-        base: ShardState,
-        epoch: int | None,
-        repository: Repository,
-    ) -> WorkingCopy:
-        home = self.root / checkpoint_id / operator / f"{base.first_group}-{base.last_group}"
+    def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
+        first, last = plan.base.groups
+        home = self.root / plan.checkpoint_id / plan.operator / f"{first}-{last}"
         copy = _DiskCopy(_Lease.take(home), tuple(states), self.options)
         try:
-            copy.stand_at(operator, base, epoch, repository)
+            copy.stand_at(plan, repository)
         except BaseException:
             copy.drop()
             raise
@@ -167,16 +141,15 @@ class _DiskCopy:
             raise StorageError("this working copy is closed: obtain it again")
         return self._backend
 
-    def stand_at(
-        self, operator: str, base: ShardState, epoch: int | None, repository: Repository
-    ) -> None:
+    def stand_at(self, plan: ShardPlan, repository: Repository) -> None:
         """Open the database, catching up or starting over as its mark requires."""
+        base = plan.base
         known, held = self._lease.mark(self._states)
         usable = known and self._reopens()
         if usable and held == base.attempt:
             return
         after = held if usable else None
-        refs, found = repository.changes(operator, *base.groups, epoch, after=after)
+        refs, found = repository.changes(plan.operator, *base.groups, plan.base_epoch, after=after)
         if not found:
             self._close()
             self._lease.wipe()

@@ -113,14 +113,7 @@ def copied_rows(coordinator: Coordinator, copies: WorkingCopies) -> Rows:
     """Everything that the working copies of all shards hold."""
     found: Rows = {state: {} for state in STATES}
     for plan in coordinator.plans("tally"):
-        copy = copies.obtain(
-            plan.checkpoint_id,
-            plan.operator,
-            STATES,
-            plan.base,
-            plan.base_epoch,
-            coordinator.repository,
-        )
+        copy = copies.obtain(plan, STATES, coordinator.repository)
         for state, rows in rows_of(copy.backend).items():
             found[state] |= rows
         copy.keep(plan.base.attempt)

@@ -202,6 +202,14 @@ def test_scan_shows_the_data_as_of_its_start_while_writes_go_on(opened: Open) ->
     assert list(backward) == [(bytes([i]), b"old") for i in reversed(range(10))]
 
 
+def test_the_first_row_of_a_range_is_found_without_the_others(opened: Open) -> None:
+    backend = opened(["a"])
+    backend.write(Batch([Put("a", bytes([i]), b"") for i in (3, 5, 9)]))
+    ranges = [(b"", END), (b"\x03", END), (b"\x04", END), (b"\x06", b"\x09"), (b"\x0a", END)]
+    found = [backend.first("a", start, end) for start, end in ranges]
+    assert found == [b"\x03", b"\x03", b"\x05", None, None]
+
+
 def test_later_mutations_of_a_batch_win(opened: Open) -> None:
     backend = opened(["a", "b"])
     backend.write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import subprocess
 import sys
@@ -156,6 +157,40 @@ def test_inspect_counts_the_same_from_manifests_and_from_rows(checkpoint: Path) 
     assert counted == trusted
     rows = {state["name"]: state["rows"] for state in counted["operators"][0]["states"]}
     assert rows == {"last": 2, "airports": 3, "seen": 3, "total": 2, "odd": 2}
+
+
+@sk.process(key="key", event_time="at", lateness="90 minutes")
+def timed(record: dict[str, Any], ctx: sk.Context, seen: sk.ValueState[int]) -> None:
+    seen.update(1)
+    ctx.timers.set(record["at"])
+
+
+@timed.on_timer
+def ring(timer: sk.Timer) -> None: ...
+
+
+def test_inspect_shows_how_far_event_time_has_come(tmp_path: Path) -> None:
+    job = sk.Job("timed")
+    job.source("records", dict).process(timed)
+    noon = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+    hours = [0, 5, 1, 6]
+    given = [{"key": "a", "at": noon + dt.timedelta(hours=n)} for n in hours]
+    job.run({"records": given}, checkpoint=tmp_path / "c", epoch_size=2, drain=False)
+    told = statekit("inspect", tmp_path / "c").stdout
+    assert "event time at, lateness 1:30:00, watermark 2026-01-01T15:30:00+00:00" in told
+    assert "1 late so far" in " ".join(told.split())
+    assert "_timers" in told
+    for options in ([], ["--fast"]):
+        (operator,) = json.loads(statekit("inspect", tmp_path / "c", "--json", *options).stdout)[
+            "operators"
+        ]
+        assert operator["timers"] == 2
+        assert operator["event_time"] == {
+            "field": "at",
+            "lateness_us": 5_400_000_000,
+            "watermark": "2026-01-01T15:30:00+00:00",
+            "late": 1,
+        }
 
 
 def test_reading_a_checkpoint_changes_nothing(checkpoint: Path) -> None:

@@ -97,9 +97,7 @@ def rows(made: LocalRunner, state: str) -> list[bytes]:
     found: list[bytes] = []
     states = tuple(spec.name for spec in made.job.operators[0].declared.states)
     for plan in coordinator.plans("p"):
-        copy = MemoryCopies().obtain(
-            plan.checkpoint_id, "p", states, plan.base, plan.base_epoch, coordinator.repository
-        )
+        copy = MemoryCopies().obtain(plan, states, coordinator.repository)
         found += [row for _, row in copy.backend.scan(state, b"", b"\xff")]
     return found
 

@@ -19,6 +19,7 @@ ORDER = [
     # types, and bytes
     "introspection",
     "timestamp",
+    "watermark",
     "schema",
     "key_codec",
     "value_plan",
@@ -49,6 +50,10 @@ ORDER = [
     "single_row_states",
     "list_state",
     "map_state",
+    "timers",
+    "context",
+    "state_declaration",
+    "signature",
     "process",
     "task",
     "shard",

@@ -62,6 +62,7 @@ MANIFEST = EpochManifest(
     parallelism=2,
     key_groups=8,
     writer="w",
+    processing_time_us=1,
     committed_at_us=1,
     operators={"tally": OperatorEpoch(shards=SHARDS, records_in=4, records_out=4)},
 )

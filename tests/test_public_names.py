@@ -36,6 +36,8 @@ PUBLIC = [
     "StatekitError",
     "StorageError",
     "Stream",
+    "Timer",
+    "Timers",
     "ValueState",
     "process",
     "sinks",

@@ -17,11 +17,11 @@ EXAMPLES = re.findall(r"<!-- run -->\n```python\n(.*?)```", README, re.DOTALL)
 
 @pytest.mark.spark
 def test_every_example_of_the_readme_runs(spark: Any) -> None:
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4
     # A module's worth of code, run as a user would paste it.
     names: dict[str, Any] = {"__name__": "readme"}
     for example in EXAMPLES:
-        exec(compile(example, "README.md", "exec"), names)
+        exec(compile(example, "README.md", "exec", dont_inherit=True), names)
 
 
 def test_the_first_example_has_about_twenty_lines() -> None:

@@ -64,6 +64,7 @@ def manifest(epoch: int, *shards: ShardState, writer: str = "w", groups: int = 4
         parallelism=len(shards) or 1,
         key_groups=groups,
         writer=writer,
+        processing_time_us=0,
         committed_at_us=0,
         operators={"tally": OperatorEpoch(shards=shards or (blank,))},
     )

@@ -10,6 +10,7 @@ import pytest
 import statekit as sk
 from statekit.backend import MemoryBackend
 from statekit.keygroup import key_group
+from statekit.manifest import ShardPlan, ShardState
 from statekit.mutation import Batch
 from statekit.process import Process
 from statekit.task import OUTPUTS_MAX, Chunk, ShardTask
@@ -34,11 +35,11 @@ class Task:
     """A task over a backend in memory, with what it spilled."""
 
     def __init__(self, declared: Process[Any, Any, Any]) -> None:
-        self.backend = MemoryBackend([spec.name for spec in declared.states])
+        self.backend = MemoryBackend(declared.families)
         self.spilled: list[int] = []
-        self.task = ShardTask(
-            declared, operator="op", epoch=0, shard=0, backend=self.backend, spill=self.spill
-        )
+        base = ShardState(first_group=0, last_group=127)
+        plan = ShardPlan("checkpoint", "op", 0, 0, base, None)
+        self.task = ShardTask(declared, plan, self.backend, self.spill)
 
     def spill(self, batch: Batch) -> None:
         self.spilled.append(len(batch))

@@ -15,11 +15,10 @@ from statekit.backend import MemoryBackend
 from statekit.coordinator import Coordinator
 from statekit.errors import CorruptCheckpointError, StatekitError, StorageError
 from statekit.local import LocalRunner
-from statekit.manifest import epoch_path
+from statekit.manifest import ShardPlan, epoch_path
 from statekit.mutation import Batch, Put
 from statekit.repository import Repository
 from statekit.rocks import RocksBackend, RocksOptions
-from statekit.shard import ShardPlan
 from statekit.testing import Harness
 from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies, WorkingCopy
 from tests.children import die, exit_code, start
@@ -78,9 +77,7 @@ def obtain(
     repository: Repository,
     states: Sequence[str] = STATES,
 ) -> WorkingCopy:
-    return copies.obtain(
-        plan.checkpoint_id, plan.operator, states, plan.base, plan.base_epoch, repository
-    )
+    return copies.obtain(plan, states, repository)
 
 
 def hide_data(root: Path) -> None:

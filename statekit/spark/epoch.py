@@ -27,7 +27,7 @@ from statekit.job import Job, Operator
 from statekit.manifest import ShardReport
 from statekit.rocks import RocksOptions
 from statekit.sinks import Callback, Sink
-from statekit.spark.frames import OperatorFrames
+from statekit.spark.frames import OperatorFrames, late_records
 from statekit.spark.shipping import Shipment, pack
 from statekit.spark.worker import COMMIT, ShardStep
 from statekit.spark.writing import Attempt, write
@@ -64,8 +64,16 @@ class EpochRunner:
         self._single_pass = _is_single_pass(coordinator.job, outputs)
         self._commits = F.collect_list(COMMIT).alias(COMMIT)
 
-    def run(self, inputs: Mapping[str, DataFrame], *, batch: int | None) -> None:
-        """Compute, write and commit one epoch."""
+    def run(
+        self, inputs: Mapping[str, DataFrame], *, batch: int | None, drain: bool = False
+    ) -> None:
+        """Compute, write and commit one epoch.
+
+        Parameters:
+            batch: Spark's number of the micro-batch, if it is one.
+            drain: let event time come to its end.
+        """
+        self._coordinator.begin(drain=drain)
         reports = self._observed(inputs) if self._single_pass else self._persisted(inputs)
         self._coordinator.commit(reports, batch=batch)
 
@@ -128,6 +136,10 @@ class EpochRunner:
                     kept.append(frame)
                 commits = frame.where(f"{COMMIT} is not null").select(COMMIT)
                 reports += [_report(row[0]) for row in commits.collect()]
+                if job.wants_late(operator):
+                    watermark = self._coordinator.watermarks_us[operator.name]
+                    late = late_records(streams[operator.input], operator, watermark)
+                    streams[operator.late] = late
                 streams[operator.name] = _outputs_of(frame)
             for sink in job.sinks:
                 self._write(streams[sink.stream], sink.name)

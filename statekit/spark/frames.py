@@ -16,7 +16,7 @@ from statekit.job import Job, Operator, Source
 from statekit.records import RecordType
 from statekit.spark.worker import FIRST_MARK, ShardStep, output_schema
 
-__all__ = ["OperatorFrames", "check_input", "quoted"]
+__all__ = ["OperatorFrames", "check_input", "late_records", "quoted"]
 
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
@@ -47,6 +47,7 @@ def check_input(df: DataFrame, source: Source, job: Job) -> None:
         for operator in job.consumers_of(source.name):
             for name in operator.declared.key:
                 _key_expression(projected, name, operator.name)
+            _check_event_time(projected, operator)
     except ProcessError as error:
         error.add_note(f"while looking at the input {source.name!r}")
         raise
@@ -98,11 +99,36 @@ class OperatorFrames:
         return ordered.mapInArrow(step, self._schema)
 
 
+def late_records(df: DataFrame, operator: Operator, watermark_us: int) -> DataFrame:
+    """The records of an operator's input that are late: `watermark.is_late`, in SQL."""
+    time = operator.declared.event_time
+    assert time is not None
+    projected = _projected(df, operator.declared.record_type)
+    return projected.where(f"unix_micros({quoted(time)}) <= {watermark_us}")
+
+
 def _marks(like: DataFrame, shards: int) -> DataFrame:
     """A row per shard with nothing but a number below all key groups in the place of its own."""
     mark = (F.lit(FIRST_MARK) - F.col("id")).cast("int").alias(GROUP)
     nothing = [F.lit(None).cast(f.dataType).alias(f.name) for f in like.schema.fields[1:]]
     return like.sparkSession.range(0, shards, 1, 1).select(mark, *nothing)
+
+
+def _check_event_time(df: DataFrame, operator: Operator) -> None:
+    name = operator.declared.event_time
+    if name is None:
+        return
+    if name not in df.columns:
+        raise ProcessError(
+            f"operator {operator.name!r}: the input has no column {name!r} for its event time (it "
+            f"has {', '.join(df.columns)}): add it, or change event_time="
+        )
+    found = df.schema[name].dataType
+    if not isinstance(found, spark_types.TimestampType):
+        raise ProcessError(
+            f"operator {operator.name!r}: its event time {name!r} is {found.simpleString()}, which "
+            "is no instant: cast it to timestamp, in the session time zone it was written in"
+        )
 
 
 def _projected(df: DataFrame, record_type: RecordType) -> DataFrame:

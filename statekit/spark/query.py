@@ -6,14 +6,15 @@ What does not: what happens within an epoch (`epoch`).
 
 from __future__ import annotations
 
+import datetime as dt
 import os
-import re
 import sys
 import tempfile
+import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping
-from functools import reduce
+from collections.abc import Callable, Mapping
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,7 @@ from statekit.errors import (
     FencedError,
     ProcessError,
     RestoreError,
-    StatekitError,
     StateTypeError,
-    StorageError,
-    error_class,
 )
 from statekit.job import Job
 from statekit.keygroup import DEFAULT_GROUPS
@@ -42,31 +40,18 @@ from statekit.rocks import RocksOptions
 from statekit.running import Progress
 from statekit.sinks import Parquet, Sink
 from statekit.spark.epoch import EpochRunner
+from statekit.spark.failures import translated
 from statekit.spark.frames import check_input, quoted
+from statekit.spark.idle import IdleEpochs
+from statekit.spark.offsets import check_sparks_part, sparks_part
 from statekit.spark.worker import output_schema
 from statekit.spark.writing import as_sink
+from statekit.timestamp import duration_to_micros, instant
 
 __all__ = ["Query", "start"]
 
 SOURCE = "__statekit_source"
 _KEPT_PROGRESS = 100
-_STATEKIT_ERROR = re.compile(r"statekit\.errors\.(\w+): (.*?)(?=\n\s*at |\n\nDriver|\Z)", re.DOTALL)
-
-# What Spark finds out before we do, in its own part of the checkpoint or in a sink.
-_SPARKS_WORDS: dict[str, type[StatekitError]] = {
-    "CONCURRENT_STREAM_LOG_UPDATE": FencedError,
-    "No space left on device": StorageError,
-    "Disk quota exceeded": StorageError,
-    "Read-only file system": StorageError,
-    "Permission denied": StorageError,
-}
-_WAY_OUT: dict[type[StatekitError], str] = {
-    FencedError: "Another run of this job is writing to this checkpoint: stop one of them, then "
-    "start the other again; nothing is lost",
-    StorageError: "Nothing committed is lost: check that the store has space and may be written, "
-    "then start again",
-}
-
 _running: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
 """Streams of this process, by checkpoint."""
 
@@ -84,6 +69,7 @@ class Query:
         self.query: StreamingQuery | None = None
         self.progress: deque[Progress] = deque(maxlen=_KEPT_PROGRESS)
         self._failure: BaseException | None = None
+        self._idle: IdleEpochs | None = None
 
     @property
     def last_progress(self) -> Progress | None:
@@ -97,7 +83,9 @@ class Query:
 
     @property
     def is_active(self) -> bool:
-        return self.query is not None and self.query.isActive
+        if self.query is None:
+            return False
+        return self.query.isActive or (self._idle is not None and self._idle.is_alive())
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until the job ends, for at most `timeout_s` whole seconds; whether it did.
@@ -117,12 +105,28 @@ class Query:
                 ended = bool(self.query.awaitTermination(max(1, round(timeout_s))))
         except PySparkException as error:
             raise self._cause(error) from error
-        if ended and self.query.exception() is not None:
+        if ended and self._idle is not None:
+            self._idle.join(timeout_s)
+            ended = not self._idle.is_alive()
+        if ended and (self._failure is not None or self.query.exception() is not None):
             raise self._cause(self.query.exception())
         return ended
 
     def stop(self) -> None:
         """Stop after the running micro-batch was abandoned; what is committed stays."""
+        if self.query is not None:
+            self.query.stop()
+        if self._idle is not None:
+            self._idle.stop()
+
+    def _watch(self, *, beat: Callable[[], float] | None, drain: Callable[[], None] | None) -> None:
+        """Make epochs without input beside the stream."""
+        assert self.query is not None
+        self._idle = IdleEpochs(self.query, beat=beat, drain=drain, failed=self._fail)
+        self._idle.start()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
         if self.query is not None:
             self.query.stop()
 
@@ -132,26 +136,6 @@ class Query:
             return translated(failure)
         assert error is not None
         return translated(error)
-
-
-def translated(error: BaseException) -> BaseException:
-    """An error of a worker as the class it had there; any other error as it is."""
-    if isinstance(error, StatekitError):
-        return error
-    text = str(error)
-    found = _STATEKIT_ERROR.findall(text)
-    if found:
-        name, message = found[-1]
-        made = (error_class(name) or StatekitError)(message.strip())
-    elif isinstance(error, PySparkException | Py4JJavaError):
-        kind = next((kind for sign, kind in _SPARKS_WORDS.items() if sign in text), None)
-        if kind is None:
-            return error
-        made = kind(f"{text.splitlines()[0]}. {_WAY_OUT[kind]}")
-    else:
-        return error
-    made.__cause__ = error
-    return made
 
 
 def start(
@@ -167,6 +151,9 @@ def start(
     allow_dropped_state: bool = False,
     working_directory: str | Path | None = None,
     rocksdb: RocksOptions | None = None,
+    heartbeat: dt.timedelta | str | None = None,
+    drain: bool | None = None,
+    clock: Callable[[], int] | None = None,
 ) -> Query:
     """Run a job on Spark.
 
@@ -188,6 +175,12 @@ def start(
         allow_dropped_state: go on although the code no longer declares a stored state.
         working_directory: for working copies, on each worker's local disk.
         rocksdb: what RocksDB may spend in each worker.
+        heartbeat: make an epoch at least this often even if no input comes, so that
+            processing-time timers fire; a timedelta or a text such as "1 second".
+        drain: let event time come to its end behind the last record, so that all event-time timers
+            fire; no later run can then go on. None: for static frames. A stream can only drain if
+            its trigger lets it end.
+        clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
 
     Raises:
         StateTypeError: inputs or outputs are not the job's.
@@ -210,16 +203,30 @@ def start(
     if parallelism is None:
         parallelism = _default_parallelism(spark, job, repository)
     coordinator = Coordinator(
-        job, repository, parallelism=parallelism, allow_dropped_state=allow_dropped_state
+        job,
+        repository,
+        parallelism=parallelism,
+        allow_dropped_state=allow_dropped_state,
+        clock=clock,
     )
     directory = str(working_directory or default_working_directory())
     runner = EpochRunner(coordinator, sinks, directory, rocksdb or RocksOptions())
     started = _Started(Query(), coordinator, runner)
     if streaming == {False}:
-        started.bounded(inputs)
-    else:
-        _check_sparks_part(coordinator)
-        started.stream(inputs, query_name, trigger)
+        if heartbeat is not None:
+            raise StateTypeError("heartbeat= is for streams that go on: these frames are static")
+        started.bounded(inputs, drain=drain is not False)
+        return started.query
+    given = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger or {})
+    ends = bool(given.get("availableNow") or given.get("once"))
+    if drain and not ends:
+        raise StateTypeError(
+            'drain=True is for streams that end: use trigger={"availableNow": True}'
+        )
+    if heartbeat is not None and ends:
+        raise StateTypeError("heartbeat= is for streams that go on: this trigger lets it end")
+    check_sparks_part(coordinator)
+    started.stream(inputs, query_name, given, heartbeat=heartbeat, drain=bool(drain))
     return started.query
 
 
@@ -275,30 +282,53 @@ class _Started:
         self.query = query
         self._coordinator = coordinator
         self._runner = runner
+        # Micro-batches come in Spark's thread, heartbeats in one of ours: one epoch at a time.
+        self._turn = threading.RLock()
+        self._last_s = stopwatch_s()
 
-    def bounded(self, inputs: Mapping[str, DataFrame]) -> None:
+    def bounded(self, inputs: Mapping[str, DataFrame], *, drain: bool) -> None:
         try:
             self._epoch(inputs, None)
+            if drain:
+                self._drain({name: df.limit(0) for name, df in inputs.items()})
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
+
+    def _drain(self, nothing: Mapping[str, DataFrame]) -> None:
+        """Let event time come to its end: an epoch per operator of the longest chain."""
+        while not self._coordinator.is_drained:
+            self._epoch(nothing, None, drain=True)
 
     def stream(
         self,
         inputs: Mapping[str, DataFrame],
         name: str | None,
-        trigger: Mapping[str, Any] | str | None,
+        trigger: Mapping[str, Any],
+        *,
+        heartbeat: dt.timedelta | str | None,
+        drain: bool,
     ) -> None:
+        every_s = None
+        if heartbeat is not None:
+            every_s = duration_to_micros(heartbeat, "heartbeat") / 1_000_000
+            if not every_s:
+                raise StateTypeError(f"heartbeat={heartbeat!r}: give more than nothing")
+        nothing = {
+            name: df.sparkSession.createDataFrame([], df.schema) for name, df in inputs.items()
+        }
         writer = _merged(inputs).writeStream.foreachBatch(self._on_batch)
-        writer = writer.option("checkpointLocation", _sparks_part(self._coordinator.repository))
+        writer = writer.option("checkpointLocation", sparks_part(self._coordinator.repository))
         if name is not None:
             writer = writer.queryName(name)
-        if trigger is not None:
-            given = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger)
-            writer = writer.trigger(**given)
+        if trigger:
+            writer = writer.trigger(**trigger)
         try:
             self.query.query = writer.start()
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
+        if drain or every_s is not None:
+            beat = None if every_s is None else partial(self._beat, nothing, every_s)
+            self.query._watch(beat=beat, drain=partial(self._drain, nothing) if drain else None)
         _running[self._coordinator.repository.url] = self.query
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
@@ -319,12 +349,30 @@ class _Started:
             self.query._failure = error
             raise
 
-    def _epoch(self, inputs: Mapping[str, DataFrame], batch: int | None) -> None:
+    def _beat(self, nothing: Mapping[str, DataFrame], every_s: float) -> float:
+        """Make an epoch if the last one was long ago; how many seconds there are to the next."""
+        with self._turn:
+            rested = stopwatch_s() - self._last_s
+            if rested < every_s:
+                return every_s - rested
+            self._epoch(nothing, None)
+            return every_s
+
+    def _epoch(
+        self, inputs: Mapping[str, DataFrame], batch: int | None, *, drain: bool = False
+    ) -> None:
+        with self._turn:
+            self._epoch_in_turn(inputs, batch, drain)
+
+    def _epoch_in_turn(
+        self, inputs: Mapping[str, DataFrame], batch: int | None, drain: bool
+    ) -> None:
         begun = stopwatch_s()
-        self._runner.run(inputs, batch=batch)
+        self._runner.run(inputs, batch=batch, drain=drain)
         manifest = self._coordinator.last
         assert manifest is not None
-        seconds = stopwatch_s() - begun
+        self._last_s = stopwatch_s()
+        seconds = self._last_s - begun
         self.query.progress.append(_progress(manifest, self._coordinator.job, batch, seconds))
 
 
@@ -346,6 +394,13 @@ def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: flo
         records_in=sum(op.records_in for n, op in manifest.operators.items() if n in first),
         records_out=sum(op.records_out for op in manifest.operators.values()),
         seconds=seconds,
+        processing_time=instant(manifest.processing_time_us),
+        late=sum(op.late for op in manifest.operators.values()),
+        watermarks={
+            name: instant(operator.watermark_us)
+            for name, operator in manifest.operators.items()
+            if operator.watermark_us is not None
+        },
         state_rows=rows,
         state_bytes=sizes,
         changed_bytes=changed,
@@ -389,48 +444,3 @@ def _split(df: DataFrame, job: Job) -> dict[str, DataFrame]:
         source.name: df.where(F.col(SOURCE) == source.name).select(f"`{source.name}`.*")
         for source in job.sources
     }
-
-
-# --------------------------------------------------------------------- Spark's part of a checkpoint
-
-
-def _sparks_part(repository: Repository) -> str:
-    """Where Spark keeps its offsets, in the words of Hadoop's file systems."""
-    if repository.root is not None:
-        return f"file:{repository.root}/spark"  # Hadoop does not decode %20 and the like
-    url = repository.url
-    return f"{'s3a' + url[2:] if url.startswith('s3://') else url}/spark"
-
-
-def _check_sparks_part(coordinator: Coordinator) -> None:
-    """Hold Spark's offsets against the state before anything is read again or left out.
-
-    Spark notes the offsets of a batch before it runs and its end afterwards. So it may be one
-    batch ahead of the state (killed before the manifest), or know one end less (killed after it).
-    """
-    repository, last = coordinator.repository, coordinator.last
-    offsets = max(_numbers(repository, "spark/offsets"), default=-1)
-    commits = max(_numbers(repository, "spark/commits"), default=-1)
-    done = -1 if last is None or last.batch is None else last.batch
-    where = f"{repository.url}/spark"
-    way_out = "restore both parts from the same backup, or start with a new checkpoint"
-    if done >= 0 and offsets < 0:
-        raise RestoreError(
-            f"{where} is missing or empty, but the state holds micro-batches up to {done}. Going "
-            f"on would read the input from its start and count it twice: {way_out}"
-        )
-    if offsets < done:
-        raise RestoreError(
-            f"{where} knows micro-batches up to {offsets}, the state holds {done}. Going on would "
-            f"count input twice: {way_out}"
-        )
-    if offsets > done + 1 or commits > done:
-        raise RestoreError(
-            f"{where} has gone on to micro-batch {max(offsets, commits)}, the state holds {done}. "
-            f"Going on would leave input out: {way_out}"
-        )
-
-
-def _numbers(repository: Repository, folder: str) -> list[int]:
-    names = (path.rsplit("/", 1)[-1] for path in repository.names(folder))
-    return [int(name) for name in names if name.isdigit()]

@@ -14,7 +14,7 @@ import gc
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -24,12 +24,12 @@ import pyarrow as pa
 
 from statekit.errors import IncompleteEpochError, ProcessError
 from statekit.keygroup import key_group
-from statekit.manifest import ShardReport
+from statekit.manifest import ShardPlan, ShardReport
 from statekit.outputs import OutputType
 from statekit.process import Process
 from statekit.repository import Repository
 from statekit.rocks import RocksOptions
-from statekit.shard import RARE_COLLECTION, ShardPlan, run_shard
+from statekit.shard import RARE_COLLECTION, run_shard
 from statekit.spark.shipping import Shipment, unpack
 from statekit.task import Chunk
 from statekit.working_copy import DiskCopies
@@ -105,9 +105,10 @@ class ShardStep:
                 reader = record_type.reader(batch.schema, first_column=1)
             records, groups = reader.read(batch), batch.column(0).to_pylist()
             keys = _keys(declared, batch, records)
+            times = _times(declared, batch, records)
             if record_type.may_change_fields:
                 _check_keys(declared, keys, groups, records, self.key_groups)
-            yield Chunk(keys, groups, keys, records)
+            yield Chunk(keys, groups, keys, records, times)
 
 
 def _acknowledge_at_once() -> None:
@@ -163,6 +164,19 @@ def _keys(declared: Process[Any, Any, Any], batch: pa.RecordBatch, records: list
     if plain and not declared.record_type.may_change_fields:
         return list(first.to_pylist())
     return list(map(declared.key_of(), records))
+
+
+def _times(
+    declared: Process[Any, Any, Any], batch: pa.RecordBatch, records: list[Any]
+) -> Sequence[int]:
+    """The event times of a batch, in microseconds: from the column where that is the same."""
+    if declared.event_time is None:
+        return ()
+    column = batch.column(declared.event_time)
+    plain = pa.types.is_timestamp(column.type) and column.type.tz and column.type.unit == "us"
+    if not plain or column.null_count or declared.record_type.may_change_fields:
+        return list(map(declared.time_of(), records))
+    return list(column.cast(pa.int64()).to_pylist())
 
 
 def _check_keys(

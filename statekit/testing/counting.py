@@ -49,6 +49,10 @@ class CountingBackend:
         self.read[state] += len(keys)
         return self.inner.get_many(state, keys)
 
+    def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
+        self.read[state] += 1
+        return self.inner.first(state, start, end)
+
     def scan(
         self, state: str, start: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:

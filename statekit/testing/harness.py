@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from statekit.backend import Backend as RowBackend
 from statekit.backend import MemoryBackend
+from statekit.context import Context
 from statekit.errors import QueryError, RestoreError, StatekitError, StateTypeError
 from statekit.job import Job
 from statekit.keygroup import key_group, shard_of_group
 from statekit.list_state import ListState
 from statekit.local import LocalRunner
+from statekit.manifest import ShardPlan, ShardState
 from statekit.map_state import MapState
 from statekit.mutation import Batch
-from statekit.process import Context, Process
+from statekit.process import Process
 from statekit.repository import Repository, group_bounds
 from statekit.state import State, StateSpec, Visit
+from statekit.timers import Timer
+from statekit.timestamp import datetime_to_micros, instant
 from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies
 
 __all__ = ["Harness", "bind"]
@@ -80,6 +88,7 @@ class Harness:
         source = "records" if process.name != "records" else "incoming"
         stream = self._job.source(source, process.record_type.cls).process(process)
         stream.sink("outputs")
+        self._now_us = 0
         self._runner = self._start(parallelism)
 
     def _start(self, parallelism: int | None) -> LocalRunner:
@@ -109,7 +118,54 @@ class Harness:
 
         An error leaves everything as it was after the last committed epoch.
         """
-        return self._runner.epoch({self._job.sources[0].name: records})["outputs"]
+        return self._epoch(*records)
+
+    def advance_watermark(self, to: dt.datetime) -> list[Any]:
+        """Run an epoch without records whose watermark is `to`, and return its outputs.
+
+        Raises:
+            StateTypeError: the process has no event time, or `to` is not later than the watermark.
+        """
+        coordinator = self._runner.coordinator
+        if self.process.event_time is None:
+            raise StateTypeError(
+                f"{self.process.name} has no watermark: declare @process(event_time=...)"
+            )
+        micros = datetime_to_micros(to)
+        coordinator.begin()
+        reached = coordinator.watermarks_us[self.process.name]
+        if micros <= reached:
+            raise StateTypeError(
+                f"the watermark is at {instant(reached)} already: {to} is not later"
+            )
+        return self._epoch(to={self.process.name: micros})
+
+    def advance_processing_time(self, to: dt.datetime) -> list[Any]:
+        """Run an epoch without records at `to`, and return its outputs.
+
+        A harness begins at 1970-01-01 UTC, and its processing time moves by these calls only.
+
+        Raises:
+            StateTypeError: `to` is not later than the processing time of the last epoch.
+        """
+        micros, last = datetime_to_micros(to), self._runner.coordinator.last
+        if last is not None and micros <= last.processing_time_us:
+            raise StateTypeError(
+                f"the processing time is {instant(last.processing_time_us)} already: "
+                f"{to} is not later"
+            )
+        self._now_us = micros
+        return self._epoch()
+
+    def _epoch(self, *records: Any, **instants: Any) -> list[Any]:
+        given = {self._job.sources[0].name: records}
+        return self._runner.epoch(given, at_us=self._now_us, **instants)["outputs"]
+
+    def timers(self, key: Any) -> Sequence[Timer]:
+        """The timers of a key after the last epoch, soonest first."""
+        with self._visiting(key) as (visit, backend, plan):
+            timers = self.process.bind_timers(visit, backend, plan)
+            return [] if timers is None else timers.list()
 
     def state(self, name: str, key: Any) -> Any:
         """What a state holds for a key after the last epoch, as plain Python.
@@ -120,19 +176,17 @@ class Harness:
         if spec is None:
             known = [spec.name for spec in self.process.states]
             raise QueryError(f"{self.process.name} has no state {name!r}: it has {known}")
+        with self._visiting(key) as (visit, backend, _):
+            return plain(spec, spec.bind(visit, backend))
+
+    @contextlib.contextmanager
+    def _visiting(self, key: Any) -> Iterator[tuple[Visit, RowBackend, ShardPlan]]:
+        """The stay at a key after the last epoch, to look at what it holds."""
         coordinator = self._runner.coordinator
         plan = coordinator.plan(self.process.name, self.shard_of(key))
-        copy = self._runner.copies.obtain(
-            plan.checkpoint_id,
-            plan.operator,
-            tuple(spec.name for spec in self.process.states),
-            plan.base,
-            plan.base_epoch,
-            coordinator.repository,
-        )
+        copy = self._runner.copies.obtain(plan, self.process.families, coordinator.repository)
         try:
-            visit = _visit(self.process, key, self.key_groups)
-            return plain(spec, spec.bind(visit, copy.backend))
+            yield _visit(self.process, key, self.key_groups), copy.backend, plan
         finally:
             copy.drop()
 
@@ -186,7 +240,7 @@ def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:
     >>> list(count({"word": "a"}, **states)), list(count({"word": "a"}, **states))
     ([1], [2])
     """
-    backend = MemoryBackend([spec.name for spec in process.states])
+    backend = MemoryBackend(process.families)
     visit = _visit(process, key, 128)
 
     def spill() -> None:
@@ -195,8 +249,10 @@ def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:
 
     visit.spill = spill
     states: dict[str, Any] = {spec.name: spec.bind(visit, backend) for spec in process.states}
-    if process.context_parameter is not None:
-        states[process.context_parameter] = Context(visit, shard=0)
+    if process.signature.context_parameter is not None:
+        plan = ShardPlan("", process.name, 0, 0, ShardState(first_group=0, last_group=127), None)
+        timers = process.bind_timers(visit, backend, plan)
+        states[process.signature.context_parameter] = Context(visit, 0, timers)
     return states
 
 

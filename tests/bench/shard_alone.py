@@ -49,6 +49,7 @@ class Shard:
     def epoch(self, batches: list[pa.RecordBatch]) -> tuple[float, float, int]:
         """Run and commit one epoch: CPU seconds, wall seconds, bytes of the change file."""
         cpu, wall = time.process_time(), time.perf_counter()
+        self.coordinator.begin()
         plan = self.coordinator.plan(self.declared.name, 0)
         chunks = self._chunks(batches)
         running = run_shard(self.declared, plan, chunks, self.coordinator.repository, self.copies)

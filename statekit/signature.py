@@ -1,0 +1,159 @@
+"""What the signature of a process function or of a timer's callback says.
+
+What lives here: `Signature`, its parameters resolved and checked, and what it is called with. What
+does not: single states (`state_declaration`), and which function plays which part (`process`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, Literal
+
+from statekit.context import Context
+from statekit.errors import StateTypeError
+from statekit.state import State, StateSpec
+from statekit.state_declaration import annotation_text, state_class, state_spec
+from statekit.timers import Timer
+
+__all__ = ["Signature", "hints_of"]
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_OUTPUTS = (Iterator, Iterable, Generator, list)
+
+
+class Signature:
+    """A function with its parameters as statekit fills them.
+
+    Parameters:
+        fn: the function.
+        hints: its resolved annotations.
+        takes: what its first parameter is given.
+
+    Attributes:
+        name: the function's.
+        first: the name of the parameter that takes the record or the timer.
+        states: what it declares, in order.
+
+    Raises:
+        StateTypeError: a parameter cannot be; the message names it.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], hints: dict[str, Any], *, takes: Literal["record", "timer"]
+    ) -> None:
+        self.fn = fn
+        self.hints = hints
+        self.name = fn.__name__
+        parameters = list(inspect.signature(fn).parameters.values())
+        first, *others = _checked_parameters(self.name, parameters, hints, takes)
+        self.first = first.name
+        self.states: tuple[StateSpec, ...] = tuple(
+            state_spec(self.name, p.name, hints[p.name]) for p in others if _is_state(hints, p)
+        )
+        self._others = tuple(p for p in others if p.name in hints)
+
+    @property
+    def context_parameter(self) -> str | None:
+        """The name of the parameter that takes the context, if there is one."""
+        return next((p.name for p in self._others if self.hints[p.name] is Context), None)
+
+    def bind(
+        self, states: dict[str, State], context: Context
+    ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What to call: `fn(first, *arguments)` with states and context in place."""
+        given = {
+            p.name: context if self.hints[p.name] is Context else states[p.name]
+            for p in self._others
+        }
+        fn, names = self.fn, list(inspect.signature(self.fn).parameters)[1:]
+        by_position = names[: len(given)] == list(given) and all(
+            p.kind is not inspect.Parameter.KEYWORD_ONLY for p in self._others
+        )
+        if by_position:
+            return fn, tuple(given.values())
+        return (lambda first: fn(first, **given)), ()
+
+    @property
+    def emits(self) -> Any:
+        """The type of what it yields; None if it is declared to return None.
+
+        Raises:
+            StateTypeError: the return annotation is missing, or neither Iterator[T] nor None.
+        """
+        if "return" not in self.hints:
+            raise StateTypeError(
+                f"{self.name}: annotate what it returns: Iterator[T] for outputs of type T, or None"
+            )
+        hint = self.hints["return"]
+        if hint is None or hint is type(None):
+            return None
+        origin, args = typing.get_origin(hint), typing.get_args(hint)
+        if args and any(origin in (kind, typing.get_origin(kind[Any])) for kind in _OUTPUTS):
+            return args[0]
+        raise StateTypeError(
+            f"{self.name}: the return annotation must be Iterator[T] for outputs of type T, or "
+            f"None; it is {annotation_text(hint)}"
+        )
+
+
+def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
+    """The annotations of a function, resolved one by one so that an error names its parameter."""
+    hints: dict[str, Any] = {}
+    for name, annotation in fn.__annotations__.items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            hints |= typing.get_type_hints(alone, fn.__globals__, caller, include_extras=True)
+        except (NameError, AttributeError, TypeError, SyntaxError) as error:
+            where = "return annotation" if name == "return" else f"parameter {name!r}"
+            raise StateTypeError(
+                f"{fn.__name__}, {where}: the annotation {annotation!r} cannot be resolved "
+                f"({error}): correct it, or define its names before the function"
+            ) from error
+    return hints
+
+
+def _is_state(hints: dict[str, Any], parameter: inspect.Parameter) -> bool:
+    return parameter.name in hints and hints[parameter.name] is not Context
+
+
+def _checked_parameters(
+    name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], takes: str
+) -> list[inspect.Parameter]:
+    """The parameters given at each call: the record or timer first, then states and context."""
+    if not parameters:
+        raise StateTypeError(f"{name}: the first parameter takes the {takes}; there is none")
+    given = []
+    for position, parameter in enumerate(parameters):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise StateTypeError(f"{name}, parameter {parameter.name!r}: declare states one by one")
+        hint = hints.get(parameter.name)
+        needed = hint is Context or state_class(hint) is not None
+        if position and parameter.default is not parameter.empty and not needed:
+            continue  # the function's own business
+        if parameter.name not in hints:
+            first = "Timer" if takes == "timer" else "the type of the records"
+            wanted = "a state type" if position else first
+            raise StateTypeError(f"{name}, parameter {parameter.name!r}: annotate it with {wanted}")
+        if position and hints[parameter.name] is not Context:
+            _checked_state_name(name, parameter.name)
+        given.append(parameter)
+    first = hints[given[0].name]
+    is_state = first is Context or state_class(first) is not None
+    if is_state or (takes == "timer") != (first is Timer):
+        raise StateTypeError(
+            f"{name}, parameter {given[0].name!r}: the first parameter takes the {takes}, "
+            f"not {annotation_text(first)}"
+        )
+    return given
+
+
+def _checked_state_name(operator: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise StateTypeError(
+            f"{operator}, parameter {name!r}: state names start with a letter and have letters, "
+            "digits and underscores; other names are reserved"
+        )

@@ -1,0 +1,53 @@
+"""Errors that come back from Spark, as what they were.
+
+What lives here: finding the error of a worker in the text that Spark makes of it, and telling which
+of Spark's own errors are ours to explain.
+"""
+
+from __future__ import annotations
+
+import re
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from statekit.errors import FencedError, StatekitError, StorageError, error_class
+
+__all__ = ["translated"]
+
+_STATEKIT_ERROR = re.compile(r"statekit\.errors\.(\w+): (.*?)(?=\n\s*at |\n\nDriver|\Z)", re.DOTALL)
+
+# What Spark finds out before we do, in its own part of the checkpoint or in a sink.
+_SPARKS_WORDS: dict[str, type[StatekitError]] = {
+    "CONCURRENT_STREAM_LOG_UPDATE": FencedError,
+    "No space left on device": StorageError,
+    "Disk quota exceeded": StorageError,
+    "Read-only file system": StorageError,
+    "Permission denied": StorageError,
+}
+_WAY_OUT: dict[type[StatekitError], str] = {
+    FencedError: "Another run of this job is writing to this checkpoint: stop one of them, then "
+    "start the other again; nothing is lost",
+    StorageError: "Nothing committed is lost: check that the store has space and may be written, "
+    "then start again",
+}
+
+
+def translated(error: BaseException) -> BaseException:
+    """An error of a worker as the class it had there; any other error as it is."""
+    if isinstance(error, StatekitError):
+        return error
+    text = str(error)
+    found = _STATEKIT_ERROR.findall(text)
+    if found:
+        name, message = found[-1]
+        made = (error_class(name) or StatekitError)(message.strip())
+    elif isinstance(error, PySparkException | Py4JJavaError):
+        kind = next((kind for sign, kind in _SPARKS_WORDS.items() if sign in text), None)
+        if kind is None:
+            return error
+        made = kind(f"{text.splitlines()[0]}. {_WAY_OUT[kind]}")
+    else:
+        return error
+    made.__cause__ = error
+    return made

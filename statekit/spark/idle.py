@@ -1,0 +1,71 @@
+"""Epochs without input, beside a stream.
+
+What lives here: heartbeats while a stream runs, and the drain behind one that came to its end. What
+does not: what such an epoch does (`epoch`); it is like any other, over frames without rows, and has
+no part in Spark's numbering of micro-batches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["IdleEpochs"]
+
+_PATIENCE_S = 0.5
+
+
+class IdleEpochs(threading.Thread):
+    """Watches a stream and calls what makes an epoch without input.
+
+    Parameters:
+        query: the stream.
+        beat: makes an epoch if one is due, and says in how many seconds the next may be; None
+            without heartbeats.
+        drain: makes the last epochs, when the stream has ended by itself; None to leave them out.
+        failed: is told why there will be no more.
+    """
+
+    def __init__(
+        self,
+        query: StreamingQuery,
+        *,
+        beat: Callable[[], float] | None,
+        drain: Callable[[], None] | None,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(name="statekit idle epochs", daemon=True)
+        self._query = query
+        self._beat = beat
+        self._drain = drain
+        self._failed = failed
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        try:
+            if self._beat is not None:
+                self._beat_while_active(self._beat)
+            if self._drain is not None and self._came_to_its_end():
+                self._drain()
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits for the stream
+            self._failed(error)
+
+    def _beat_while_active(self, beat: Callable[[], float]) -> None:
+        while not self._stopped.is_set() and self._query.isActive:
+            self._stopped.wait(min(beat(), _PATIENCE_S))
+
+    def _came_to_its_end(self) -> bool:
+        try:
+            self._query.awaitTermination()
+        except PySparkException:
+            return False  # whoever waits for the query is told
+        return not self._stopped.is_set() and self._query.exception() is None
+
+    def stop(self) -> None:
+        """Make no more; the epoch under way, if there is one, is finished."""
+        self._stopped.set()
+        if self is not threading.current_thread():
+            self.join()

@@ -1,0 +1,55 @@
+"""Spark's part of a checkpoint: which micro-batches it knows.
+
+What lives here: where Spark keeps its offsets, and holding them against the state. What does not:
+our part (`statekit.repository`).
+"""
+
+from __future__ import annotations
+
+from statekit.coordinator import Coordinator
+from statekit.errors import RestoreError
+from statekit.repository import Repository
+
+__all__ = ["check_sparks_part", "sparks_part"]
+
+
+def sparks_part(repository: Repository) -> str:
+    """Where Spark keeps its offsets, in the words of Hadoop's file systems."""
+    if repository.root is not None:
+        return f"file:{repository.root}/spark"  # Hadoop does not decode %20 and the like
+    url = repository.url
+    return f"{'s3a' + url[2:] if url.startswith('s3://') else url}/spark"
+
+
+def check_sparks_part(coordinator: Coordinator) -> None:
+    """Hold Spark's offsets against the state before anything is read again or left out.
+
+    Spark notes the offsets of a batch before it runs and its end afterwards. So it may be one
+    batch ahead of the state (killed before the manifest), or know one end less (killed after it).
+    """
+    repository, last = coordinator.repository, coordinator.last
+    offsets = max(_numbers(repository, "spark/offsets"), default=-1)
+    commits = max(_numbers(repository, "spark/commits"), default=-1)
+    done = -1 if last is None or last.batch is None else last.batch
+    where = f"{repository.url}/spark"
+    way_out = "restore both parts from the same backup, or start with a new checkpoint"
+    if done >= 0 and offsets < 0:
+        raise RestoreError(
+            f"{where} is missing or empty, but the state holds micro-batches up to {done}. Going "
+            f"on would read the input from its start and count it twice: {way_out}"
+        )
+    if offsets < done:
+        raise RestoreError(
+            f"{where} knows micro-batches up to {offsets}, the state holds {done}. Going on would "
+            f"count input twice: {way_out}"
+        )
+    if offsets > done + 1 or commits > done:
+        raise RestoreError(
+            f"{where} has gone on to micro-batch {max(offsets, commits)}, the state holds {done}. "
+            f"Going on would leave input out: {way_out}"
+        )
+
+
+def _numbers(repository: Repository, folder: str) -> list[int]:
+    names = (path.rsplit("/", 1)[-1] for path in repository.names(folder))
+    return [int(name) for name in names if name.isdigit()]

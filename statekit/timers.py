@@ -1,0 +1,401 @@
+"""Timers: when a key asked to be called again.
+
+What lives here: `Timer`, the handle `Timers` that is `ctx.timers`, their rows, and finding those
+that are due. What does not: calling anybody (`task`).
+
+A key has a set of timers per clock and name: setting one twice is setting it once, deleting an
+absent one does nothing. A timer is two rows in the same batch as all other changes of its key, with
+P the key's prefix (key group and encoded key):
+
+    _timers        P + clock (1 byte) + time (8) + name                       → nothing
+    _timers.due    key group (2) + clock (1) + time (8) + encoded key + name  → nothing
+
+The first finds the timers of a key, the second those that are due, by a range scan per key group
+that stops at the first which is not: timers that wait cost nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush, merge
+from itertools import islice
+from struct import Struct
+from typing import NamedTuple
+
+from statekit import state
+from statekit.backend import Backend, StateSize, prefix_end
+from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.key_codec import KeyCodec
+from statekit.manifest import TIMERS, Clock
+from statekit.state import Visit
+from statekit.timestamp import (
+    datetime_to_micros,
+    micros_of_sortable,
+    micros_to_datetime,
+    sortable_micros,
+)
+
+__all__ = ["DUE", "Agenda", "DueKeys", "Timer", "Timers"]
+
+DUE = f"{TIMERS}.due"
+"""Where the timers that are due are found."""
+
+# Keys with due timers are gathered by so many timers at a time, then visited in order of keys.
+_GATHERED_MAX = 50_000
+
+_CLOCKS: tuple[Clock, ...] = ("event", "processing")
+_TAGS: dict[Clock, bytes] = {"event": b"\x00", "processing": b"\x01"}
+_NAMED = 9  # where the name starts behind the prefix
+_group = Struct(">H")
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A time at which a key is called.
+
+    Attributes:
+        at: an aware datetime.
+        name: which of the key's timers it is; chooses the callback.
+        clock: "event" fires when the watermark has reached `at`, "processing" when the wall clock
+            has.
+    """
+
+    at: dt.datetime
+    name: str = "default"
+    clock: Clock = "event"
+
+
+class _Row(NamedTuple):
+    """A timer as it is stored, behind the key. Sorts as timers fire."""
+
+    at: bytes
+    tag: bytes
+    name: bytes
+
+    @classmethod
+    def of(cls, stored: bytes) -> _Row:
+        return cls(stored[1:_NAMED], stored[:1], stored[_NAMED:])
+
+    @property
+    def stored(self) -> bytes:
+        return self.tag + self.at + self.name
+
+    @property
+    def timer(self) -> Timer:
+        try:
+            clock = _CLOCKS[self.tag[0]]
+            at = micros_to_datetime(micros_of_sortable(self.at))
+            return Timer(at, self.name.decode(), clock)
+        except (IndexError, ValueError, OverflowError) as error:
+            raise CorruptCheckpointError(
+                f"a timer's row {self.stored.hex()} cannot be read: {error}. Restore the "
+                "checkpoint from a backup"
+            ) from error
+
+
+class Timers:
+    """The timers of the key being visited: `ctx.timers`.
+
+    Parameters:
+        visit: the stay at a key, shared with all states.
+        backend: holds the rows.
+        handled: whether a timer of that name has a callback.
+        has_event_time: whether the event clock runs.
+        now_us: what each clock shows in this epoch.
+    """
+
+    def __init__(
+        self,
+        visit: Visit,
+        backend: Backend,
+        *,
+        handled: Callable[[str], bool],
+        has_event_time: bool,
+        now_us: dict[Clock, int],
+    ) -> None:
+        self._visit = visit
+        self._backend = backend
+        self._read = backend.getter(TIMERS)
+        self._handled = handled
+        self._has_event_time = has_event_time
+        self._now = {_TAGS[clock]: sortable_micros(now) for clock, now in now_us.items()}
+        # What the backend holds, as far as it was looked up, and how it is to change.
+        self._stored: dict[_Row, bool] = {}
+        self._changed: dict[_Row, bool] = {}
+        self._entered = False
+        self._spills = 0
+        self._agenda: Agenda | None = None
+        self.set_due = False
+        """Whether a timer was set that is due already and has not been called."""
+        self._wake: dict[bytes, bytes] = {}
+        self._rows_added = 0
+        self._bytes_added = 0
+
+    def set(self, at: dt.datetime, name: str = "default", clock: Clock = "event") -> None:
+        """Ask to be called at a time. A time that has passed is due in this very epoch.
+
+        Raises:
+            StateTypeError: `at` is no aware datetime, nobody handles the name, or the operator
+                has no such clock.
+        """
+        self._set(self._row(at, name, clock))
+
+    def delete(self, at: dt.datetime, name: str = "default", clock: Clock = "event") -> None:
+        """Take a timer back; nothing happens if there is none.
+
+        Raises:
+            StateTypeError: as for `set`.
+        """
+        row = self._row(at, name, clock)
+        if self._is_set(row):
+            self._change(row, False)
+
+    def replace(self, at: dt.datetime, name: str = "default", clock: Clock = "event") -> None:
+        """Set a timer, and take back all others of that name and clock.
+
+        Raises:
+            StateTypeError: as for `set`.
+        """
+        row = self._row(at, name, clock)
+        for other in self._rows(row.tag):
+            if other.name == row.name and other != row:
+                self._change(other, False)
+        self._set(row)
+
+    def list(self, name: str | None = None, clock: Clock | None = None) -> Sequence[Timer]:
+        """The timers of this key, soonest first; those of a name, of a clock, or all."""
+        tags = [_TAGS[clock]] if clock is not None else list(_TAGS.values())
+        rows = merge(*(self._rows(tag) for tag in tags))
+        wanted = None if name is None else name.encode()
+        return [row.timer for row in rows if wanted in (None, row.name)]
+
+    # --------------------------------------------------------------------------------- firing
+
+    def agenda(self) -> Agenda:
+        """The due timers of this key, to be taken one by one."""
+        self._agenda = Agenda(self)
+        return self._agenda
+
+    @property
+    def added(self) -> StateSize:
+        """By how much this epoch changed what the shard holds."""
+        return StateSize(self._rows_added, self._bytes_added)
+
+    @property
+    def wake_us(self) -> dict[Clock, int]:
+        """Per clock, the soonest of the timers that were set in this epoch and are not due."""
+        return {
+            clock: micros_of_sortable(self._wake[tag])
+            for clock, tag in _TAGS.items()
+            if tag in self._wake
+        }
+
+    def _due(self, tag: bytes) -> Iterator[_Row]:
+        """What the backend holds that is due by one clock, soonest first."""
+        prefix = self._visit.prefix
+        end = prefix + tag + self._now[tag] + b"\xff"  # behind all names, which are UTF-8
+        skip = len(prefix)
+        return (_Row.of(key[skip:]) for key, _ in self._backend.scan(TIMERS, prefix + tag, end))
+
+    def _is_due(self, row: _Row) -> bool:
+        return row.at <= self._now[row.tag]
+
+    # -------------------------------------------------------------------------------- changes
+
+    def _row(self, at: dt.datetime, name: str, clock: Clock) -> _Row:
+        if clock not in _TAGS:
+            raise self._wrong(f'clock={clock!r}: use "event" or "processing"')
+        if clock == "event" and not self._has_event_time:
+            raise self._wrong(
+                "there is no event time here: declare @process(event_time=...), or use "
+                'clock="processing"'
+            )
+        if not isinstance(at, dt.datetime):
+            raise self._wrong(f"a timer is set at a datetime, not at {at!r}")
+        try:
+            row = _Row(sortable_micros(datetime_to_micros(at)), _TAGS[clock], name.encode())
+        except (StateTypeError, AttributeError, UnicodeEncodeError) as error:
+            raise self._wrong(str(error)) from None
+        if not self._handled(name):
+            raise self._wrong(
+                f"nobody handles timers named {name!r}: decorate a function with "
+                f"@{self._visit.operator}.on_timer or .on_timer({name!r})"
+            )
+        return row
+
+    def _wrong(self, reason: str) -> StateTypeError:
+        visit = self._visit
+        return StateTypeError(
+            f"timer of operator {visit.operator!r} at key {visit.key!r} in epoch {visit.epoch}: "
+            f"{reason}. Nothing of this epoch is committed"
+        )
+
+    def _set(self, row: _Row) -> None:
+        if self._is_due(row):
+            if self._agenda is not None:
+                self._agenda.join(row)
+            else:
+                self.set_due = True
+        elif row.at < self._wake.get(row.tag, b"\xff"):
+            self._wake[row.tag] = row.at
+        if not self._is_set(row):
+            self._change(row, True)
+
+    def _is_set(self, row: _Row) -> bool:
+        changed = self._changed.get(row)
+        if changed is not None:
+            return changed
+        stored = self._stored.get(row)
+        if stored is None:
+            self._enter()
+            stored = self._read(self._visit.prefix + row.stored) is not None
+            self._stored[row] = stored
+        return stored
+
+    def _change(self, row: _Row, is_set: bool) -> None:
+        """Set a timer that is not set, or delete one that is."""
+        self._enter()
+        size = len(self._visit.prefix) + _NAMED + len(row.name)
+        self._rows_added += 1 if is_set else -1
+        self._bytes_added += size if is_set else -size
+        if self._stored.get(row) is is_set:
+            del self._changed[row]  # back to what is stored
+        else:
+            self._changed[row] = is_set
+        if len(self._stored) + len(self._changed) >= state.PENDING_ROWS_MAX:
+            self._hand_on()
+            self._visit.spill()
+            self._spills += 1
+
+    def _rows(self, tag: bytes) -> Iterator[_Row]:
+        """The timers of one clock, stored and pending, as they are now, soonest first."""
+        start = self._visit.prefix + tag
+        skip = len(start) - 1
+        stored = [
+            row
+            for key, _ in self._backend.scan(TIMERS, start, prefix_end(start))
+            if (row := _Row.of(key[skip:])) not in self._changed
+        ]
+        pending = sorted(row for row, is_set in self._changed.items() if is_set and row.tag == tag)
+        return merge(stored, pending)
+
+    def _enter(self) -> None:
+        if not self._entered:
+            self._entered = True
+            self._visit.touched.append(self)
+
+    def _leave(self) -> None:
+        self._hand_on()
+        self._entered = False
+        self._agenda = None
+
+    def _hand_on(self) -> None:
+        batch, prefix = self._visit.batch, self._visit.prefix
+        group, key = prefix[:2], prefix[2:]
+        for row, is_set in self._changed.items():
+            here, due = prefix + row.stored, group + row.tag + row.at + key + row.name
+            if is_set:
+                batch.put(TIMERS, here, b"")
+                batch.put(DUE, due, b"")
+            else:
+                batch.delete(TIMERS, here)
+                batch.delete(DUE, due)
+        self._changed = {}
+        self._stored = {}
+
+
+class Agenda:
+    """The due timers of one key, soonest first; those set meanwhile join in."""
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+        self._waiting = merge(*(timers._due(tag) for tag in _TAGS.values()))
+        self._spills = timers._spills
+        self._upcoming = self._next_stored()
+        self._joined: list[_Row] = []
+
+    def join(self, row: _Row) -> None:
+        """A due timer was set."""
+        heappush(self._joined, row)
+
+    def take(self) -> Timer | None:
+        """Remove the soonest due timer and return it; None if there is none."""
+        timers = self._timers
+        while (row := self._soonest()) is not None:
+            if timers._is_set(row):  # it may have been deleted, or have come twice
+                timers._change(row, False)
+                return row.timer
+        return None
+
+    def _soonest(self) -> _Row | None:
+        stored = self._upcoming
+        if self._joined and (stored is None or self._joined[0] <= stored):
+            return heappop(self._joined)
+        if stored is not None:
+            self._upcoming = self._next_stored()
+        return stored
+
+    def _next_stored(self) -> _Row | None:
+        row = next(self._waiting, None)
+        # The scan shows what there was when it began; after a spill that says nothing any more.
+        if row is not None and self._spills == self._timers._spills:
+            self._timers._stored.setdefault(row, True)
+        return row
+
+
+class DueKeys:
+    """Keys that have due timers, in pieces of bounded size, each in order of keys.
+
+    Parameters:
+        backend: holds the rows.
+        groups: the key groups of the shard, first and last.
+        now_us: what each clock shows.
+        codec: of keys.
+
+    Attributes:
+        wake_us: when iterated to the end, the soonest timer per clock that was not due.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        groups: tuple[int, int],
+        now_us: dict[Clock, int],
+        codec: KeyCodec[object],
+    ) -> None:
+        self._backend = backend
+        self._groups = groups
+        self._now_us = now_us
+        self._decode = codec.decode
+        self.wake_us: dict[Clock, int] = {}
+
+    def __iter__(self) -> Iterator[Sequence[tuple[int, object]]]:
+        rows = (row for clock in _CLOCKS for row in self._rows(clock))
+        while gathered := list(islice(rows, _GATHERED_MAX)):
+            found: dict[bytes, tuple[int, object]] = {}
+            for row in gathered:
+                key, end = self._decode(row, 2 + _NAMED)
+                found[row[:2] + row[2 + _NAMED : end]] = (_group.unpack(row[:2])[0], key)
+            yield [found[prefix] for prefix in sorted(found)]
+
+    def _rows(self, clock: Clock) -> Iterator[bytes]:
+        """Due rows of one clock. Key groups without any are jumped over."""
+        backend, tag, now = self._backend, _TAGS[clock], self._now_us[clock]
+        group, last = self._groups
+        start, end = _group.pack(group) + tag, _group.pack(last + 1)
+        while (first := backend.first(DUE, start, end)) is not None:
+            here = first[:2] + tag
+            behind = _group.pack(_group.unpack(first[:2])[0] + 1) + tag
+            if first[:3] != here:  # of the other clock
+                start = here if first < here else behind
+                continue
+            soonest = micros_of_sortable(first, 3)
+            if soonest > now:
+                self.wake_us[clock] = min(soonest, self.wake_us.get(clock, soonest))
+                start = behind
+                continue
+            start = here + sortable_micros(now + 1)
+            for row, _ in backend.scan(DUE, first, start):
+                yield row

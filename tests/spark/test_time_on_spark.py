@@ -1,0 +1,307 @@
+"""Event time, late records, timers and idle epochs as Spark runs them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import statekit as sk
+from tests.spark.spark_runs import ONCE, Runs, collector, pieces
+
+SCHEMA = "key string, at timestamp, value bigint"
+DEADLINE_S = 60.0
+
+
+class Event(NamedTuple):
+    key: str
+    at: dt.datetime
+    value: int
+
+
+class Closed(NamedTuple):
+    key: str
+    at: dt.datetime
+    total: int
+
+
+def at(seconds: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC)
+
+
+@sk.process(key="key", event_time="at", lateness="20 seconds")
+def totals(event: Event, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[Closed]:
+    """Closes a key ten seconds after its last record."""
+    total.update((total.get() or 0) + event.value)
+    ctx.timers.replace(event.at + dt.timedelta(seconds=10))
+    yield from ()
+
+
+@totals.on_timer
+def close(timer: sk.Timer, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[Closed]:
+    yield Closed(ctx.key, timer.at, total.get() or 0)
+    total.clear()
+
+
+@sk.process(key="total", event_time="at")
+def equals(closed: Closed, ctx: sk.Context, keys: sk.ListState[str]) -> Iterator[tuple[int, str]]:
+    """Gathers keys of the same total, and tells them when the watermark has passed them."""
+    keys.append(closed.key)
+    ctx.timers.set(closed.at)
+    yield from ()
+
+
+@equals.on_timer
+def tell(timer: sk.Timer, ctx: sk.Context, keys: sk.ListState[str]) -> Iterator[tuple[int, str]]:
+    if keys:
+        yield ctx.key, " ".join(sorted(keys))
+        keys.clear()
+
+
+def timed_job() -> sk.Job:
+    job = sk.Job("timed")
+    closed = job.source("events", Event).process(totals)
+    closed.sink("closed")
+    closed.late.sink("late")
+    closed.process(equals).sink("equal")
+    return job
+
+
+GIVEN = [
+    Event(key, at(seconds), value)
+    for seconds, key, value in [
+        (100, "a", 1),
+        (105, "b", 2),
+        (90, "c", 3),
+        (150, "a", 4),
+        (126, "b", 1),
+        (119, "d", 9),
+        (200, "e", 5),
+        (180, "b", 7),
+        (131, "f", 8),
+        (300, "a", 6),
+        (279, "g", 8),
+        (281, "c", 2),
+    ]
+]
+
+
+def rows(records: list[Event]) -> list[dict[str, Any]]:
+    return [record._asdict() for record in records]
+
+
+def outputs_of(runs: Runs) -> dict[str, sk.sinks.Parquet]:
+    return {name: sk.sinks.parquet(runs.home / name) for name in ("closed", "late", "equal")}
+
+
+def found_in(runs: Runs) -> dict[str, list[tuple[Any, ...]]]:
+    return {
+        name: sorted(tuple(row.values()) for row in runs.parquet(name))
+        for name in ("closed", "late", "equal")
+    }
+
+
+def expected(*, size: int, drain: bool) -> dict[str, list[tuple[Any, ...]]]:
+    """The same in one process, without Spark."""
+    run = timed_job().run({"events": GIVEN}, epoch_size=size, drain=drain)
+    return {name: sorted(map(tuple, run[name])) for name in ("closed", "late", "equal")}
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+def test_a_stream_closes_what_its_watermark_has_passed_and_drains_at_its_end(
+    runs: Runs, spark: SparkSession, zone: str
+) -> None:
+    """The session's time zone, and its days of 23 and 25 hours, play no part."""
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        for piece in pieces(GIVEN, 3):
+            runs.feed("events", rows(list(piece)))
+        inputs = {"events": runs.stream("events", SCHEMA)}
+        query = runs.finish(timed_job(), inputs, outputs=outputs_of(runs), parallelism=3)
+        assert found_in(runs) == expected(size=3, drain=False)
+        last = query.last_progress
+        assert last is not None
+        assert last.watermarks == {"totals": at(180), "equals": at(130)}
+        assert (last.late, last.state_rows["totals._timers"]) == (0, 5)
+
+        query = runs.finish(timed_job(), inputs, outputs=outputs_of(runs), drain=True)
+        assert found_in(runs) == expected(size=3, drain=True)
+        end = dt.datetime.max.replace(tzinfo=dt.UTC)
+        assert query.last_progress is not None
+        assert query.last_progress.watermarks == {"totals": end, "equals": end}
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    runs.feed("events", rows(GIVEN[:1]))
+    with pytest.raises(sk.RestoreError, match="was drained in epoch"):
+        runs.finish(timed_job(), inputs, outputs=outputs_of(runs))
+
+
+def test_static_frames_end_with_all_timers_fired(runs: Runs, spark: SparkSession) -> None:
+    df = spark.createDataFrame([tuple(event) for event in GIVEN], SCHEMA)
+    runs.finish(timed_job(), {"events": df}, outputs=outputs_of(runs), parallelism=2)
+    assert found_in(runs) == expected(size=100, drain=True)
+    with pytest.raises(sk.RestoreError, match="was drained"):
+        runs.finish(timed_job(), {"events": df}, outputs=outputs_of(runs))
+
+
+def test_a_chain_into_one_sink_drains_too(runs: Runs, spark: SparkSession) -> None:
+    """One sink at the end of the chain: the outputs are observed, not kept."""
+    job = sk.Job("chain")
+    job.source("events", Event).process(totals).process(equals).sink("equal")
+    df = spark.createDataFrame([tuple(event) for event in GIVEN], SCHEMA)
+    out = {"equal": sk.sinks.parquet(runs.home / "equal")}
+    runs.finish(job, {"events": df}, outputs=out, parallelism=2)
+    found = sorted(tuple(row.values()) for row in runs.parquet("equal"))
+    assert found == expected(size=100, drain=True)["equal"]
+
+
+# ---------------------------------------------------------------------------------- idle epochs
+
+
+class Ping(NamedTuple):
+    key: str
+
+
+@sk.process(key="key")
+def watched(ping: Ping, ctx: sk.Context, pings: sk.ValueState[int]) -> Iterator[str]:
+    pings.update((pings.get() or 0) + 1)
+    ctx.timers.replace(ctx.processing_time + dt.timedelta(seconds=1), clock="processing")
+    yield f"{ping.key} is here"
+
+
+@watched.on_timer
+def missed(timer: sk.Timer, ctx: sk.Context, pings: sk.ValueState[int]) -> Iterator[str]:
+    assert ctx.processing_time >= timer.at
+    yield f"{ctx.key} is gone after {pings.get()}"
+
+
+def watching_job() -> sk.Job:
+    job = sk.Job("watching")
+    job.source("pings", Ping).process(watched).sink("out")
+    return job
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_heartbeats_fire_processing_time_timers_while_no_input_comes(runs: Runs) -> None:
+    found, sink = collector()
+    inputs = {"pings": runs.stream("pings", "key string")}
+    runs.feed("pings", [{"key": "a"}, {"key": "b"}])
+    query = runs.start(watching_job(), inputs, outputs={"out": sink}, heartbeat="200 ms")
+    try:
+        wait_until(lambda: len(found) == 4)
+        runs.feed("pings", [{"key": "a"}])
+        wait_until(lambda: len(found) == 6)
+    finally:
+        query.stop()
+    assert sorted(row.value for _, row in found[:4]) == [
+        "a is gone after 1",
+        "a is here",
+        "b is gone after 1",
+        "b is here",
+    ]
+    assert [row.value for _, row in found[4:]] == ["a is here", "a is gone after 2"]
+    assert not query.is_active
+    times = [progress.processing_time for progress in query.progress]
+    assert times == sorted(times)
+    assert len(times) > 4, "epochs without input"
+    assert [p.batch for p in query.progress if p.records_in] == [0, 1]
+
+    # A later run without heartbeats goes on from Spark's offsets, which knew nothing of them.
+    runs.feed("pings", [{"key": "c"}])
+    runs.finish(watching_job(), inputs, outputs={"out": sink})
+    assert [row.value for _, row in found[6:]] == ["c is here"]
+
+
+def test_a_heartbeat_that_fails_ends_the_query_with_its_error(runs: Runs) -> None:
+    @sk.process(key="key")
+    def ticking(ping: Ping, ctx: sk.Context) -> Iterator[str]:
+        ctx.timers.set(ctx.processing_time + dt.timedelta(seconds=1), clock="processing")
+        yield "set"
+
+    @ticking.on_timer
+    def explode(timer: sk.Timer) -> Iterator[str]:
+        raise ValueError("boom")
+
+    job = sk.Job("exploding")
+    job.source("pings", Ping).process(ticking).sink("out")
+    runs.feed("pings", [{"key": "a"}])
+    _, sink = collector()
+    inputs = {"pings": runs.stream("pings", "key string")}
+    query = runs.start(job, inputs, outputs={"out": sink}, heartbeat="200 ms")
+    with pytest.raises(sk.ProcessError, match=r"'ticking' failed at key 'a'.*boom.*the timer was"):
+        query.await_termination(DEADLINE_S)
+    assert not query.is_active
+
+
+def test_processing_time_comes_from_the_given_clock(runs: Runs, spark: SparkSession) -> None:
+    @sk.process(key="key")
+    def when(ping: Ping, ctx: sk.Context) -> Iterator[dt.datetime]:
+        yield ctx.processing_time
+
+    job = sk.Job("when")
+    job.source("pings", Ping).process(when).sink("out")
+    df = spark.createDataFrame([(f"k{n}",) for n in range(20)], "key string")
+    out = {"out": sk.sinks.parquet(runs.home / "out")}
+    runs.finish(job, {"pings": df}, outputs=out, parallelism=4, clock=lambda: 5_000_000)
+    assert {row["value"] for row in runs.parquet("out")} == {at(5)}
+
+
+# -------------------------------------------------------------------------------------- refusals
+
+
+def _start(runs: Runs, df: DataFrame, **options: Any) -> None:
+    runs.finish(timed_job(), {"events": df}, outputs=outputs_of(runs), **options)
+
+
+def test_an_event_time_that_is_no_instant_is_refused_before_anything_runs(
+    runs: Runs, spark: SparkSession
+) -> None:
+    df = spark.createDataFrame([tuple(GIVEN[0])], SCHEMA)
+    for wrong in (
+        df.withColumn("at", F.col("at").cast("timestamp_ntz")),
+        df.withColumn("at", F.lit("2026-01-01")),
+        df.drop("at"),
+    ):
+        with pytest.raises(sk.ProcessError, match=r"\bat\b"):
+            _start(runs, wrong)
+    assert runs.epochs() == []
+
+
+def test_a_null_event_time_fails_the_epoch_with_the_record(runs: Runs, spark: SparkSession) -> None:
+    @sk.process(key="key", event_time="at")
+    def plain(record: dict[str, Any]) -> Iterator[str]:
+        yield record["key"]
+
+    job = sk.Job("nulls")
+    job.source("events", dict).process(plain).sink("out")
+    df = spark.createDataFrame([("a", None, 1)], SCHEMA)
+    out = {"out": sk.sinks.parquet(runs.home / "out")}
+    with pytest.raises(sk.ProcessError, match=r"event time 'at' of \{'key': 'a'.* is no instant"):
+        runs.finish(job, {"events": df}, outputs=out)
+    assert runs.epochs() == []
+
+
+def test_options_that_cannot_be_are_refused(runs: Runs, spark: SparkSession) -> None:
+    static = spark.createDataFrame([tuple(GIVEN[0])], SCHEMA)
+    stream = runs.stream("events", SCHEMA)
+    for df, options, problem in (
+        (static, {"heartbeat": "1 second"}, "these frames are static"),
+        (stream, {"heartbeat": "1 second", "trigger": ONCE}, "this trigger lets it end"),
+        (stream, {"heartbeat": "often"}, "heartbeat='often'"),
+        (stream, {"heartbeat": "0 seconds"}, "heartbeat='0 seconds'"),
+        (stream, {"drain": True, "trigger": "1 second"}, "for streams that end"),
+    ):
+        with pytest.raises(sk.StateTypeError, match=problem):
+            runs.start(timed_job(), {"events": df}, outputs=outputs_of(runs), **options)

@@ -1,0 +1,56 @@
+"""Time: which callbacks and calls fit, and which do not."""
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import statekit as sk
+
+
+class Flight(NamedTuple):
+    tail: str
+    at: dt.datetime
+
+
+@sk.process(key="tail", event_time="at", lateness="2 hours")
+def follow(flight: Flight, ctx: sk.Context, last: sk.ValueState[Flight]) -> Iterator[str]:
+    due: dt.datetime = ctx.watermark + dt.timedelta(hours=1)
+    ctx.timers.set(due)
+    ctx.timers.set(flight.at, "landing", clock="processing")
+    ctx.timers.replace(due, name="landing")
+    ctx.timers.delete(ctx.processing_time)
+    for timer in ctx.timers.list("landing"):
+        yield timer.name
+    yield f"{ctx.event_time}"
+
+
+@follow.on_timer
+def overdue(timer: sk.Timer, last: sk.ValueState[Flight]) -> Iterator[str]:
+    yield f"{timer.at:%H:%M}"
+
+
+@follow.on_timer("landing")
+def landed(timer: sk.Timer, ctx: sk.Context) -> None:
+    ctx.timers.delete(timer.at, timer.name, timer.clock)
+
+
+job = sk.Job("fleet")
+stream = job.source("flights", Flight).process(follow)
+stream.late.sink("late")
+
+
+@follow.on_timer  # error: incompatible type "Callable[[Flight], None]"
+def takes_a_record(flight: Flight) -> None: ...
+
+
+@follow.on_timer("other")  # error: incompatible type "Callable[[Timer], Iterator[int]]"
+def yields_another_type(timer: sk.Timer) -> Iterator[int]:
+    yield 1
+
+
+@sk.process(key="tail", event_time=5)  # error: incompatible type "int"; expected "str | None"
+def wrong(flight: Flight, ctx: sk.Context) -> None:
+    ctx.timers.set("noon")  # error: incompatible type "str"; expected "datetime"
+    ctx.timers.set(flight.at, clock="wall")  # error: expected "Literal['event', 'processing']"
+    ctx.timers.set(ctx.watermark.hours)  # error: "datetime" has no attribute "hours"
+    ctx.timers = None  # error: Property "timers" defined in "Context" is read-only

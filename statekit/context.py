@@ -63,12 +63,12 @@ class Context:
         """The event time of the record, or the time of the timer, that is being handled.
 
         Raises:
-            StateTypeError: the operator has no event time.
+            StateTypeError: the operator has no event time, or a processing-time timer is due.
         """
         if self._visit.event_us is None:
             raise StateTypeError(
-                f"operator {self._visit.operator!r} has no event time: declare "
-                "@process(event_time=...)"
+                f"operator {self._visit.operator!r} has no event time here: declare "
+                "@process(event_time=...); a processing-time timer has none in any case"
             )
         return instant(self._visit.event_us)
 

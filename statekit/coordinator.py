@@ -22,6 +22,7 @@ from statekit.errors import (
 from statekit.job import Job, Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_parallelism, group_range
 from statekit.manifest import (
+    EpochInstant,
     EpochManifest,
     FileRef,
     JobFile,
@@ -94,7 +95,10 @@ class Coordinator:
         self.processing_time_us = BEGINNING
         self.watermarks_us: dict[str, int] = {}
         self._drains = False
-        self._settled = False
+        self.notes_beginnings = any(op.declared.reads_clocks for op in job.operators)
+        """Whether an epoch is noted before it runs, so that a replay sees the same instant."""
+        self.begun = repository.begun(self.epoch)
+        """What an attempt at the epoch to make next noted, which was not committed."""
 
     @property
     def epoch(self) -> int:
@@ -102,19 +106,26 @@ class Coordinator:
         return 0 if self.last is None else self.last.epoch + 1
 
     def begin(
-        self, *, drain: bool = False, to: Mapping[str, int] | None = None, at_us: int | None = None
+        self,
+        *,
+        what: str = "records",
+        drain: bool = False,
+        to: Mapping[str, int] | None = None,
+        at_us: int | None = None,
     ) -> None:
         """Settle what the clocks show in the epoch to make next.
 
         Parameters:
+            what: what the epoch handles: a replay has to handle the same.
             drain: let event time come to its end, one operator of a chain after the other.
             to: watermarks that operators advance to at least.
             at_us: the processing time; None asks the clock, or what an attempt before has settled.
 
         Raises:
-            RestoreError: event time came to its end in an epoch before.
+            RestoreError: event time came to its end in an epoch before, or the epoch was begun as
+                something else.
         """
-        if self.last is not None and self.last.drained and not drain:
+        if self.last is not None and self.last.drained and not drain and self.has_event_time:
             raise RestoreError(
                 f"{self.repository.url} was drained in epoch {self.last.epoch}: event time came to "
                 "its end, and all further records would be late. Start with a new checkpoint; to "
@@ -122,16 +133,25 @@ class Coordinator:
             )
         self._drains = drain
         self.watermarks_us = self._watermarks(drain, to or {})
-        asked = self._instant() if at_us is None else at_us
+        asked = self._instant("drain" if drain else what) if at_us is None else at_us
         before = BEGINNING if self.last is None else self.last.processing_time_us
         self.processing_time_us = max(asked, before)  # the wall clock may be set back
 
-    def _instant(self) -> int:
+    def _instant(self, what: str) -> int:
         """What the wall clock shows; for an epoch that is run again, what it showed then."""
-        if not any(operator.declared.reads_clocks for operator in self.job.operators):
+        if not self.notes_beginnings:
             return self._now_us()
-        self._settled = True
-        return self.repository.settle_instant(self.epoch, self._now_us())
+        if self.begun is None:
+            now = self._now_us()
+            self.begun = EpochInstant(epoch=self.epoch, what=what, processing_time_us=now)
+            self.repository.begin(self.begun)
+        elif self.begun.what not in (what, "records"):
+            raise RestoreError(
+                f"epoch {self.epoch} of {self.repository.url} was begun as {self.begun.what!r} and "
+                f"would be run again as {what!r}: run it as it was begun, so that sinks see the "
+                "same again"
+            )
+        return self.begun.processing_time_us
 
     def _watermarks(self, drain: bool, to: Mapping[str, int]) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -145,8 +165,10 @@ class Coordinator:
             feeding = self._feeding(operator)
             if feeding is not None:
                 seen = self._watermark(feeding)
+            elif drain and self._may_end(operator):
+                seen = END
             else:
-                seen = END if drain else None if before is None else before.largest_event_us
+                seen = None if before is None else before.largest_event_us
             reached = advanced(current, seen, declared.lateness_us)
             found[operator.name] = max(reached, to.get(operator.name, BEGINNING))
         return found
@@ -164,6 +186,18 @@ class Coordinator:
             stream = above.input
         return None
 
+    def _may_end(self, operator: Operator) -> bool:
+        """Whether nothing can follow at the beginning of an operator's chain when it is drained.
+
+        Late records of another operator come until that one has come to its end.
+        """
+        stream = operator.input
+        above = {found.name: found for found in self.job.operators}
+        while stream in above:
+            stream = above[stream].input
+        late = {found.late: found.name for found in self.job.operators}
+        return stream not in late or self._watermark(late[stream]) == END
+
     def _operator_epoch(self, name: str) -> OperatorEpoch | None:
         return None if self.last is None else self.last.operators.get(name)
 
@@ -171,6 +205,16 @@ class Coordinator:
         """What the watermark of an operator was in the last epoch."""
         found = self._operator_epoch(name)
         return None if found is None else found.watermark_us
+
+    @property
+    def was_draining(self) -> bool:
+        """Whether a drain was begun, which is to be finished before anything else."""
+        drained = self.last is not None and self.last.drained
+        return drained or (self.begun is not None and self.begun.what == "drain")
+
+    @property
+    def has_event_time(self) -> bool:
+        return any(operator.declared.event_time is not None for operator in self.job.operators)
 
     @property
     def is_drained(self) -> bool:
@@ -251,8 +295,8 @@ class Coordinator:
         )
         self.repository.commit(manifest)
         self.last = manifest
-        if self._settled:
-            self._settled = False
+        if self.begun is not None:
+            self.begun = None
             self.repository.forget_instant(manifest.epoch)
         return manifest
 
@@ -390,9 +434,26 @@ def _check_operator(stored: OperatorRecord, job: Job, allow_dropped_state: bool)
             f"@{operator.declared.name}.on_timer, or pass allow_dropped_state=True to give the "
             "timers up"
         )
+    if stored.ordered is not None and not allow_dropped_state:
+        _check_waiting(stored, declared)
     by_name = {state.name: state for state in declared.states}
     for state in stored.states:
         _check_state(stored.name, state, by_name.get(state.name), allow_dropped_state)
+
+
+def _check_waiting(stored: OperatorRecord, declared: OperatorRecord) -> None:
+    if declared.ordered is None:
+        raise StateSchemaError(
+            f"records of operator {stored.name!r} wait in the checkpoint, and it is no longer "
+            "ordered: declare ordered=True, or pass allow_dropped_state=True to give them up"
+        )
+    if declared.ordered != stored.ordered:
+        raise StateSchemaError(
+            f"records of operator {stored.name!r} wait in the checkpoint, and changed their type:\n"
+            f"  stored:   {Schema.from_json(stored.ordered)}\n"
+            f"  declared: {Schema.from_json(declared.ordered)}\n"
+            "Declare the stored type again, or give the operator another name"
+        )
 
 
 def _check_state(

@@ -58,6 +58,7 @@ class Operator:
         schema = self.declared.key_codec.schema
         whole = schema.to_json()
         parts = schema.items if len(self.declared.key) > 1 and fields is not None else ()
+        waiting = self.declared.ordered
         types = [part.to_json() for part in parts] or [whole] * len(self.declared.key)
         return OperatorRecord(
             name=self.name,
@@ -70,6 +71,7 @@ class Operator:
             event_time=self.declared.event_time,
             lateness_us=self.declared.lateness_us,
             timers=self.declared.handles_timers,
+            ordered=waiting.schema.to_json() if waiting is not None else None,
         )
 
 

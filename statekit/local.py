@@ -224,9 +224,13 @@ def run(
             clock=clock,
         )
         done = Run({sink.name: [] for sink in job.sinks if sink.name not in (outputs or {})})
-        for records, offsets in _epochs(inputs, runner.coordinator, epoch_size):
+        coordinator = runner.coordinator
+        if coordinator.was_draining:
+            while not coordinator.is_drained:
+                done.take(runner.epoch({}, outputs=outputs, drain=True))
+        for records, offsets in _epochs(inputs, coordinator, epoch_size):
             done.take(runner.epoch(records, outputs=outputs, offsets=offsets))
-        while drain and not runner.coordinator.is_drained:
+        while drain and coordinator.last is not None and not coordinator.is_drained:
             done.take(runner.epoch({}, outputs=outputs, drain=True))
         last = runner.coordinator.last
         done.last_epoch = None if last is None else last.epoch

@@ -29,6 +29,7 @@ from statekit.watermark import BEGINNING
 __all__ = [
     "FORMAT",
     "TIMERS",
+    "WAITING",
     "Clock",
     "EpochInstant",
     "EpochManifest",
@@ -56,6 +57,9 @@ Count = Annotated[int, Field(ge=0)]
 
 TIMERS = "_timers"
 """What the timers of an operator are called where its states are named. No state can be."""
+
+WAITING = "_waiting"
+"""The same for records that wait for the watermark."""
 
 Clock = Literal["event", "processing"]
 """Event time is what records say, processing time what the wall clock says."""
@@ -174,6 +178,7 @@ class OperatorRecord(_Record):
         event_time: the field with the event time; None without event time.
         lateness_us: how far records may lag behind before they are late.
         timers: whether it handles timers, and so may hold some.
+        ordered: the type of its records as a schema tree, if they wait for the watermark.
     """
 
     name: str
@@ -183,11 +188,15 @@ class OperatorRecord(_Record):
     event_time: str | None = None
     lateness_us: Count = 0
     timers: bool = False
+    ordered: Any = None
 
     @property
     def holds(self) -> tuple[str, ...]:
         """Names of all that it may have rows of."""
-        return (*(state.name for state in self.states), *((TIMERS,) if self.timers else ()))
+        names = tuple(state.name for state in self.states)
+        if self.timers:
+            names += (TIMERS,)
+        return names if self.ordered is None else (*names, WAITING)
 
     @model_validator(mode="after")
     def _states_have_different_names(self) -> Self:
@@ -325,11 +334,18 @@ class ShardReport(_Record):
 
 
 class EpochInstant(_Sealed):
-    """When an epoch takes place, settled before it runs so that a replay sees the same instant."""
+    """An epoch that was begun, so that a replay is of the same and sees the same instant.
 
-    title: ClassVar[str] = "the instant of an epoch"
+    Parameters:
+        epoch: its number.
+        what: what it handles: "batch 7" of Spark, "idle", "drain", or "records".
+        processing_time_us: the instant it takes place at.
+    """
+
+    title: ClassVar[str] = "the beginning of an epoch"
 
     epoch: Count
+    what: str
     processing_time_us: int
 
 
@@ -393,7 +409,7 @@ class EpochManifest(_Sealed):
     parallelism: Annotated[int, Field(ge=1)]
     key_groups: Annotated[int, Field(ge=1, le=32768)]
     writer: str
-    processing_time_us: int
+    processing_time_us: int = BEGINNING
     drained: bool = False
     committed_at_us: int
     operators: dict[str, OperatorEpoch]

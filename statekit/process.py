@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, overload
 
 from statekit.backend import Backend
+from statekit.codec import ValueCodec, value_codec
 from statekit.context import Context
 from statekit.errors import ProcessError, StateTypeError
 from statekit.key_codec import KeyCodec, dynamic_key_codec, key_codec
-from statekit.manifest import TIMERS, ShardPlan
+from statekit.manifest import TIMERS, WAITING, ShardPlan
 from statekit.outputs import OutputType
 from statekit.records import RecordType
 from statekit.schema import schema_of
@@ -56,6 +57,7 @@ class Process(Generic[R, P, U]):
         key: the names of the key fields.
         event_time: the name of the field with the event time; None without event time.
         lateness_us: how far records may lag behind the largest event time.
+        ordered: the codec of records that wait for the watermark; None where they do not wait.
         record_type: of the first parameter.
         output_type: of what it yields; None if it yields nothing.
         states: what it declares, in order.
@@ -68,6 +70,7 @@ class Process(Generic[R, P, U]):
         hints: dict[str, Any],
         event_time: str | None = None,
         lateness_us: int = 0,
+        ordered: bool = False,
     ) -> None:
         self.fn = fn
         self.name = fn.__name__
@@ -87,6 +90,7 @@ class Process(Generic[R, P, U]):
         )
         self.key_codec = _key_codec(self)
         _check_event_time(self)
+        self.ordered: ValueCodec[Any] | None = _record_codec(self) if ordered else None
         self.states: tuple[StateSpec, ...] = signature.states
         self._callbacks: dict[str | None, Signature] = {}
 
@@ -188,7 +192,9 @@ class Process(Generic[R, P, U]):
     def families(self) -> tuple[str, ...]:
         """All that has rows in a shard: the states, and timers where they are handled."""
         states = tuple(spec.name for spec in self.states)
-        return (*states, TIMERS, DUE) if self.handles_timers else states
+        if self.handles_timers:
+            states += (TIMERS, DUE)
+        return states if self.ordered is None else (*states, WAITING)
 
     def bind_timers(self, visit: Visit, backend: Backend, plan: ShardPlan) -> Timers | None:
         """The timers of the key being visited; None if nobody handles them."""
@@ -242,7 +248,8 @@ class Process(Generic[R, P, U]):
         return time
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = (self.fn, self.key, self.signature.hints, self.event_time, self.lateness_us)
+        hints, is_ordered = self.signature.hints, self.ordered is not None
+        made = (self.fn, self.key, hints, self.event_time, self.lateness_us, is_ordered)
         callbacks = {name: (of.fn, of.hints) for name, of in self._callbacks.items()}
         return _rebuilt, (made, callbacks)
 
@@ -290,6 +297,7 @@ def process(
     key: str | tuple[str, ...] | list[str],
     event_time: str | None = None,
     lateness: dt.timedelta | str = dt.timedelta(0),
+    ordered: bool = False,
 ) -> _Decorator:
     """Turn an ordinary function into a process function.
 
@@ -303,6 +311,9 @@ def process(
         event_time: the record field, an aware datetime, that says when a record happened.
         lateness: how far records may lag behind the largest event time before they are late; a
             timedelta or a text such as "2 hours".
+        ordered: let records wait, in state, until the watermark has passed them, and handle each
+            key's records and timers in order of time. The result is then the same for every order
+            of arrival within the lateness, every cut into epochs and every parallelism.
 
     Raises:
         StateTypeError: the declaration cannot be; the message names the parameter.
@@ -328,6 +339,8 @@ def process(
     fields = (key,) if isinstance(key, str) else tuple(key)
     if event_time is None and lateness != dt.timedelta(0):
         raise StateTypeError(f"@process(lateness={lateness!r}): say which field has the event_time")
+    if ordered and event_time is None:
+        raise StateTypeError("@process(ordered=True): say which field has the event_time")
     lateness_us = duration_to_micros(lateness, "lateness")
     caller = sys._getframe(1).f_locals
 
@@ -336,9 +349,21 @@ def process(
             raise StateTypeError(f"@process decorates a function, not {fn!r}")
         if not fields or len(set(fields)) != len(fields):
             raise StateTypeError(f"{fn.__name__}: key={fields} must name different fields")
-        return Process(fn, fields, hints_of(fn, caller), event_time, lateness_us)
+        return Process(fn, fields, hints_of(fn, caller), event_time, lateness_us, ordered)
 
     return typing.cast("_Decorator", decorate)
+
+
+def _record_codec(declared: Process[Any, Any, Any]) -> ValueCodec[Any]:
+    """How waiting records are stored."""
+    where = f"{declared.name}, parameter {declared.signature.first!r}"
+    if declared.record_type.fields is None:
+        raise StateTypeError(
+            f"{where}: ordered=True keeps records in state, and dict says nothing of what is in "
+            "them: annotate it with a NamedTuple, dataclass, TypedDict, Struct or pydantic model"
+        )
+    made: ValueCodec[Any] = explained(where, lambda: value_codec(declared.record_type.cls))
+    return made
 
 
 def _check_event_time(declared: Process[Any, Any, Any]) -> None:

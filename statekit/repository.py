@@ -175,25 +175,33 @@ class Repository:
             )
         return manifest
 
-    def settle_instant(self, epoch: int, at_us: int) -> int:
-        """The instant of an epoch that is about to run: `at_us`, unless an attempt before chose.
+    def begun(self, epoch: int) -> EpochInstant | None:
+        """What an attempt at an epoch noted when it began; None if there was none.
 
         Raises:
-            CorruptCheckpointError: what the attempt before left is truncated or altered.
+            CorruptCheckpointError: the note is truncated or altered.
         """
         path = instant_path(epoch)
-        chosen = EpochInstant(epoch=epoch, processing_time_us=at_us)
         try:
-            self._create(path, chosen.to_bytes())
-        except FencedError:
-            chosen = EpochInstant.from_bytes(self._read_bytes(path), self._at(path))
-        return chosen.processing_time_us
+            with _storage_errors("read", self._at(path)):
+                data = bytes(obstore.get(self._store, path).bytes())
+        except FileNotFoundError:
+            return None
+        return EpochInstant.from_bytes(data, self._at(path))
+
+    def begin(self, begun: EpochInstant) -> None:
+        """Note that an epoch begins.
+
+        Raises:
+            FencedError: another run has begun it.
+        """
+        self._create(instant_path(begun.epoch), begun.to_bytes())
 
     def forget_instant(self, epoch: int) -> None:
-        """Remove what `settle_instant` left: the epoch is committed and will not run again."""
-        path = instant_path(epoch)
-        with _storage_errors("delete", self._at(path)), contextlib.suppress(FileNotFoundError):
-            obstore.delete(self._store, path)
+        """Remove what `begin` left: the epoch is committed and will not run again."""
+        # If it cannot be removed, it stays as garbage: the epoch is committed all the same.
+        with contextlib.suppress(OSError, store_errors.BaseError):
+            obstore.delete(self._store, instant_path(epoch))
 
     def commit(self, manifest: EpochManifest) -> None:
         """Make an epoch exist, with everything it names, by one create-if-absent.

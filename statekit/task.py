@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 from statekit.backend import Backend, StateSize
 from statekit.context import Context
 from statekit.errors import ProcessError, StatekitError, StateTypeError
-from statekit.manifest import TIMERS, ShardPlan
+from statekit.manifest import TIMERS, WAITING, ShardPlan
 from statekit.mutation import Batch
+from statekit.ordered import Waiting
 from statekit.process import Process
 from statekit.state import Visit
-from statekit.timers import DueKeys, Timer, Timers
+from statekit.timers import CLOCKS, Agenda, DueKeys, Timer
 from statekit.timestamp import datetime_to_micros
-from statekit.watermark import is_late
+from statekit.watermark import END, is_late
 
 __all__ = ["Chunk", "ShardTask"]
 
@@ -79,8 +80,10 @@ class ShardTask:
         self.visit.processing_time_us = plan.processing_time_us
         self._states = {spec.name: spec.bind(self.visit, backend) for spec in declared.states}
         self._timers = declared.bind_timers(self.visit, backend, plan)
+        self._waiting = self._bind_waiting()
         self._context = Context(self.visit, plan.shard, self._timers)
         self._call, self._arguments = declared.signature.bind(self._states, self._context)
+        self._callbacks = declared.bind_callbacks(self._states, self._context)
         self._encode_key = declared.key_codec.encode
         self._group, self._packed_group = -1, b""
         self._token: Any = _NOTHING
@@ -89,7 +92,8 @@ class ShardTask:
         self.records_out = 0
         self.late = 0
         self.largest_event_us: int | None = None
-        self.wake_us = dict(plan.base.wake_us)
+        has_time = self._timers is not None or self._waiting is not None
+        self.wake_us = dict(plan.base.wake_us) if has_time else {}
 
     def run(self, chunk: Chunk) -> Iterator[list[Any]]:
         """Handle a chunk; outputs come in lists.
@@ -101,6 +105,9 @@ class ShardTask:
             StateTypeError: a state was given what it cannot hold.
         """
         self.records_in += len(chunk.records)
+        if self._waiting is not None:
+            self._let_wait(self._waiting, self._in_time(chunk))
+            return
         call, arguments, enter = self._call, self._arguments, self._enter
         if self._declared.event_time is not None:
             chunk = self._in_time(chunk)
@@ -131,46 +138,52 @@ class ShardTask:
             yield outputs
 
     def fire(self) -> Iterator[list[Any]]:
-        """Call back the keys whose timers are due; outputs come in lists.
+        """Handle what is due: timers, and records that waited; outputs come in lists.
 
         Call it after the last chunk and before `finish`.
 
         Raises:
             ProcessError, StateTypeError: as for `run`.
         """
-        timers, plan = self._timers, self._plan
+        timers, plan, clocks = self._timers, self._plan, CLOCKS
+        if self._waiting is not None:
+            yield from self._in_order(self._waiting)
+            clocks = ("processing",)
         if timers is None:
             return
         if plan.is_due or timers.set_due:
             self._settle()
-            callbacks = self._declared.bind_callbacks(self._states, self._context)
-            keys = DueKeys(self._backend, plan.base.groups, plan.now_us, self._declared.key_codec)
+            self.visit.watermark_us = plan.watermark_us
+            codec = self._declared.key_codec
+            keys = DueKeys(self._backend, plan.base.groups, plan.now_us, codec, clocks)
             outputs: list[Any] = []
             for piece in keys:
                 for group, key in piece:
                     self._enter(group, key, _NOTHING)
-                    yield from self._fire(timers, callbacks, outputs)
+                    yield from self._ring(timers.agenda(), END, outputs)
             if outputs:
                 self.records_out += len(outputs)
                 yield outputs
-            self.wake_us = keys.wake_us
+            self.wake_us = {k: at for k, at in self.wake_us.items() if k not in clocks}
+            self.wake_us |= keys.wake_us
         for clock, at in timers.wake_us.items():
             self.wake_us[clock] = min(at, self.wake_us.get(clock, at))
 
-    def _fire(
-        self,
-        timers: Timers,
-        callbacks: Callable[[str], tuple[Callable[..., Any], tuple[Any, ...]]],
-        outputs: list[Any],
-    ) -> Iterator[list[Any]]:
-        """All due timers of the current key, in order. What is not handed on stays in `outputs`."""
-        agenda = timers.agenda()
+    def _ring(self, agenda: Agenda, until_us: int, outputs: list[Any]) -> Iterator[list[Any]]:
+        """Call back the current key for its due timers, up to a time, in order.
+
+        What is not handed on stays in `outputs`.
+        """
+        visit = self.visit
         timer: Timer | None = None
         try:
-            while (timer := agenda.take()) is not None:
+            while (timer := agenda.take(until_us)) is not None:
+                visit.event_us = None
                 if timer.clock == "event":
-                    self.visit.event_us = datetime_to_micros(timer.at)
-                call, arguments = callbacks(timer.name)
+                    visit.event_us = datetime_to_micros(timer.at)
+                    if self._waiting is not None:
+                        visit.watermark_us = visit.event_us
+                call, arguments = self._callbacks(timer.name)
                 emitted = call(timer, *arguments)
                 if emitted is None:
                     continue
@@ -178,10 +191,76 @@ class ShardTask:
                 if len(outputs) >= OUTPUTS_MAX:
                     yield from self._more(outputs, emitted)
         except StatekitError as error:
-            error.add_note(f"while operator {self.visit.operator!r} handled {timer}")
+            error.add_note(f"while operator {visit.operator!r} handled {timer}")
             raise
         except Exception as error:
             raise self._failed(error, f"the timer was {timer}") from error
+
+    def _bind_waiting(self) -> Waiting | None:
+        declared = self._declared
+        if declared.ordered is None:
+            return None
+        return Waiting(
+            self._plan,
+            self.batch,
+            self._backend,
+            declared.ordered,
+            declared.key_codec,
+            has_timers=declared.handles_timers,
+        )
+
+    def _let_wait(self, waiting: Waiting, chunk: Chunk) -> None:
+        for group, key, record, time in zip(*chunk[1:], strict=True):
+            if self.batch.full:
+                self._spill()
+            prefix = self._prefix(group, key, record)
+            try:
+                waiting.add(prefix, time, record)
+            except StateTypeError as error:
+                raise ProcessError(
+                    f"operator {self.visit.operator!r}: record {_shown(record)} cannot wait in "
+                    f"state: {error}"
+                ) from error
+
+    def _in_order(self, waiting: Waiting) -> Iterator[list[Any]]:
+        """Handle what is due by the watermark, each key's records and timers in order of time."""
+        outputs: list[Any] = []
+        if self._plan.is_due:
+            self._settle()
+            for due in waiting.slices(self._settle):
+                for key, records in due.keys:
+                    self._enter(due.group, key, _NOTHING)
+                    yield from self._in_order_of_time(records, due.until_us, outputs)
+            self.wake_us.pop("event", None)
+        if outputs:
+            self.records_out += len(outputs)
+            yield outputs
+        if waiting.wake_us is not None:
+            self.wake_us["event"] = min(waiting.wake_us, self.wake_us.get("event", END))
+
+    def _in_order_of_time(
+        self, records: list[tuple[int, Any]], until_us: int, outputs: list[Any]
+    ) -> Iterator[list[Any]]:
+        """Records of the current key and timers between them; at the same time, timers first."""
+        visit, timers = self.visit, self._timers
+        agenda = None if timers is None else timers.agenda("event")
+        for time, record in records:
+            if agenda is not None:
+                yield from self._ring(agenda, time, outputs)
+            visit.event_us = visit.watermark_us = time
+            try:
+                emitted = self._call(record, *self._arguments)
+                if emitted is not None:
+                    outputs.extend(islice(emitted, OUTPUTS_MAX))
+                    if len(outputs) >= OUTPUTS_MAX:
+                        yield from self._more(outputs, emitted)
+            except StatekitError as error:
+                error.add_note(f"while operator {visit.operator!r} handled {_shown(record)}")
+                raise
+            except Exception as error:
+                raise self._failed(error, f"the record was {_shown(record)}") from error
+        if agenda is not None:
+            yield from self._ring(agenda, until_us, outputs)
 
     def _in_time(self, chunk: Chunk) -> Chunk:
         """The records that are not late; the others are counted."""
@@ -230,6 +309,8 @@ class ShardTask:
         added = {n: StateSize(s.rows_added, s.bytes_added) for n, s in self._states.items()}
         if self._timers is not None:
             added[TIMERS] = self._timers.added
+        if self._waiting is not None:
+            added[WAITING] = self._waiting.added
         return added
 
     def _settle(self) -> None:
@@ -249,22 +330,26 @@ class ShardTask:
                 state._leave()
             touched.clear()
             self._leaving = False
-        if group != self._group:
-            self._group, self._packed_group = group, _pack_group(group)
-        try:
-            prefix = self._packed_group + self._encode_key(key)
-        except StateTypeError as error:
-            fields = ", ".join(self._declared.key)
-            raise ProcessError(
-                f"operator {visit.operator!r}: key ({fields}) = {key!r} of record {_shown(record)} "
-                f"cannot be a key: {error}"
-            ) from error
+        prefix = self._prefix(group, key, record)
         # Keys come in order. One that does not was visited before: its rows may be in the batch,
         # where reads do not look.
         if prefix <= visit.prefix or self.batch.full:
             self._spill()
         visit.prefix = prefix
         visit.key = key
+
+    def _prefix(self, group: int, key: Any, record: Any) -> bytes:
+        """The start of every row of a key."""
+        if group != self._group:
+            self._group, self._packed_group = group, _pack_group(group)
+        try:
+            return self._packed_group + self._encode_key(key)
+        except StateTypeError as error:
+            fields = ", ".join(self._declared.key)
+            raise ProcessError(
+                f"operator {self.visit.operator!r}: key ({fields}) = {key!r} of record "
+                f"{_shown(record)} cannot be a key: {error}"
+            ) from error
 
     def _spill(self) -> None:
         if len(self.batch):

@@ -31,13 +31,14 @@ from statekit.key_codec import KeyCodec
 from statekit.manifest import TIMERS, Clock
 from statekit.state import Visit
 from statekit.timestamp import (
+    MAX_MICROS,
     datetime_to_micros,
     micros_of_sortable,
     micros_to_datetime,
     sortable_micros,
 )
 
-__all__ = ["DUE", "Agenda", "DueKeys", "Timer", "Timers"]
+__all__ = ["CLOCKS", "DUE", "EVENT_TAG", "Agenda", "DueKeys", "Timer", "Timers", "first_due"]
 
 DUE = f"{TIMERS}.due"
 """Where the timers that are due are found."""
@@ -45,8 +46,9 @@ DUE = f"{TIMERS}.due"
 # Keys with due timers are gathered by so many timers at a time, then visited in order of keys.
 _GATHERED_MAX = 50_000
 
-_CLOCKS: tuple[Clock, ...] = ("event", "processing")
+CLOCKS: tuple[Clock, ...] = ("event", "processing")
 _TAGS: dict[Clock, bytes] = {"event": b"\x00", "processing": b"\x01"}
+EVENT_TAG = _TAGS["event"]
 _NAMED = 9  # where the name starts behind the prefix
 _group = Struct(">H")
 
@@ -85,7 +87,7 @@ class _Row(NamedTuple):
     @property
     def timer(self) -> Timer:
         try:
-            clock = _CLOCKS[self.tag[0]]
+            clock = CLOCKS[self.tag[0]]
             at = micros_to_datetime(micros_of_sortable(self.at))
             return Timer(at, self.name.decode(), clock)
         except (IndexError, ValueError, OverflowError) as error:
@@ -166,6 +168,8 @@ class Timers:
 
     def list(self, name: str | None = None, clock: Clock | None = None) -> Sequence[Timer]:
         """The timers of this key, soonest first; those of a name, of a clock, or all."""
+        if clock not in (None, *CLOCKS):
+            raise self._wrong(f'clock={clock!r}: use "event" or "processing"')
         tags = [_TAGS[clock]] if clock is not None else list(_TAGS.values())
         rows = merge(*(self._rows(tag) for tag in tags))
         wanted = None if name is None else name.encode()
@@ -173,9 +177,9 @@ class Timers:
 
     # --------------------------------------------------------------------------------- firing
 
-    def agenda(self) -> Agenda:
-        """The due timers of this key, to be taken one by one."""
-        self._agenda = Agenda(self)
+    def agenda(self, *clocks: Clock) -> Agenda:
+        """The due timers of this key, to be taken one by one; those of some clocks, or all."""
+        self._agenda = Agenda(self, tuple(_TAGS[clock] for clock in clocks or CLOCKS))
         return self._agenda
 
     @property
@@ -309,32 +313,37 @@ class Timers:
 class Agenda:
     """The due timers of one key, soonest first; those set meanwhile join in."""
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(self, timers: Timers, tags: tuple[bytes, ...]) -> None:
         self._timers = timers
-        self._waiting = merge(*(timers._due(tag) for tag in _TAGS.values()))
+        self._tags = tags
+        self._waiting = merge(*(timers._due(tag) for tag in tags))
         self._spills = timers._spills
         self._upcoming = self._next_stored()
         self._joined: list[_Row] = []
 
     def join(self, row: _Row) -> None:
         """A due timer was set."""
-        heappush(self._joined, row)
+        if row.tag in self._tags:
+            heappush(self._joined, row)
+        else:
+            self._timers.set_due = True
 
-    def take(self) -> Timer | None:
-        """Remove the soonest due timer and return it; None if there is none."""
-        timers = self._timers
-        while (row := self._soonest()) is not None:
+    def take(self, until_us: int = MAX_MICROS) -> Timer | None:
+        """Remove the soonest due timer up to a time and return it; None if there is none."""
+        timers, until = self._timers, sortable_micros(until_us)
+        while (row := self._soonest(until)) is not None:
             if timers._is_set(row):  # it may have been deleted, or have come twice
                 timers._change(row, False)
                 return row.timer
         return None
 
-    def _soonest(self) -> _Row | None:
+    def _soonest(self, until: bytes) -> _Row | None:
         stored = self._upcoming
         if self._joined and (stored is None or self._joined[0] <= stored):
-            return heappop(self._joined)
-        if stored is not None:
-            self._upcoming = self._next_stored()
+            return heappop(self._joined) if self._joined[0].at <= until else None
+        if stored is None or stored.at > until:
+            return None
+        self._upcoming = self._next_stored()
         return stored
 
     def _next_stored(self) -> _Row | None:
@@ -353,6 +362,7 @@ class DueKeys:
         groups: the key groups of the shard, first and last.
         now_us: what each clock shows.
         codec: of keys.
+        clocks: whose timers.
 
     Attributes:
         wake_us: when iterated to the end, the soonest timer per clock that was not due.
@@ -364,7 +374,9 @@ class DueKeys:
         groups: tuple[int, int],
         now_us: dict[Clock, int],
         codec: KeyCodec[object],
+        clocks: Sequence[Clock] = CLOCKS,
     ) -> None:
+        self._clocks = clocks
         self._backend = backend
         self._groups = groups
         self._now_us = now_us
@@ -372,7 +384,7 @@ class DueKeys:
         self.wake_us: dict[Clock, int] = {}
 
     def __iter__(self) -> Iterator[Sequence[tuple[int, object]]]:
-        rows = (row for clock in _CLOCKS for row in self._rows(clock))
+        rows = (row for clock in self._clocks for row in self._rows(clock))
         while gathered := list(islice(rows, _GATHERED_MAX)):
             found: dict[bytes, tuple[int, object]] = {}
             for row in gathered:
@@ -382,20 +394,33 @@ class DueKeys:
 
     def _rows(self, clock: Clock) -> Iterator[bytes]:
         """Due rows of one clock. Key groups without any are jumped over."""
-        backend, tag, now = self._backend, _TAGS[clock], self._now_us[clock]
-        group, last = self._groups
-        start, end = _group.pack(group) + tag, _group.pack(last + 1)
-        while (first := backend.first(DUE, start, end)) is not None:
-            here = first[:2] + tag
-            behind = _group.pack(_group.unpack(first[:2])[0] + 1) + tag
-            if first[:3] != here:  # of the other clock
-                start = here if first < here else behind
-                continue
-            soonest = micros_of_sortable(first, 3)
+        tag, now = _TAGS[clock], self._now_us[clock]
+        (group, last), later = self._groups, b""
+        while (first := first_due(self._backend, tag, (group, last), later)) is not None:
+            (group,), soonest = _group.unpack(first[:2]), micros_of_sortable(first, 3)
             if soonest > now:
                 self.wake_us[clock] = min(soonest, self.wake_us.get(clock, soonest))
-                start = behind
+                group, later = group + 1, b""
                 continue
-            start = here + sortable_micros(now + 1)
-            for row, _ in backend.scan(DUE, first, start):
+            later = sortable_micros(now + 1)
+            for row, _ in self._backend.scan(DUE, first, first[:3] + later):
                 yield row
+
+
+def first_due(
+    backend: Backend, tag: bytes, groups: tuple[int, int], later: bytes = b""
+) -> bytes | None:
+    """The first row of one clock in `_timers.due` within key groups.
+
+    Parameters:
+        later: in the first of the groups, only rows from this time on.
+    """
+    group, last = groups
+    start, end = _group.pack(group) + tag + later, _group.pack(last + 1)
+    while (row := backend.first(DUE, start, end)) is not None:
+        here = row[:2] + tag
+        if row[:3] == here:
+            return row
+        # Of the other clock: before ours in its key group, or behind.
+        start = here if row < here else _group.pack(_group.unpack(row[:2])[0] + 1) + tag
+    return None

@@ -578,6 +578,23 @@ def test_a_timer_may_replace_what_a_value_was() -> None:
     assert harness.advance_watermark(at(2000)) == [["different-value"]]
 
 
+def test_a_processing_time_timer_has_no_event_time() -> None:
+    @sk.process(key="key", event_time="at")
+    def asks(record: Event, ctx: sk.Context) -> Iterator[str]:
+        ctx.timers.set(at(5), clock="processing")
+        yield f"{ctx.event_time.timestamp():g}"
+
+    @asks.on_timer
+    def ring(timer: sk.Timer, ctx: sk.Context) -> Iterator[str]:
+        yield f"{ctx.event_time}"
+
+    harness = Harness(asks)
+    assert harness.send(event("a", 3)) == ["3"]
+    with pytest.raises(sk.StateTypeError, match="no event time here"):
+        harness.advance_processing_time(at(5))
+    assert harness.send(event("b", 4)) == ["4"], "the clock stands where it stood before the error"
+
+
 # ---------------------------------------------------------------------------- bounded runs, jobs
 
 
@@ -605,6 +622,57 @@ def test_a_bounded_run_ends_with_all_timers_fired_unless_it_is_to_go_on(tmp_path
     assert again.epochs == 0, "nothing is left to do"
     with pytest.raises(sk.RestoreError, match=r"was drained in epoch .* drain=False"):
         session_job().run({"events": [*given, event("d", 50)]}, checkpoint=tmp_path / "c")
+
+
+def test_a_run_without_records_leaves_a_checkpoint_open(tmp_path: Path) -> None:
+    assert session_job().run({"events": []}, checkpoint=tmp_path / "c").epochs == 0
+    given = [event("a", 10)]
+    assert session_job().run({"events": given}, checkpoint=tmp_path / "c")["out"]
+
+
+def test_a_drain_that_died_is_finished_by_the_next_run(tmp_path: Path) -> None:
+    def dies(records: list[Any], epoch: int) -> None:
+        if epoch == 1:
+            raise OSError("the power is out")
+
+    given = {"events": [event("a", 10), event("b", 12)]}
+    kept: list[Any] = []
+    with pytest.raises(OSError, match="the power is out"):
+        session_job().run(
+            given, checkpoint=tmp_path / "c", outputs={"out": dies, "late": dies}, drain=True
+        )
+    rest = session_job().run(given, checkpoint=tmp_path / "c")
+    assert sorted(kept + rest["out"]) == [("expired:a", 15), ("expired:b", 17)]
+
+
+def test_late_records_of_a_drain_are_in_time_for_who_takes_them() -> None:
+    """The first operator's timers put out, at its end, what is late for the second."""
+
+    class Past(NamedTuple):
+        key: str
+        at: dt.datetime
+
+    @sk.process(key="key", event_time="at")
+    def first(record: Event, ctx: sk.Context) -> Iterator[Past]:
+        ctx.timers.set(record.at + after(1))
+        yield Past(record.key, record.at)
+
+    @first.on_timer
+    def echo(timer: sk.Timer, ctx: sk.Context) -> Iterator[Past]:
+        yield Past(f"echo of {ctx.key}", timer.at - after(1000))
+
+    @sk.process(key="key", event_time="at")
+    def second(record: Past) -> None: ...
+
+    @sk.process(key="key", event_time="at", lateness="1 day")
+    def third(record: Past) -> Iterator[str]:
+        yield record.key
+
+    job = sk.Job("late")
+    behind = job.source("events", Event).process(first).process(second)
+    behind.late.process(third).sink("out")
+    given = [event("a", 5000), event("b", 9000)]
+    assert job.run({"events": given}, epoch_size=1)["out"] == ["echo of a"]
 
 
 def test_late_records_can_be_processed_further() -> None:

@@ -55,6 +55,7 @@ ORDER = [
     "state_declaration",
     "signature",
     "process",
+    "ordered",
     "task",
     "shard",
     "running",

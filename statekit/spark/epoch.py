@@ -65,15 +65,22 @@ class EpochRunner:
         self._commits = F.collect_list(COMMIT).alias(COMMIT)
 
     def run(
-        self, inputs: Mapping[str, DataFrame], *, batch: int | None, drain: bool = False
+        self,
+        inputs: Mapping[str, DataFrame],
+        *,
+        batch: int | None,
+        idle: bool = False,
+        drain: bool = False,
     ) -> None:
         """Compute, write and commit one epoch.
 
         Parameters:
             batch: Spark's number of the micro-batch, if it is one.
+            idle: whether it has no input, and runs beside micro-batches.
             drain: let event time come to its end.
         """
-        self._coordinator.begin(drain=drain)
+        what = "idle" if idle else "records" if batch is None else f"batch {batch}"
+        self._coordinator.begin(what=what, drain=drain)
         reports = self._observed(inputs) if self._single_pass else self._persisted(inputs)
         self._coordinator.commit(reports, batch=batch)
 

@@ -70,6 +70,7 @@ class Query:
         self.progress: deque[Progress] = deque(maxlen=_KEPT_PROGRESS)
         self._failure: BaseException | None = None
         self._idle: IdleEpochs | None = None
+        self._is_stopped = False
 
     @property
     def last_progress(self) -> Progress | None:
@@ -114,6 +115,7 @@ class Query:
 
     def stop(self) -> None:
         """Stop after the running micro-batch was abandoned; what is committed stays."""
+        self._is_stopped = True  # so that nobody takes this for the end of the input
         if self.query is not None:
             self.query.stop()
         if self._idle is not None:
@@ -125,8 +127,13 @@ class Query:
         self._idle = IdleEpochs(self.query, beat=beat, drain=drain, failed=self._fail)
         self._idle.start()
 
+    def _take_note(self, error: BaseException) -> None:
+        """Keep the first error: those after it come of ending the query."""
+        if self._failure is None:
+            self._failure = error
+
     def _fail(self, error: BaseException) -> None:
-        self._failure = error
+        self._take_note(error)
         if self.query is not None:
             self.query.stop()
 
@@ -284,19 +291,24 @@ class _Started:
         self._runner = runner
         # Micro-batches come in Spark's thread, heartbeats in one of ours: one epoch at a time.
         self._turn = threading.RLock()
+        self._nothing: Mapping[str, DataFrame] = {}
         self._last_s = stopwatch_s()
 
     def bounded(self, inputs: Mapping[str, DataFrame], *, drain: bool) -> None:
+        nothing = self._nothing = {name: df.limit(0) for name, df in inputs.items()}
         try:
+            if self._coordinator.was_draining:
+                self._drain(nothing)
             self._epoch(inputs, None)
             if drain:
-                self._drain({name: df.limit(0) for name, df in inputs.items()})
+                self._drain(nothing)
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
 
     def _drain(self, nothing: Mapping[str, DataFrame]) -> None:
         """Let event time come to its end: an epoch per operator of the longest chain."""
-        while not self._coordinator.is_drained:
+        self._finish_idle()
+        while not (self._coordinator.is_drained or self.query._is_stopped):
             self._epoch(nothing, None, drain=True)
 
     def stream(
@@ -313,9 +325,11 @@ class _Started:
             every_s = duration_to_micros(heartbeat, "heartbeat") / 1_000_000
             if not every_s:
                 raise StateTypeError(f"heartbeat={heartbeat!r}: give more than nothing")
-        nothing = {
+        nothing = self._nothing = {
             name: df.sparkSession.createDataFrame([], df.schema) for name, df in inputs.items()
         }
+        if drain or every_s is not None:
+            self._coordinator.notes_beginnings = True
         writer = _merged(inputs).writeStream.foreachBatch(self._on_batch)
         writer = writer.option("checkpointLocation", sparks_part(self._coordinator.repository))
         if name is not None:
@@ -332,22 +346,28 @@ class _Started:
         _running[self._coordinator.repository.url] = self.query
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
-        try:
-            last = self._coordinator.last
-            done = -1 if last is None or last.batch is None else last.batch
-            if batch <= done:
-                return  # committed before a crash, and Spark had not taken note yet
-            if batch != done + 1:
-                self._coordinator.check_owner()
-                raise RestoreError(
-                    f"Spark is at micro-batch {batch}, the state at {done}: Spark's part of "
-                    f"{self._coordinator.repository.url} is ahead. Restore both parts from the "
-                    "same backup, or start with a new checkpoint"
-                )
-            self._epoch(_split(df, self._coordinator.job), batch)
-        except BaseException as error:
-            self.query._failure = error
-            raise
+        with self._turn:
+            try:
+                self._batch_in_turn(df, batch)
+            except BaseException as error:
+                self.query._take_note(error)  # before heartbeats have their turn
+                raise
+
+    def _batch_in_turn(self, df: DataFrame, batch: int) -> None:
+        coordinator = self._coordinator
+        last = coordinator.last
+        done = -1 if last is None or last.batch is None else last.batch
+        if batch <= done:
+            return  # committed before a crash, and Spark had not taken note yet
+        if batch != done + 1:
+            coordinator.check_owner()
+            raise RestoreError(
+                f"Spark is at micro-batch {batch}, the state at {done}: Spark's part of "
+                f"{coordinator.repository.url} is ahead. Restore both parts from the same backup, "
+                "or start with a new checkpoint"
+            )
+        self._finish_idle()
+        self._epoch(_split(df, coordinator.job), batch)
 
     def _beat(self, nothing: Mapping[str, DataFrame], every_s: float) -> float:
         """Make an epoch if the last one was long ago; how many seconds there are to the next."""
@@ -355,20 +375,39 @@ class _Started:
             rested = stopwatch_s() - self._last_s
             if rested < every_s:
                 return every_s - rested
-            self._epoch(nothing, None)
+            if self._may_beat():
+                self._epoch(nothing, None, idle=True)
             return every_s
 
+    def _may_beat(self) -> bool:
+        """Whether the next epoch is free: a micro-batch that was begun has a right to it."""
+        query, begun = self.query, self._coordinator.begun
+        if query.query is None or query._is_stopped or query._failure is not None:
+            return False
+        return query.query.isActive and (begun is None or begun.what == "idle")
+
+    def _finish_idle(self) -> None:
+        """Finish an idle epoch that was begun before a crash as what it was begun."""
+        begun = self._coordinator.begun
+        if begun is not None and begun.what == "idle":
+            self._epoch(self._nothing, None, idle=True)
+
     def _epoch(
-        self, inputs: Mapping[str, DataFrame], batch: int | None, *, drain: bool = False
+        self,
+        inputs: Mapping[str, DataFrame],
+        batch: int | None,
+        *,
+        idle: bool = False,
+        drain: bool = False,
     ) -> None:
         with self._turn:
-            self._epoch_in_turn(inputs, batch, drain)
+            self._epoch_in_turn(inputs, batch, idle, drain)
 
     def _epoch_in_turn(
-        self, inputs: Mapping[str, DataFrame], batch: int | None, drain: bool
+        self, inputs: Mapping[str, DataFrame], batch: int | None, idle: bool, drain: bool
     ) -> None:
         begun = stopwatch_s()
-        self._runner.run(inputs, batch=batch, drain=drain)
+        self._runner.run(inputs, batch=batch, idle=idle, drain=drain)
         manifest = self._coordinator.last
         assert manifest is not None
         self._last_s = stopwatch_s()

@@ -154,8 +154,12 @@ class Harness:
                 f"the processing time is {instant(last.processing_time_us)} already: "
                 f"{to} is not later"
             )
-        self._now_us = micros
-        return self._epoch()
+        before, self._now_us = self._now_us, micros
+        try:
+            return self._epoch()
+        except BaseException:
+            self._now_us = before
+            raise
 
     def _epoch(self, *records: Any, **instants: Any) -> list[Any]:
         given = {self._job.sources[0].name: records}

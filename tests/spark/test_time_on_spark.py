@@ -161,6 +161,37 @@ def test_a_chain_into_one_sink_drains_too(runs: Runs, spark: SparkSession) -> No
     assert found == expected(size=100, drain=True)["equal"]
 
 
+@sk.process(key="key", event_time="at", lateness="300 seconds", ordered=True)
+def diary(event: Event, ctx: sk.Context, written: sk.ValueState[str]) -> Iterator[tuple[str, str]]:
+    """Tells all that a key has seen, so any other order shows."""
+    written.update(f"{written.get() or ''} {event.at.timestamp():g}={event.value}")
+    ctx.timers.set(event.at + dt.timedelta(seconds=event.value))
+    yield event.key, written.get() or ""
+
+
+@diary.on_timer
+def turn(
+    timer: sk.Timer, ctx: sk.Context, written: sk.ValueState[str]
+) -> Iterator[tuple[str, str]]:
+    written.update(f"{written.get() or ''} !{timer.at.timestamp():g}")
+    yield ctx.key, written.get() or ""
+
+
+@pytest.mark.parametrize(("size", "parallelism"), [(12, 1), (5, 3), (2, 2)])
+def test_ordered_results_are_the_same_for_every_arrival(
+    runs: Runs, size: int, parallelism: int
+) -> None:
+    job = sk.Job("diary")
+    job.source("events", Event).process(diary).sink("out")
+    for piece in pieces(GIVEN[::-1] if size == 5 else GIVEN, size):
+        runs.feed("events", rows(list(piece)))
+    out = {"out": sk.sinks.parquet(runs.home / "out")}
+    inputs = {"events": runs.stream("events", SCHEMA)}
+    runs.finish(job, inputs, outputs=out, parallelism=parallelism, drain=True)
+    found = sorted(tuple(row.values()) for row in runs.parquet("out"))
+    assert found == sorted(job.run({"events": sorted(GIVEN, key=lambda e: e.at)})["out"])
+
+
 # ---------------------------------------------------------------------------------- idle epochs
 
 
@@ -222,6 +253,56 @@ def test_heartbeats_fire_processing_time_timers_while_no_input_comes(runs: Runs)
     runs.feed("pings", [{"key": "c"}])
     runs.finish(watching_job(), inputs, outputs={"out": sink})
     assert [row.value for _, row in found[6:]] == ["c is here"]
+
+
+def test_a_heartbeat_never_takes_the_epoch_of_a_batch_that_failed(runs: Runs) -> None:
+    """The sink saw the batch under a number, and sees it again under no other."""
+    told: list[tuple[int, list[str]]] = []
+
+    def sink(df: DataFrame, epoch: int) -> None:
+        found = [row.value for row in df.collect()]
+        if not found:
+            return
+        told.append((epoch, found))
+        if len(told) == 1:
+            time.sleep(1.0)  # heartbeats are due by now, and wait for their turn
+            raise OSError("the sink is out of order")
+
+    runs.feed("pings", [{"key": "a"}])
+    inputs = {"pings": runs.stream("pings", "key string")}
+    query = runs.start(watching_job(), inputs, outputs={"out": sink}, heartbeat="100 ms")
+    with pytest.raises(OSError, match="out of order"):
+        query.await_termination(DEADLINE_S)
+    query.stop()
+    failed = told[0][0]
+    assert runs.epochs() == list(range(failed)), "heartbeats came before it, and none after"
+    query = runs.start(watching_job(), inputs, outputs={"out": sink}, heartbeat="100 ms")
+    try:
+        wait_until(lambda: len(told) == 3)
+    finally:
+        query.stop()
+    assert told[:2] == [(failed, ["a is here"]), (failed, ["a is here"])]
+    assert told[2][1] == ["a is gone after 1"]
+
+
+def test_a_stream_that_is_stopped_does_not_drain(runs: Runs) -> None:
+    def slow(df: DataFrame, epoch: int) -> None:
+        df.collect()
+        time.sleep(0.5)
+
+    for piece in pieces(GIVEN, 1):
+        runs.feed("events", rows(list(piece)))
+    job = sk.Job("stopped")
+    job.source("events", Event).process(totals).sink("closed")
+    inputs = {"events": runs.stream("events", SCHEMA)}
+    outputs = {"closed": sk.sinks.parquet(runs.home / "closed")}
+    query = runs.start(job, inputs, outputs={"closed": slow}, trigger=ONCE, drain=True)
+    wait_until(lambda: query.epoch is not None)
+    query.stop()
+    assert not query.is_active
+    assert len(runs.epochs()) < len(GIVEN)
+    runs.finish(job, inputs, outputs=outputs, drain=True)
+    assert len(runs.epochs()) == len(GIVEN) + 1, "all of the input, and then the drain"
 
 
 def test_a_heartbeat_that_fails_ends_the_query_with_its_error(runs: Runs) -> None:

@@ -109,15 +109,14 @@ class Coordinator:
         self,
         *,
         what: str = "records",
-        drain: bool = False,
         to: Mapping[str, int] | None = None,
         at_us: int | None = None,
     ) -> None:
         """Settle what the clocks show in the epoch to make next.
 
         Parameters:
-            what: what the epoch handles: a replay has to handle the same.
-            drain: let event time come to its end, one operator of a chain after the other.
+            what: what the epoch handles, as in `EpochInstant`: a replay has to handle the same.
+                "drain" lets event time come to its end, one operator of a chain after the other.
             to: watermarks that operators advance to at least.
             at_us: the processing time; None asks the clock, or what an attempt before has settled.
 
@@ -125,15 +124,15 @@ class Coordinator:
             RestoreError: event time came to its end in an epoch before, or the epoch was begun as
                 something else.
         """
+        drain = self._drains = what == "drain"
         if self.last is not None and self.last.drained and not drain and self.has_event_time:
             raise RestoreError(
                 f"{self.repository.url} was drained in epoch {self.last.epoch}: event time came to "
                 "its end, and all further records would be late. Start with a new checkpoint; to "
                 "go on after a bounded run, run it with drain=False"
             )
-        self._drains = drain
         self.watermarks_us = self._watermarks(drain, to or {})
-        asked = self._instant("drain" if drain else what) if at_us is None else at_us
+        asked = self._instant(what) if at_us is None else at_us
         before = BEGINNING if self.last is None else self.last.processing_time_us
         self.processing_time_us = max(asked, before)  # the wall clock may be set back
 

@@ -227,11 +227,11 @@ def run(
         coordinator = runner.coordinator
         if coordinator.was_draining:
             while not coordinator.is_drained:
-                done.take(runner.epoch({}, outputs=outputs, drain=True))
+                done.take(runner.epoch({}, outputs=outputs, what="drain"))
         for records, offsets in _epochs(inputs, coordinator, epoch_size):
             done.take(runner.epoch(records, outputs=outputs, offsets=offsets))
         while drain and coordinator.last is not None and not coordinator.is_drained:
-            done.take(runner.epoch({}, outputs=outputs, drain=True))
+            done.take(runner.epoch({}, outputs=outputs, what="drain"))
         last = runner.coordinator.last
         done.last_epoch = None if last is None else last.epoch
     return done

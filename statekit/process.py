@@ -32,7 +32,7 @@ from statekit.state_declaration import annotation_text, explained
 from statekit.timers import DUE, Timer, Timers
 from statekit.timestamp import datetime_to_micros, duration_to_micros
 
-__all__ = ["Process", "process"]
+__all__ = ["Bound", "Process", "process"]
 
 R = TypeVar("R")
 U = TypeVar("U")

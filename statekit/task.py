@@ -19,9 +19,9 @@ from statekit.errors import ProcessError, StatekitError, StateTypeError
 from statekit.manifest import TIMERS, WAITING, ShardPlan
 from statekit.mutation import Batch
 from statekit.ordered import Waiting
-from statekit.process import Process
+from statekit.process import Bound, Process
 from statekit.state import Visit
-from statekit.timers import CLOCKS, Agenda, DueKeys, Timer
+from statekit.timers import CLOCKS, Agenda, DueKeys
 from statekit.timestamp import datetime_to_micros
 from statekit.watermark import END, is_late
 
@@ -175,26 +175,33 @@ class ShardTask:
         What is not handed on stays in `outputs`.
         """
         visit = self.visit
-        timer: Timer | None = None
+        while (timer := agenda.take(until_us)) is not None:
+            visit.event_us = None
+            if timer.clock == "event":
+                visit.event_us = datetime_to_micros(timer.at)
+                if self._waiting is not None:
+                    visit.watermark_us = visit.event_us
+            yield from self._handle("timer", timer, self._callbacks(timer.name), outputs)
+
+    def _handle(
+        self, kind: str, given: Any, bound: Bound, outputs: list[Any]
+    ) -> Iterator[list[Any]]:
+        """Call the user's function once. What is not handed on stays in `outputs`.
+
+        `run` does the same in place, where a call per record would be felt.
+        """
+        call, arguments = bound
         try:
-            while (timer := agenda.take(until_us)) is not None:
-                visit.event_us = None
-                if timer.clock == "event":
-                    visit.event_us = datetime_to_micros(timer.at)
-                    if self._waiting is not None:
-                        visit.watermark_us = visit.event_us
-                call, arguments = self._callbacks(timer.name)
-                emitted = call(timer, *arguments)
-                if emitted is None:
-                    continue
+            emitted = call(given, *arguments)
+            if emitted is not None:
                 outputs.extend(islice(emitted, OUTPUTS_MAX))
                 if len(outputs) >= OUTPUTS_MAX:
                     yield from self._more(outputs, emitted)
         except StatekitError as error:
-            error.add_note(f"while operator {visit.operator!r} handled {timer}")
+            error.add_note(f"while operator {self.visit.operator!r} handled {_shown(given)}")
             raise
         except Exception as error:
-            raise self._failed(error, f"the timer was {timer}") from error
+            raise self._failed(error, f"the {kind} was {_shown(given)}") from error
 
     def _bind_waiting(self) -> Waiting | None:
         declared = self._declared
@@ -248,17 +255,7 @@ class ShardTask:
             if agenda is not None:
                 yield from self._ring(agenda, time, outputs)
             visit.event_us = visit.watermark_us = time
-            try:
-                emitted = self._call(record, *self._arguments)
-                if emitted is not None:
-                    outputs.extend(islice(emitted, OUTPUTS_MAX))
-                    if len(outputs) >= OUTPUTS_MAX:
-                        yield from self._more(outputs, emitted)
-            except StatekitError as error:
-                error.add_note(f"while operator {visit.operator!r} handled {_shown(record)}")
-                raise
-            except Exception as error:
-                raise self._failed(error, f"the record was {_shown(record)}") from error
+            yield from self._handle("record", record, (self._call, self._arguments), outputs)
         if agenda is not None:
             yield from self._ring(agenda, until_us, outputs)
 

@@ -64,23 +64,14 @@ class EpochRunner:
         self._single_pass = _is_single_pass(coordinator.job, outputs)
         self._commits = F.collect_list(COMMIT).alias(COMMIT)
 
-    def run(
-        self,
-        inputs: Mapping[str, DataFrame],
-        *,
-        batch: int | None,
-        idle: bool = False,
-        drain: bool = False,
-    ) -> None:
+    def run(self, inputs: Mapping[str, DataFrame], *, what: str, batch: int | None = None) -> None:
         """Compute, write and commit one epoch.
 
         Parameters:
+            what: what it is, as for `Coordinator.begin`.
             batch: Spark's number of the micro-batch, if it is one.
-            idle: whether it has no input, and runs beside micro-batches.
-            drain: let event time come to its end.
         """
-        what = "idle" if idle else "records" if batch is None else f"batch {batch}"
-        self._coordinator.begin(what=what, drain=drain)
+        self._coordinator.begin(what=what)
         reports = self._observed(inputs) if self._single_pass else self._persisted(inputs)
         self._coordinator.commit(reports, batch=batch)
 

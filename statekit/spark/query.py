@@ -295,21 +295,21 @@ class _Started:
         self._last_s = stopwatch_s()
 
     def bounded(self, inputs: Mapping[str, DataFrame], *, drain: bool) -> None:
-        nothing = self._nothing = {name: df.limit(0) for name, df in inputs.items()}
+        self._nothing = {name: df.limit(0) for name, df in inputs.items()}
         try:
             if self._coordinator.was_draining:
-                self._drain(nothing)
-            self._epoch(inputs, None)
+                self._drain()
+            self._epoch(inputs, "records")
             if drain:
-                self._drain(nothing)
+                self._drain()
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
 
-    def _drain(self, nothing: Mapping[str, DataFrame]) -> None:
+    def _drain(self) -> None:
         """Let event time come to its end: an epoch per operator of the longest chain."""
         self._finish_idle()
         while not (self._coordinator.is_drained or self.query._is_stopped):
-            self._epoch(nothing, None, drain=True)
+            self._epoch(self._nothing, "drain")
 
     def stream(
         self,
@@ -325,7 +325,7 @@ class _Started:
             every_s = duration_to_micros(heartbeat, "heartbeat") / 1_000_000
             if not every_s:
                 raise StateTypeError(f"heartbeat={heartbeat!r}: give more than nothing")
-        nothing = self._nothing = {
+        self._nothing = {
             name: df.sparkSession.createDataFrame([], df.schema) for name, df in inputs.items()
         }
         if drain or every_s is not None:
@@ -341,8 +341,8 @@ class _Started:
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
         if drain or every_s is not None:
-            beat = None if every_s is None else partial(self._beat, nothing, every_s)
-            self.query._watch(beat=beat, drain=partial(self._drain, nothing) if drain else None)
+            beat = None if every_s is None else partial(self._beat, every_s)
+            self.query._watch(beat=beat, drain=self._drain if drain else None)
         _running[self._coordinator.repository.url] = self.query
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
@@ -367,16 +367,16 @@ class _Started:
                 "or start with a new checkpoint"
             )
         self._finish_idle()
-        self._epoch(_split(df, coordinator.job), batch)
+        self._epoch(_split(df, coordinator.job), f"batch {batch}", batch)
 
-    def _beat(self, nothing: Mapping[str, DataFrame], every_s: float) -> float:
+    def _beat(self, every_s: float) -> float:
         """Make an epoch if the last one was long ago; how many seconds there are to the next."""
         with self._turn:
             rested = stopwatch_s() - self._last_s
             if rested < every_s:
                 return every_s - rested
             if self._may_beat():
-                self._epoch(nothing, None, idle=True)
+                self._epoch(self._nothing, "idle")
             return every_s
 
     def _may_beat(self) -> bool:
@@ -390,29 +390,17 @@ class _Started:
         """Finish an idle epoch that was begun before a crash as what it was begun."""
         begun = self._coordinator.begun
         if begun is not None and begun.what == "idle":
-            self._epoch(self._nothing, None, idle=True)
+            self._epoch(self._nothing, "idle")
 
-    def _epoch(
-        self,
-        inputs: Mapping[str, DataFrame],
-        batch: int | None,
-        *,
-        idle: bool = False,
-        drain: bool = False,
-    ) -> None:
+    def _epoch(self, inputs: Mapping[str, DataFrame], what: str, batch: int | None = None) -> None:
         with self._turn:
-            self._epoch_in_turn(inputs, batch, idle, drain)
-
-    def _epoch_in_turn(
-        self, inputs: Mapping[str, DataFrame], batch: int | None, idle: bool, drain: bool
-    ) -> None:
-        begun = stopwatch_s()
-        self._runner.run(inputs, batch=batch, idle=idle, drain=drain)
-        manifest = self._coordinator.last
-        assert manifest is not None
-        self._last_s = stopwatch_s()
-        seconds = self._last_s - begun
-        self.query.progress.append(_progress(manifest, self._coordinator.job, batch, seconds))
+            begun = stopwatch_s()
+            self._runner.run(inputs, what=what, batch=batch)
+            manifest = self._coordinator.last
+            assert manifest is not None
+            self._last_s = stopwatch_s()
+            seconds = self._last_s - begun
+            self.query.progress.append(_progress(manifest, self._coordinator.job, batch, seconds))
 
 
 def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: float) -> Progress:

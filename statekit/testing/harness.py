@@ -132,7 +132,7 @@ class Harness:
                 f"{self.process.name} has no watermark: declare @process(event_time=...)"
             )
         micros = datetime_to_micros(to)
-        coordinator.begin()
+        coordinator.begin(at_us=self._now_us)
         reached = coordinator.watermarks_us[self.process.name]
         if micros <= reached:
             raise StateTypeError(

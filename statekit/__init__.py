@@ -16,16 +16,18 @@ from statekit.errors import (
     StateTypeError,
     StorageError,
 )
-from statekit.job import Job, Stream
+from statekit.job import Job, Stream, Windowed
 from statekit.list_state import ListState
 from statekit.map_state import MapState
 from statekit.process import Process, process
 from statekit.rocks import RocksOptions
 from statekit.single_row_states import AggregatingState, ReducingState, ValueState
-from statekit.state_options import Aggregate, Default, Reduce
+from statekit.state_options import TTL, Aggregate, Default, Reduce
 from statekit.timers import Timer, Timers
+from statekit.windows import session, sliding, tumbling
 
 __all__ = [
+    "TTL",
     "Aggregate",
     "AggregatingState",
     "Context",
@@ -53,6 +55,10 @@ __all__ = [
     "Timer",
     "Timers",
     "ValueState",
+    "Windowed",
     "process",
+    "session",
     "sinks",
+    "sliding",
+    "tumbling",
 ]

@@ -10,6 +10,8 @@ Rows live in one ordered map per state. Keys and values are bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from struct import Struct
 from typing import NamedTuple, Protocol
 
 from sortedcontainers import SortedDict
@@ -17,7 +19,16 @@ from sortedcontainers import SortedDict
 from statekit.errors import StatekitError
 from statekit.mutation import DELETE, PUT, Batch
 
-__all__ = ["Backend", "MemoryBackend", "StateSize", "prefix_end", "size_of"]
+__all__ = [
+    "Backend",
+    "MemoryBackend",
+    "StateSize",
+    "first_of_groups",
+    "prefix_end",
+    "size_of",
+]
+
+_group = Struct(">H")
 
 
 class StateSize(NamedTuple):
@@ -52,6 +63,9 @@ class Backend(Protocol):
 
     def getter(self, state: str) -> Callable[[bytes], bytes | None]:
         """`get` bound to one state: the call of the hot loop. Not to be kept beyond `close`."""
+
+    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+        """`scan` bound to one state, for a few rows each: as `getter`. Iterate at once."""
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """The rows at `keys`, in that order."""
@@ -96,6 +110,10 @@ class MemoryBackend:
 
     def getter(self, state: str) -> Callable[[bytes], bytes | None]:
         return self._state(state).get
+
+    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+        self._state(state)
+        return partial(self.scan, state)
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         return list(map(self._state(state).get, keys))
@@ -155,6 +173,26 @@ def unknown_state(name: str, known: object) -> StatekitError:
 def used_after_close() -> StatekitError:
     """The error for a call to a backend that was closed."""
     return StatekitError("this backend was closed: open it again, and keep nothing of it meanwhile")
+
+
+def first_of_groups(
+    backend: Backend, state: str, tag: bytes, groups: tuple[int, int], later: bytes = b""
+) -> bytes | None:
+    """The first row key whose key group is followed by `tag`; others are jumped over.
+
+    Parameters:
+        groups: the key groups to look in, first and last.
+        later: in the first of the groups, only rows from `tag + later` on.
+    """
+    group, last = groups
+    start, end = _group.pack(group) + tag + later, _group.pack(last + 1)
+    while (row := backend.first(state, start, end)) is not None:
+        here = row[:2] + tag
+        if row.startswith(here):
+            return row
+        # Of another tag: before ours in its key group, or behind.
+        start = here if row < here else _group.pack(_group.unpack(row[:2])[0] + 1) + tag
+    return None
 
 
 def prefix_end(prefix: bytes) -> bytes:

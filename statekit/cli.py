@@ -116,7 +116,7 @@ def demo(
         Path, typer.Option(help="Where input, checkpoint and results go; emptied first.")
     ] = Path("demo-data"),
 ) -> None:
-    """Run a job of two operators over the flights of 2013, kill it half-way, and check the result.
+    """Run a job of four operators over the flights of 2013, kill it half-way, and check the result.
 
     Needs the extra `demo` (pip install 'statekit\\[demo]') and Java 17 or newer.
     """

@@ -9,9 +9,9 @@ import datetime as dt
 from typing import Any
 
 from statekit.errors import StateTypeError
-from statekit.state import Visit
 from statekit.timers import Timers
 from statekit.timestamp import instant
+from statekit.visit import Visit
 
 __all__ = ["Context"]
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from statekit.clock import now_us, unique_id
+from statekit.compatibility import next_job_file
 from statekit.errors import (
     FencedError,
     IncompleteEpochError,
     RescaleError,
     RestoreError,
-    StateSchemaError,
 )
 from statekit.job import Job, Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_parallelism, group_range
@@ -31,10 +31,8 @@ from statekit.manifest import (
     ShardPlan,
     ShardReport,
     ShardState,
-    StateRecord,
 )
 from statekit.repository import Repository, job_number
-from statekit.schema import Schema
 from statekit.watermark import BEGINNING, END, advanced
 
 __all__ = ["Coordinator"]
@@ -57,7 +55,7 @@ class Coordinator:
         job: what runs.
         repository: its checkpoint.
         parallelism: shards per operator; None takes what the checkpoint has, or 1.
-        allow_dropped_state: go on although the code no longer declares a stored state.
+        allow_dropped_state: as for `statekit.local.run`.
         clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
 
     Raises:
@@ -240,7 +238,13 @@ class Coordinator:
             base_epoch=base_epoch,
             watermark_us=self.watermarks_us.get(operator, BEGINNING),
             processing_time_us=self.processing_time_us,
+            eras=self._eras(operator),
         )
+
+    def _eras(self, operator: str) -> dict[str, int]:
+        record = self.job_file.operator(operator)
+        assert record is not None, "the job file names all operators of the job"
+        return {state.name: state.era for state in record.states if state.era}
 
     def plans(self, operator: str) -> list[ShardPlan]:
         """The plans of all shards of an operator, in order."""
@@ -383,102 +387,4 @@ class Coordinator:
                 f"{self.job.key_groups}: leave key_groups out to keep what is stored; changing it "
                 "means rewriting the checkpoint"
             )
-        for operator in stored.operators:
-            _check_operator(operator, self.job, allow_dropped_state)
-        dropped = {operator.name: _dropped_names(operator, stored) for operator in declared}
-        named = {name: states for name, states in dropped.items() if states}
-        return stored.model_copy(update={"operators": declared, "dropped": named})
-
-
-def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]:
-    """The states that an operator has given up so far.
-
-    Raises:
-        StateSchemaError: it declares one of them again.
-    """
-    names = declared.holds
-    before = stored.operator(declared.name)
-    given_up = stored.dropped.get(declared.name, ()) if before else ()
-    again = [name for name in names if name in given_up]
-    if again:
-        raise StateSchemaError(
-            f"operator {declared.name!r} declares {again}, names of states that it gave up "
-            "earlier: rows of the old states are still in the checkpoint; choose other names"
-        )
-    had = before.holds if before else ()
-    return (*given_up, *(name for name in had if name not in names))
-
-
-def _check_operator(stored: OperatorRecord, job: Job, allow_dropped_state: bool) -> None:
-    """Hold one stored operator against the code."""
-    operator = next((found for found in job.operators if found.name == stored.name), None)
-    if operator is None:
-        if stored.holds and not allow_dropped_state:
-            raise StateSchemaError(
-                f"the checkpoint has an operator {stored.name!r} with states "
-                f"{list(stored.holds)}, the job has none of that name: give "
-                "the operator its old name=, or pass allow_dropped_state=True to give its state up"
-            )
-        return
-    declared = operator.record()
-    if [field.type for field in stored.key] != [field.type for field in declared.key]:
-        raise StateSchemaError(
-            f"operator {stored.name!r} is keyed by {_key_text(stored)} in the checkpoint and by "
-            f"{_key_text(declared)} in the code: keys cannot change their types; give the operator "
-            "another name, or start a new checkpoint"
-        )
-    if stored.timers and not (declared.timers or allow_dropped_state):
-        raise StateSchemaError(
-            f"operator {stored.name!r} handled timers and no longer does: decorate a function with "
-            f"@{operator.declared.name}.on_timer, or pass allow_dropped_state=True to give the "
-            "timers up"
-        )
-    if stored.ordered is not None and not allow_dropped_state:
-        _check_waiting(stored, declared)
-    by_name = {state.name: state for state in declared.states}
-    for state in stored.states:
-        _check_state(stored.name, state, by_name.get(state.name), allow_dropped_state)
-
-
-def _check_waiting(stored: OperatorRecord, declared: OperatorRecord) -> None:
-    if declared.ordered is None:
-        raise StateSchemaError(
-            f"records of operator {stored.name!r} wait in the checkpoint, and it is no longer "
-            "ordered: declare ordered=True, or pass allow_dropped_state=True to give them up"
-        )
-    if declared.ordered != stored.ordered:
-        raise StateSchemaError(
-            f"records of operator {stored.name!r} wait in the checkpoint, and changed their type:\n"
-            f"  stored:   {Schema.from_json(stored.ordered)}\n"
-            f"  declared: {Schema.from_json(declared.ordered)}\n"
-            "Declare the stored type again, or give the operator another name"
-        )
-
-
-def _check_state(
-    operator: str, stored: StateRecord, declared: StateRecord | None, allow_dropped_state: bool
-) -> None:
-    if declared is None:
-        if not allow_dropped_state:
-            raise StateSchemaError(
-                f"state {stored.name!r} of operator {operator!r} is in the checkpoint and no "
-                "longer declared: declare it, or pass allow_dropped_state=True to give it up"
-            )
-        return
-    if stored != declared:
-        raise StateSchemaError(
-            f"state {stored.name!r} of operator {operator!r} changed its type:\n"
-            f"  stored:   {_state_text(stored)}\n"
-            f"  declared: {_state_text(declared)}\n"
-            "Declare the stored type again, or give the state another name"
-        )
-
-
-def _key_text(operator: OperatorRecord) -> str:
-    return ", ".join(f"{field.name}: {Schema.from_json(field.type)}" for field in operator.key)
-
-
-def _state_text(state: StateRecord) -> str:
-    types = {role: str(Schema.from_json(tree)) for role, tree in state.types.items()}
-    key = f"{types['key']} → " if "key" in types else ""
-    return f"{state.kind}[{key}{types['value']}] ({state.codec})"
+        return next_job_file(stored, self.job.operators, allow_dropped_state=allow_dropped_state)

@@ -1,13 +1,15 @@
 """What Python itself knows of a type: annotations without wrappers, and the fields of a class.
 
-What lives here: looking through `Annotated`, `NewType` and aliases, the members of a union, and
-one list of fields for dataclasses, NamedTuples, TypedDicts, msgspec Structs and pydantic models.
+What lives here: looking through `Annotated`, `NewType`, aliases and pydantic's `AwareDatetime`, the
+members of a union, and one list of fields for dataclasses, NamedTuples, TypedDicts, msgspec Structs
+and pydantic models.
 What does not: which types are supported, and types as data (`schema`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import types
 import typing
 from collections.abc import Mapping
@@ -36,6 +38,8 @@ def unwrap(annotation: Any) -> Any:
             annotation = annotation.__supertype__
         elif isinstance(annotation, _ALIASES):
             annotation = annotation.__value__
+        elif annotation is pydantic.AwareDatetime:
+            return dt.datetime
         else:
             return annotation
 

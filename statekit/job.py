@@ -12,9 +12,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from statekit.errors import StateTypeError
+from statekit.expiry import ttl_text
 from statekit.keygroup import DEFAULT_GROUPS, check_groups
 from statekit.manifest import KeyFieldRecord, OperatorRecord, StateRecord
 from statekit.process import Process
@@ -22,8 +23,11 @@ from statekit.records import RecordType, show
 from statekit.rocks import RocksOptions
 from statekit.running import OutputCallback, Run, RunningJob
 from statekit.state import StateSpec
+from statekit.state_options import Aggregate
+from statekit.windowing import Windowing
+from statekit.windows import Window
 
-__all__ = ["Job", "Operator", "Sink", "Source", "Stream"]
+__all__ = ["Job", "Operator", "Sink", "Source", "Stream", "Windowed"]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -71,6 +75,7 @@ class Operator:
             event_time=self.declared.event_time,
             lateness_us=self.declared.lateness_us,
             timers=self.declared.handles_timers,
+            timer_names=self.declared.timer_names or None,
             ordered=waiting.schema.to_json() if waiting is not None else None,
         )
 
@@ -114,6 +119,49 @@ class Stream(Generic[T]):
         self._job.operators.append(operator)
         return Stream(self._job, operator.name)
 
+    def window(
+        self,
+        window: Window,
+        *,
+        key: str | tuple[str, ...] | list[str],
+        event_time: str,
+        lateness: dt.timedelta | str = dt.timedelta(0),
+        allowed_lateness: dt.timedelta | str = dt.timedelta(0),
+        emit: Literal["close", "change"] = "close",
+        ordered: bool = False,
+    ) -> Windowed[T]:
+        """Gather these records by key and window; then say what is to be known of each window.
+
+        Parameters:
+            window: `tumbling`, `sliding` or `session`.
+            key, event_time, lateness, ordered: as for `@process`.
+            allowed_lateness: how long a window that was put out stays for records that come later
+                still; it is put out again in each epoch in which it gets any.
+            emit: put a window out once it is complete ("close"), or at each record ("change").
+
+        Raises:
+            StateTypeError: an option cannot be; the message names it.
+
+        >>> from typing import NamedTuple
+        >>> from statekit.windows import tumbling
+        >>> class Click(NamedTuple):
+        ...     ad: str
+        ...     at: dt.datetime
+        >>> job = Job("ads")
+        >>> clicks = job.source("clicks", Click)
+        >>> _ = clicks.window(tumbling("1 hour"), key="ad", event_time="at").count().sink("hourly")
+        >>> noon = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+        >>> run = job.run({"clicks": [Click("a", noon), Click("a", noon)]})
+        >>> [(found.ad, f"{found.start:%H:%M}", found.count) for found in run["hourly"]]
+        [('a', '12:00', 2)]
+        """
+        record = self._job.record_of(self.name)
+        if record is None:
+            raise StateTypeError(f"stream {self.name!r} has no records: there is nothing to window")
+        options: dict[str, Any] = {"lateness": lateness, "allowed_lateness": allowed_lateness}
+        options |= {"key": key, "event_time": event_time, "emit": emit, "ordered": ordered}
+        return Windowed(self, Windowing(record, window, **options))
+
     @property
     def late(self) -> Stream[Any]:
         """The records that came too late for this operator, as they came in.
@@ -139,6 +187,106 @@ class Stream(Generic[T]):
             raise StateTypeError(f"sink {name!r}: names have letters, digits, and any of _ . -")
         self._job.sinks.append(Sink(name, self.name))
         return self
+
+
+class Windowed(Generic[T]):
+    """Records by key and window. Made by `Stream.window`; each method makes an operator.
+
+    A result has the key fields, `start`, `end` and a field for what was asked. `into=` gives a
+    record class to make results of, by the names of its fields; without it they are NamedTuples.
+    `name=` is that of the operator; by default the name says what it does. What cannot be is a
+    StateTypeError that says why.
+    """
+
+    def __init__(self, stream: Stream[T], windowing: Windowing) -> None:
+        self._stream = stream
+        self._windowing = windowing
+
+    @overload
+    def count(self, *, name: str | None = None, into: type[U]) -> Stream[U]: ...
+    @overload
+    def count(self, *, name: str | None = None) -> Stream[Any]: ...
+    def count(self, *, name: str | None = None, into: Any = None) -> Stream[Any]:
+        """How many records a window has, as `count`."""
+        return self._stream.process(self._windowing.count(into), name=name)
+
+    @overload
+    def sum(self, field: str, *, name: str | None = None, into: type[U]) -> Stream[U]: ...
+    @overload
+    def sum(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
+    def sum(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
+        """The sum of a field, named like it. None is passed over, and the sum of nothing else."""
+        return self._stream.process(self._windowing.fold("sum", field, into), name=name)
+
+    @overload
+    def min(self, field: str, *, name: str | None = None, into: type[U]) -> Stream[U]: ...
+    @overload
+    def min(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
+    def min(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
+        """The least value of a field, named like it. None is passed over."""
+        return self._stream.process(self._windowing.fold("min", field, into), name=name)
+
+    @overload
+    def max(self, field: str, *, name: str | None = None, into: type[U]) -> Stream[U]: ...
+    @overload
+    def max(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
+    def max(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
+        """The largest value of a field, named like it. None is passed over."""
+        return self._stream.process(self._windowing.fold("max", field, into), name=name)
+
+    @overload
+    def collect(
+        self, field: str | None = None, *, name: str | None = None, into: type[U]
+    ) -> Stream[U]: ...
+    @overload
+    def collect(self, field: str | None = None, *, name: str | None = None) -> Stream[Any]: ...
+    def collect(
+        self, field: str | None = None, *, name: str | None = None, into: Any = None
+    ) -> Stream[Any]:
+        """All `records`, or the values of a field, named like it, as a list in order of time."""
+        return self._stream.process(self._windowing.collect(field, into), name=name)
+
+    @overload
+    def aggregate(
+        self,
+        aggregate: Aggregate[Any, Any, Any],
+        *,
+        accumulator: Any,
+        result: Any,
+        field: str | None = None,
+        name: str | None = None,
+        into: type[U],
+    ) -> Stream[U]: ...
+    @overload
+    def aggregate(
+        self,
+        aggregate: Aggregate[Any, Any, Any],
+        *,
+        accumulator: Any,
+        result: Any,
+        field: str | None = None,
+        name: str | None = None,
+    ) -> Stream[Any]: ...
+    def aggregate(
+        self,
+        aggregate: Aggregate[Any, Any, Any],
+        *,
+        accumulator: Any,
+        result: Any,
+        field: str | None = None,
+        name: str | None = None,
+        into: Any = None,
+    ) -> Stream[Any]:
+        """What an aggregate of your own makes of the records, or of a field of theirs.
+
+        Parameters:
+            aggregate: sessions need its `merge`.
+            accumulator, result: the types of what it keeps per window, and of what comes out.
+            field: what it adds; None adds whole records.
+            name: of the operator, and of the field with the result, which is `result` otherwise.
+        """
+        made = self._windowing.aggregate(aggregate, accumulator, result, field, name, into)
+        return self._stream.process(made, name=name)
 
 
 class Job:
@@ -374,12 +522,15 @@ def _state_record(spec: StateSpec) -> StateRecord:
         codec=spec.codec.name,
         types=types,
         fingerprint=fingerprint,
+        ttl=spec.ttl,
+        era=0 if spec.ttl is None else 1,
     )
 
 
 def _state_text(spec: StateSpec) -> str:
     key = f"{spec.key_codec.schema} → " if spec.key_codec is not None else ""
-    return f"{spec.kind.kind_name}[{key}{spec.codec.schema}]"
+    expires = "" if spec.ttl is None else f", {ttl_text(spec.ttl)}"
+    return f"{spec.kind.kind_name}[{key}{spec.codec.schema}]{expires}"
 
 
 def _output_text(operator: Operator) -> str:

@@ -14,7 +14,9 @@ from typing import TypeVar, cast, overload
 from statekit import state
 from statekit.backend import Backend
 from statekit.errors import StateTypeError
-from statekit.state import ABSENT, ManyRowState, StateSpec, Visit
+from statekit.expiry import PERMANENT, UNWRITTEN, Expiry
+from statekit.state import ABSENT, ManyRowState, StateSpec
+from statekit.visit import Visit
 
 __all__ = ["ListState"]
 
@@ -29,7 +31,7 @@ class ListState(ManyRowState, Sequence[T]):
     refused unless T is Optional.
     """
 
-    __slots__ = ("_appended", "_pending", "_pending_bytes", "_position")
+    __slots__ = ("_appended", "_pending", "_pending_bytes", "_position", "_times")
 
     kind_name = "list"
 
@@ -37,6 +39,8 @@ class ListState(ManyRowState, Sequence[T]):
         super().__init__(spec, visit, backend)
         self._pending: list[bytes] = []
         self._pending_bytes = 0
+        # When each was appended, of a list that expires.
+        self._times: list[int] = []
         # Running number of everything appended in this epoch by this shard, whatever the key:
         # it only grows, so positions within one key are in order of appending.
         self._appended = 0
@@ -60,6 +64,8 @@ class ListState(ManyRowState, Sequence[T]):
         self._add(row)
 
     def _add(self, row: bytes) -> None:
+        if self.expiry is not None:
+            self._times.append(self.expiry.stamp(UNWRITTEN))
         pending = self._pending
         pending.append(row)
         self._pending_bytes += len(row)
@@ -91,19 +97,19 @@ class ListState(ManyRowState, Sequence[T]):
         return list(iter(self))  # list(self) would ask for the length first, which is a scan
 
     def __iter__(self) -> Iterator[T]:
-        decode = self._decode
-        stored, pending = self._stored(), self._pending[:]
-        return _chained(decode, (row for _, row in stored), pending)
+        stored, pending = self._stored(handed_out=True), self._waiting(handed_out=True)
+        return _chained(self._decode, stored, pending)
 
     def __reversed__(self) -> Iterator[T]:
-        stored, pending = self._stored(reverse=True), self._pending[::-1]
-        return _chained(self._decode, pending, (row for _, row in stored))
+        pending = self._waiting(handed_out=True)
+        stored = self._stored(reverse=True, handed_out=True)
+        return _chained(self._decode, reversed(pending), stored)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._stored()) + len(self._pending)
+        return sum(1 for _ in self._stored()) + len(self._waiting())
 
     def __bool__(self) -> bool:
-        return bool(self._pending) or next(self._stored(), None) is not None
+        return bool(self._waiting()) or next(self._stored(), None) is not None
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -131,9 +137,53 @@ class ListState(ManyRowState, Sequence[T]):
     def __repr__(self) -> str:
         return f"ListState({self.get()!r})"
 
+    def _stored(self, *, reverse: bool = False, handed_out: bool = False) -> Iterator[bytes]:
+        """Elements that the backend holds, as bytes."""
+        rows, expiry = self._held(reverse=reverse), self.expiry
+        if expiry is None:
+            return (row for _, row in rows)
+        return self._unexpired(rows, expiry, refresh=handed_out and expiry.refreshes)
+
+    def _unexpired(
+        self, rows: Iterator[tuple[bytes, bytes]], expiry: Expiry, *, refresh: bool
+    ) -> Iterator[bytes]:
+        prefix = self._visit.prefix
+        for row_key, row in rows:
+            value, before = expiry.read(row)
+            if value is None:
+                continue
+            if refresh and before != PERMANENT and self._visit.prefix == prefix:
+                refreshed = expiry.row(row_key, value, before, expiry.stamp(before))
+                if refreshed != row:
+                    self._refresh(row_key, row, refreshed)
+            yield value
+
+    def _refresh(self, row_key: bytes, row: bytes, refreshed: bytes) -> None:
+        """Write an element again that was read, unless it was removed meanwhile."""
+        if self._cleared or self._backend.get(self._name, row_key) != row:
+            return
+        self._enter()
+        self._visit.batch.put(self._name, row_key, refreshed)
+        if self._visit.batch.full:
+            self._spill()
+
+    def _waiting(self, *, handed_out: bool = False) -> list[bytes]:
+        """Elements that are still pending, as bytes."""
+        expiry = self.expiry
+        if expiry is None:
+            return self._pending[:]
+        found = zip(self._pending, self._times, strict=True)
+        alive = [(row, written) for row, written in found if not expiry.is_over(written)]
+        self._pending = [row for row, _ in alive]
+        again = handed_out and expiry.refreshes
+        self._times = [expiry.stamp(written) if again else written for _, written in alive]
+        return self._pending[:]
+
     def _put_pending(self) -> None:
         if not self._pending:
             return
+        if self.expiry is not None:
+            self._stamp_pending(self.expiry)
         visit, name, position = self._visit, self._name, self._position
         put = visit.batch.put
         start = visit.prefix + position
@@ -144,8 +194,18 @@ class ListState(ManyRowState, Sequence[T]):
         key_bytes = (len(start) + 6) * len(self._pending)
         self.bytes_added += key_bytes + sum(map(len, self._pending))
 
+    def _stamp_pending(self, expiry: Expiry) -> None:
+        start = self._visit.prefix + self._position
+        self._pending = [
+            expiry.row(start + number.to_bytes(6, "big"), row, UNWRITTEN, written)
+            for number, (row, written) in enumerate(
+                zip(self._pending, self._times, strict=True), self._appended
+            )
+        ]
+
     def _drop_pending(self) -> None:
         self._pending = []
+        self._times = []
         self._pending_bytes = 0
 
 

@@ -191,7 +191,8 @@ def run(
         epoch_size: records per input and epoch.
         backend: where rows are kept while the job runs.
         working_directory: of the "rocksdb" backend; a temporary one if not given.
-        allow_dropped_state: go on although the code no longer declares a stored state.
+        allow_dropped_state: go on although the code no longer declares a stored state, or has no
+            callback for timers that may be set.
         drain: let event time come to its end behind the last record, so that all event-time timers
             fire. Say False if later runs are to go on from the checkpoint with more records.
         clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.

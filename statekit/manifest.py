@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import xxhash
@@ -27,6 +27,7 @@ from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
 
 __all__ = [
+    "EXPIRY",
     "FORMAT",
     "TIMERS",
     "WAITING",
@@ -42,6 +43,7 @@ __all__ = [
     "ShardReport",
     "ShardState",
     "StateRecord",
+    "TtlRecord",
     "checksum_of",
     "epoch_path",
     "instant_path",
@@ -60,6 +62,9 @@ TIMERS = "_timers"
 
 WAITING = "_waiting"
 """The same for records that wait for the watermark."""
+
+EXPIRY = "_expiry"
+"""The same for the index of rows that expire."""
 
 Clock = Literal["event", "processing"]
 """Event time is what records say, processing time what the wall clock says."""
@@ -161,14 +166,57 @@ class KeyFieldRecord(_Record):
     type: Any
 
 
+class TtlRecord(_Record):
+    """When rows of a state expire.
+
+    Parameters:
+        duration_us: after so long.
+        clock: by which clock.
+        refresh: a "write" begins the time anew, or a "read", too.
+    """
+
+    duration_us: Annotated[int, Field(gt=0)]
+    clock: Clock
+    refresh: Literal["write", "read"]
+
+
 class StateRecord(_Record):
-    """One declared state: its kind, codecs and types as schema trees."""
+    """One declared state: its kind, codecs and types as schema trees, and when its rows expire.
+
+    Parameters:
+        ttl: None if its rows do not expire.
+        era: how often expiry was turned on, or moved to another clock, so far. Only stamps of the
+            era count; 0 if no row was ever stamped.
+    """
 
     name: str
     kind: str
     codec: str
     types: dict[str, Any]
     fingerprint: str
+    ttl: TtlRecord | None = None
+    era: Annotated[int, Field(ge=0, le=255)] = 0
+
+    @property
+    def untimed(self) -> StateRecord:
+        """What may not change from run to run: all but when its rows expire."""
+        return self.model_copy(update={"ttl": None, "era": 0})
+
+    def succeeding(self, stored: StateRecord) -> StateRecord:
+        """This declaration, in the era that follows from what is stored.
+
+        The time of rows begins with their next write when expiry is turned on or changes its clock.
+
+        Raises:
+            ValueError: expiry was turned on too often.
+        """
+        if self.ttl is None:
+            return self.model_copy(update={"era": stored.era})
+        same = stored.ttl is not None and stored.ttl.clock == self.ttl.clock
+        era = stored.era if same else stored.era + 1
+        if era > 255:
+            raise ValueError("expiry was turned on, or moved to another clock, 255 times")
+        return self.model_copy(update={"era": era})
 
 
 class OperatorRecord(_Record):
@@ -178,6 +226,8 @@ class OperatorRecord(_Record):
         event_time: the field with the event time; None without event time.
         lateness_us: how far records may lag behind before they are late.
         timers: whether it handles timers, and so may hold some.
+        timer_names: those that have a callback, and None if there is one for all others. None
+            without timers, and in job files that were written before it was kept.
         ordered: the type of its records as a schema tree, if they wait for the watermark.
     """
 
@@ -188,6 +238,7 @@ class OperatorRecord(_Record):
     event_time: str | None = None
     lateness_us: Count = 0
     timers: bool = False
+    timer_names: tuple[str | None, ...] | None = None
     ordered: Any = None
 
     @property
@@ -287,6 +338,7 @@ class ShardPlan:
         base_epoch: the epoch whose manifest says so; None before the first.
         watermark_us: of the operator in this epoch.
         processing_time_us: the one instant that the epoch takes place at.
+        eras: per state that ever had rows which expire, its era.
     """
 
     checkpoint_id: str
@@ -297,6 +349,7 @@ class ShardPlan:
     base_epoch: int | None
     watermark_us: int = BEGINNING
     processing_time_us: int = BEGINNING
+    eras: dict[str, int] = field(default_factory=dict)
 
     @property
     def now_us(self) -> dict[Clock, int]:
@@ -307,11 +360,22 @@ class ShardPlan:
         }
 
     @property
+    def due_clocks(self) -> tuple[Clock, ...]:
+        """The clocks by which something may be due: whose time to wake has come.
+
+        All of them for a shard that came from a change of parallelism.
+        """
+        base, now = self.base, self.now_us
+        return tuple(
+            clock
+            for clock, time in now.items()
+            if not base.is_counted or base.wake_us.get(clock, time + 1) <= time
+        )
+
+    @property
     def is_due(self) -> bool:
         """Whether the shard has something to do even if no records come."""
-        if not self.base.is_counted:
-            return True
-        return any(wake <= self.now_us[clock] for clock, wake in self.base.wake_us.items())
+        return bool(self.due_clocks)
 
 
 class ShardReport(_Record):

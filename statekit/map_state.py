@@ -12,7 +12,9 @@ from typing import Any, TypeVar, cast, overload
 from statekit import state
 from statekit.backend import Backend, prefix_end
 from statekit.errors import CorruptCheckpointError, StateTypeError
-from statekit.state import ABSENT, ManyRowState, StateSpec, Visit, shown
+from statekit.expiry import PERMANENT, UNWRITTEN, Expiry
+from statekit.state import ABSENT, ManyRowState, StateSpec, shown
+from statekit.visit import Visit
 
 __all__ = ["MapState"]
 
@@ -31,16 +33,21 @@ class MapState(ManyRowState, MutableMapping[K, V]):
 
     # `_known` maps row keys to what is known of the entry: for an immutable type the value itself,
     # for a mutable type its row, or ABSENT. `_changed` has the row keys to write, `_sizes` what the
-    # backend holds for each row key that was looked up, in bytes, 0 for none.
+    # backend holds for each row key that was looked up, in bytes, 0 for none. Of a map that
+    # expires, `_indexed` says when the row in the backend was written, `_written` when what is
+    # known was.
     __slots__ = (
         "_changed",
         "_encode_key",
         "_immutable",
+        "_indexed",
         "_known",
         "_known_bytes",
         "_last",
         "_read",
+        "_refreshes",
         "_sizes",
+        "_written",
     )
 
     kind_name = "map"
@@ -55,6 +62,9 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         self._known_bytes = 0
         self._changed: dict[bytes, None] = {}
         self._sizes: dict[bytes, int] = {}
+        self._indexed: dict[bytes, int] = {}
+        self._written: dict[bytes, int] = {}
+        self._refreshes = self.expiry is not None and self.expiry.refreshes
         # The last key asked for, with its row key: `m[k] = m[k] + 1` encodes k once.
         self._last: tuple[Any, bytes] = (ABSENT, b"")
 
@@ -62,6 +72,8 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         found = self._find(key)
         if found is ABSENT:
             raise KeyError(key)
+        if self._refreshes:
+            self._note_read(self._row_key(key))
         return cast("V", found if self._immutable else self._decode(found))
 
     @overload
@@ -75,6 +87,8 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         found = self._find(key)
         if found is ABSENT:
             return default
+        if self._refreshes:
+            self._note_read(self._row_key(key))
         return found if self._immutable else self._decode(found)
 
     def __contains__(self, key: object) -> bool:
@@ -95,6 +109,8 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         row_key = self._row_key(key)
         self._known[row_key] = kept
         self._changed[row_key] = None
+        if self.expiry is not None:
+            self._written[row_key] = self.expiry.stamp(self._written.get(row_key, UNWRITTEN))
         if isinstance(kept, str | bytes):
             self._known_bytes += len(kept)
 
@@ -153,10 +169,15 @@ class MapState(ManyRowState, MutableMapping[K, V]):
             raise StateTypeError(f"{self._where()}, map key {shown(key)}: {error}") from None
 
     def _find(self, key: K) -> Any:
-        row_key = self._row_key(key)
+        return self._look(self._row_key(key))
+
+    def _look(self, row_key: bytes) -> Any:
+        """What is known of an entry, ABSENT if it is known not to be there."""
         found = self._known.get(row_key)
         if found is None and row_key not in self._known:
             row = self._stored_row(row_key)
+            if self.expiry is not None and row is not None:
+                row = self._unexpired(row_key, row, self.expiry)
             try:
                 found = ABSENT if row is None else self._decode(row) if self._immutable else row
             except CorruptCheckpointError as error:
@@ -168,7 +189,30 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         row = None if self._cleared else self._read(row_key)
         self._sizes[row_key] = size = 0 if row is None else len(row_key) + len(row)
         self._known_bytes += size
+        if self.expiry is not None and row is not None:
+            self._indexed[row_key] = self.expiry.read(row)[1]
         return row
+
+    def _unexpired(self, row_key: bytes, row: bytes, expiry: Expiry) -> bytes | None:
+        """The value of a row, None if it has expired."""
+        value, self._written[row_key] = expiry.read(row)
+        return value
+
+    def _note_read(self, row_key: bytes) -> None:
+        """Let the time of an entry begin anew that was read."""
+        assert self.expiry is not None
+        before = self._written[row_key]
+        written = before if before == PERMANENT else self.expiry.stamp(before)
+        if written != before:
+            self._written[row_key] = written
+            self._changed[row_key] = None
+
+    def _age(self) -> None:
+        assert self.expiry is not None
+        self.expiry.tick()
+        for row_key, written in self._written.items():
+            if self.expiry.is_over(written):
+                self._known[row_key] = ABSENT
 
     def _bounds(self, lo: K | None = None, hi: K | None = None) -> tuple[bytes, bytes]:
         prefix = self._visit.prefix
@@ -192,7 +236,10 @@ class MapState(ManyRowState, MutableMapping[K, V]):
             key = decode_key(row_key, skip)[0]
             if not decode:
                 yield key, None
-            elif isinstance(found, _Stored):
+                continue
+            if self._refreshes and self._visit.prefix == row_key[:skip]:
+                self._read_on(row_key)
+            if isinstance(found, _Stored):
                 yield key, self._decode(found.row)
             else:
                 yield key, found if self._immutable else self._decode(found)
@@ -205,7 +252,16 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         stored: Iterator[tuple[bytes, bytes]] = iter(())
         if not self._cleared:
             stored = self._backend.scan(self._name, start, end)
+        if self.expiry is not None:
+            stored = _unexpired(stored, self.expiry)
         return _merged(stored, pending, known)
+
+    def _read_on(self, row_key: bytes) -> None:
+        """Note that an entry was read in passing, if it is still there."""
+        if len(self._known) >= state.PENDING_ROWS_MAX:
+            self._spill()
+        if self._look(row_key) is not ABSENT:
+            self._note_read(row_key)
 
     def _put_pending(self) -> None:
         batch, name, known, sizes = self._visit.batch, self._name, self._known, self._sizes
@@ -223,6 +279,9 @@ class MapState(ManyRowState, MutableMapping[K, V]):
                 row = self._encode(value) if self._immutable else value
             except StateTypeError as error:
                 raise self._unstorable(value, error) from None
+            if self.expiry is not None:
+                indexed = UNWRITTEN if self._cleared else self._indexed.get(row_key, UNWRITTEN)
+                row = self.expiry.row(row_key, row, indexed, self._written[row_key])
             self._resized(row_key, before, row)
             batch.put(name, row_key, row)
 
@@ -231,6 +290,8 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         self._known_bytes = 0
         self._changed = {}
         self._sizes = {}
+        self._indexed = {}
+        self._written = {}
         self._last = (ABSENT, b"")
 
 
@@ -258,6 +319,16 @@ class _StreamedValues(ValuesView[V]):
 
     def __iter__(self) -> Iterator[V]:
         return (value for _, value in self._mapping.scan())
+
+
+def _unexpired(
+    rows: Iterator[tuple[bytes, bytes]], expiry: Expiry
+) -> Iterator[tuple[bytes, bytes]]:
+    """Rows that have not expired, without their stamps."""
+    for row_key, row in rows:
+        value, _ = expiry.read(row)
+        if value is not None:
+            yield row_key, value
 
 
 def _merged(

@@ -15,22 +15,33 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable
-from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Never,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
 
 from statekit.backend import Backend
 from statekit.codec import ValueCodec, value_codec
 from statekit.context import Context
 from statekit.errors import ProcessError, StateTypeError
 from statekit.key_codec import KeyCodec, dynamic_key_codec, key_codec
-from statekit.manifest import TIMERS, WAITING, ShardPlan
+from statekit.manifest import EXPIRY, TIMERS, WAITING, ShardPlan
 from statekit.outputs import OutputType
 from statekit.records import RecordType
 from statekit.schema import schema_of
 from statekit.signature import Signature, hints_of
-from statekit.state import State, StateSpec, Visit
+from statekit.state import State, StateSpec
 from statekit.state_declaration import annotation_text, explained
 from statekit.timers import DUE, Timer, Timers
 from statekit.timestamp import datetime_to_micros, duration_to_micros
+from statekit.visit import Visit
 
 __all__ = ["Bound", "Process", "process"]
 
@@ -42,6 +53,9 @@ Q = ParamSpec("Q")
 
 Bound = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function, and what it is called with behind its first argument."""
+
+_Packed = tuple[tuple[Any, ...], dict[str | None, tuple[Callable[..., Any], dict[str, Any]]]]
+"""What a process is made of, and its callbacks with their annotations."""
 
 KEY_TYPES = frozenset({"bool", "int", "str", "bytes", "date", "datetime"})
 """Schema kinds of key fields; a field may also be Optional."""
@@ -92,6 +106,7 @@ class Process(Generic[R, P, U]):
         _check_event_time(self)
         self.ordered: ValueCodec[Any] | None = _record_codec(self) if ordered else None
         self.states: tuple[StateSpec, ...] = signature.states
+        _check_clocks(self)
         self._callbacks: dict[str | None, Signature] = {}
 
     def __call__(self, record: R, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -183,18 +198,33 @@ class Process(Generic[R, P, U]):
         return bool(self._callbacks)
 
     @property
+    def timer_names(self) -> tuple[str | None, ...]:
+        """The names of timers that have a callback; None, last, if there is one for all others."""
+        named = sorted(name for name in self._callbacks if name is not None)
+        return (*named, None) if None in self._callbacks else tuple(named)
+
+    @property
     def reads_clocks(self) -> bool:
         """Whether it may see what time it is, so that a replay has to see the same."""
         signatures = (self.signature, *self._callbacks.values())
-        return any(of.context_parameter is not None for of in signatures) or self.handles_timers
+        if any(of.context_parameter is not None for of in signatures) or self.handles_timers:
+            return True
+        return any(spec.ttl is not None and spec.ttl.clock == "processing" for spec in self.states)
 
     @property
     def families(self) -> tuple[str, ...]:
-        """All that has rows in a shard: the states, and timers where they are handled."""
+        """All that has rows in a shard: the states, timers where they are handled, and so on."""
         states = tuple(spec.name for spec in self.states)
+        if any(spec.ttl is not None for spec in self.states):
+            states += (EXPIRY,)
         if self.handles_timers:
             states += (TIMERS, DUE)
         return states if self.ordered is None else (*states, WAITING)
+
+    def families_in(self, plan: ShardPlan) -> tuple[str, ...]:
+        """The same, with what states had in former eras."""
+        families = self.families
+        return (*families, EXPIRY) if plan.eras and EXPIRY not in families else families
 
     def bind_timers(self, visit: Visit, backend: Backend, plan: ShardPlan) -> Timers | None:
         """The timers of the key being visited; None if nobody handles them."""
@@ -209,19 +239,13 @@ class Process(Generic[R, P, U]):
         )
 
     def bind_callbacks(self, states: dict[str, State], context: Context) -> Callable[[str], Bound]:
-        """A function from a timer's name to what is called, as `callback(timer, *arguments)`."""
+        """A function from a timer's name to what is called, as `callback(timer, *arguments)`.
+
+        Nobody handles a timer that was given up at a start: it goes, and nothing is called.
+        """
         bound = {name: of.bind(states, context) for name, of in self._callbacks.items()}
-
-        def find(name: str) -> Bound:
-            found = bound.get(name) or bound.get(None)
-            if found is None:
-                raise StateTypeError(
-                    f"a timer named {name!r} is due, and nobody handles it any more: decorate a "
-                    f"function with @{self.name}.on_timer({name!r})"
-                )
-            return found
-
-        return find
+        others = bound.get(None, _nobody)
+        return lambda name: bound.get(name, others)
 
     def key_of(self) -> Callable[[Any], Any]:
         """A function from a record to its key: a scalar, or a tuple for several fields."""
@@ -247,11 +271,32 @@ class Process(Generic[R, P, U]):
 
         return time
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __getstate__(self) -> _Packed:
+        """What it was made of, for pickle: the state of an object, so that it may be in a cycle."""
         hints, is_ordered = self.signature.hints, self.ordered is not None
         made = (self.fn, self.key, hints, self.event_time, self.lateness_us, is_ordered)
         callbacks = {name: (of.fn, of.hints) for name, of in self._callbacks.items()}
-        return _rebuilt, (made, callbacks)
+        return made, callbacks
+
+    def __setstate__(self, packed: _Packed) -> None:
+        self.__dict__["_packed"] = packed
+
+    if not TYPE_CHECKING:  # else every attribute would be one of a process, to mypy
+
+        def __getattr__(self, name: str) -> Any:
+            """Put an unpickled process together when it is first looked at.
+
+            Not before: its functions may name it, and each other, so while pickle is still at work
+            they may lack their defaults, and its classes their fields.
+            """
+            packed = self.__dict__.pop("_packed", None)
+            if packed is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            made, callbacks = packed
+            self.__init__(*made)
+            for timer, (fn, hints) in callbacks.items():
+                self._callbacks[timer] = Signature(fn, hints, takes="timer")
+            return getattr(self, name)
 
     def __repr__(self) -> str:
         keys = ", ".join(self.key)
@@ -265,13 +310,7 @@ class Process(Generic[R, P, U]):
         return self
 
 
-def _rebuilt(
-    made: tuple[Any, ...], callbacks: dict[str | None, tuple[Callable[..., Any], dict[str, Any]]]
-) -> Process[Any, Any, Any]:
-    process_ = Process[Any, Any, Any](*made)
-    for name, (fn, hints) in callbacks.items():
-        process_._callbacks[name] = Signature(fn, hints, takes="timer")
-    return process_
+_nobody: Bound = (lambda timer: None, ())
 
 
 class _TimerDecorator(Protocol[Emitted]):
@@ -381,6 +420,16 @@ def _check_event_time(declared: Process[Any, Any, Any]) -> None:
     kind = schema.items[0].kind if schema.kind == "optional" else schema.kind
     if kind != "datetime":
         raise StateTypeError(f"{where}: event_time={name!r} is {schema}: it must be a datetime")
+
+
+def _check_clocks(declared: Process[Any, Any, Any]) -> None:
+    """Make sure that the clocks run by which states expire."""
+    for spec in declared.states:
+        if spec.ttl is not None and spec.ttl.clock == "event" and declared.event_time is None:
+            raise StateTypeError(
+                f"{declared.name}, parameter {spec.name!r}: there is no event time to expire by: "
+                'declare @process(event_time=...), or use TTL(..., clock="processing")'
+            )
 
 
 def _key_codec(declared: Process[Any, Any, Any]) -> KeyCodec[Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from statekit.backend import Backend, MemoryBackend, StateSize, prefix_end
 from statekit.errors import QueryError, StatekitError
+from statekit.expiry import has_expired, ttl_text, unstamped
 from statekit.generic_codec import generic_decoder, generic_key_decoder, generic_key_encoder
 from statekit.key_codec import schema_key_codec
 from statekit.keygroup import key_group
@@ -25,6 +26,7 @@ from statekit.repository import Repository, group_bounds
 from statekit.rocks import RocksBackend
 from statekit.schema import Schema
 from statekit.timestamp import instant
+from statekit.watermark import BEGINNING
 
 __all__ = ["CheckpointReader", "key_text", "state_text", "time_text"]
 
@@ -116,7 +118,7 @@ class CheckpointReader:
         self._replay(record, group, group, backend)
         prefix = group_bounds(group, group)[0] + encoded
         rows = backend.scan(state.name, prefix, prefix_end(prefix))
-        return self._plain(state, prefix, rows)
+        return self._plain(state, prefix, self._unexpired(record, state, rows))
 
     def rows(self, operator: str, state: str, directory: str | Path) -> Iterator[tuple[Any, Any]]:
         """Every key of a state with what it holds, in the order of key groups and keys.
@@ -129,7 +131,8 @@ class CheckpointReader:
         backend = self.unpack(operator, directory)
         try:
             current, rows = b"", list[tuple[bytes, bytes]]()
-            for row_key, row in backend.scan(state, *self._all_groups()):
+            stored = backend.scan(state, *self._all_groups())
+            for row_key, row in self._unexpired(record, found, stored):
                 end = decode_key(row_key, 2)[1]
                 if row_key[:end] != current and rows:
                     yield decode_key(current, 2)[0], self._plain(found, current, iter(rows))
@@ -140,6 +143,23 @@ class CheckpointReader:
                 yield decode_key(current, 2)[0], self._plain(found, current, iter(rows))
         finally:
             backend.close()
+
+    def _unexpired(
+        self, operator: OperatorRecord, state: StateRecord, rows: Iterator[tuple[bytes, bytes]]
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Rows that have not expired when the epoch took place, without their stamps."""
+        if not state.era:
+            return rows
+        epoch = self.manifest.operators[operator.name]
+        now = self.manifest.processing_time_us
+        if state.ttl is not None and state.ttl.clock == "event":
+            now = BEGINNING if epoch.watermark_us is None else epoch.watermark_us
+        return (
+            (row_key, value)
+            for row_key, row in rows
+            for value, written in (unstamped(row, state.era),)
+            if not has_expired(written, state.ttl, now)
+        )
 
     def unpack(self, operator: str, directory: str | Path) -> RocksBackend:
         """All rows of an operator in a database of their own. The caller closes it."""
@@ -197,7 +217,8 @@ def state_text(state: StateRecord) -> str:
     types = {role: str(Schema.from_json(tree)) for role, tree in state.types.items()}
     key = f"{types['key']} → " if "key" in types else ""
     pickled = ", pickled" if state.codec == "pickle" else ""
-    return f"{state.kind}[{key}{types['value']}{pickled}]"
+    expires = "" if state.ttl is None else f", {ttl_text(state.ttl)}"
+    return f"{state.kind}[{key}{types['value']}{pickled}]{expires}"
 
 
 def time_text(operator: OperatorRecord, epoch: OperatorEpoch) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import datetime as dt
 import itertools
 import types
 import typing
@@ -142,6 +143,8 @@ def peel(annotation: Any) -> tuple[tuple[Any, ...], bool, tuple[Any, ...]]:
             annotation = annotation.__supertype__
         elif type(annotation).__name__ == "TypeAliasType":
             annotation = annotation.__value__
+        elif annotation is pydantic.AwareDatetime:
+            annotation = dt.datetime
         else:
             break
     if annotation is None or annotation is types.NoneType:

@@ -13,7 +13,10 @@ carries (whoever plans the query projects them).
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import operator
+import types
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -112,7 +115,9 @@ class RecordType(RecordDeclaration):
         if absent:
             raise ValueError(f"it has no {', '.join(map(repr, absent))}")
         known = {
-            name: msgspec.convert(value[name], field.annotation, strict=True, dec_hook=_foreign)
+            name: msgspec.convert(
+                value[name], _as_msgspec_has_it(field.annotation), strict=True, dec_hook=_foreign
+            )
             for name, field in fields.items()
             if name in value and field.init
         }
@@ -201,6 +206,18 @@ class RecordReader:
         return ProcessError(
             f"{record_type.where}: {found} does not fit {record_type.name}: {cause}"
         )
+
+
+def _as_msgspec_has_it(annotation: Any) -> Any:
+    """An annotation with msgspec's aware datetime in the place of pydantic's."""
+    if annotation is pydantic.AwareDatetime:
+        return typing.Annotated[dt.datetime, msgspec.Meta(tz=True)]
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[tuple(map(_as_msgspec_has_it, arguments))]  # noqa: UP007
+    if isinstance(annotation, types.GenericAlias):
+        return types.GenericAlias(origin, tuple(map(_as_msgspec_has_it, arguments)))
+    return annotation
 
 
 def _foreign(cls: Any, value: Any) -> Any:

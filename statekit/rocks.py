@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -40,6 +41,9 @@ _BLOCK_STEP = 64
 _BLOCK_ROWS_MAX = 512
 _BLOCK_BYTES_MAX = 256 * 1024
 _BLOCK_ROW_BYTES_MAX = 1024
+
+# Row keys start with a key group, which is less.
+_BEHIND_ALL = b"\xff"
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,15 @@ class RocksBackend:
         that is read ahead costs a third of looking for each. What was read ahead is as old as its
         block, so a write ends it; where few of a block's rows are asked for, reading ahead stops.
         """
-        return _SortedReads(self, self._family(state)).get
+        return _SortedReads(self, state).get
+
+    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+        """Scans of short ranges that mostly come in order, out of blocks like those of `getter`.
+
+        To begin a scan costs as much as tens of rows, and far more where rows were deleted: it has
+        to pass them all, up to the next one that is there. A block passes them once.
+        """
+        return _SortedReads(self, state).scan
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         family = self._family(state)
@@ -282,10 +294,10 @@ class RocksBackend:
 
 
 class _SortedReads:
-    """The reads of `RocksBackend.getter`: single rows out of blocks that are read ahead.
+    """The reads of `RocksBackend.getter` and `scanner`, out of blocks that are read ahead.
 
     A block covers the keys from `_first` to `_last`; within it, a key that is not in `_rows` has no
-    row. `_asked` of them were asked for. `_ahead` says how many rows to read at most, 0 for none.
+    row. It answered `_asked` reads. `_ahead` says how many rows to read at most, 0 for none.
     """
 
     __slots__ = (
@@ -295,18 +307,18 @@ class _SortedReads:
         "_backend",
         "_family",
         "_first",
+        "_keys",
         "_last",
         "_look",
         "_rows",
+        "_state",
     )
 
-    def __init__(self, backend: RocksBackend, family: rocksdict.Rdict) -> None:
+    def __init__(self, backend: RocksBackend, state: str) -> None:
         self._backend = backend
-        self._family = family
-        self._look = family.get
-        self._ahead = _BLOCK_STEP
-        self._rows: dict[bytes, bytes] = {}
-        self._asked = 0
+        self._state = state
+        self._family = backend._family(state)
+        self._look = self._family.get
         self.forget()
         backend._readers.add(self)
 
@@ -322,29 +334,54 @@ class _SortedReads:
         except Exception as error:
             raise self._backend._failure("read", error) from error
 
-    def forget(self) -> None:
-        """Hold no block: no key lies between these ends."""
-        self._rows = {}
-        self._first, self._last = b"\xff", b""
+    def scan(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
+        if self._ahead and start > self._last:
+            with self._backend._storage_errors("read"):
+                self._read_ahead(start)
+        if not (self._first <= start and end <= self._last):
+            return self._backend.scan(self._state, start, end)
+        self._asked += 1
+        keys, rows = self._keys, self._rows
+        first = bisect_left(keys, start)
+        return [(key, rows[key]) for key in keys[first : bisect_left(keys, end, first)]]
 
-    def _read_ahead(self, key: bytes, row: bytes | None) -> None:
-        """Read the block that starts at `key`, unless the last one was of little use."""
-        unused = self._rows and self._asked * 4 < len(self._rows)
-        self.forget()
-        if unused or (row is not None and len(row) > _BLOCK_ROW_BYTES_MAX):
+    def forget(self) -> None:
+        """Start over, as after a write."""
+        self._drop()
+        self._ahead = _BLOCK_STEP
+
+    def _drop(self) -> None:
+        """Hold no block: no key lies between these ends."""
+        self._rows: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
+        self._first, self._last = b"\xff", b""
+        self._asked = 0
+
+    def _read_ahead(self, key: bytes, row: bytes | None = None) -> None:
+        """Read the block that starts at `key`.
+
+        A block of little use is followed by a small one, a small one of little use by none.
+        """
+        if self._asked * 4 < len(self._rows):
+            self._ahead = _BLOCK_STEP if len(self._rows) > _BLOCK_STEP else 0
+        if row is not None and len(row) > _BLOCK_ROW_BYTES_MAX:
             self._ahead = 0
+        self._drop()
+        if not self._ahead:
             return
         items = self._family.items(from_key=key)
         rows: dict[bytes, bytes] = {}
-        size = 0
+        last, size = key, 0
         while len(rows) < self._ahead and size < _BLOCK_BYTES_MAX:
             step = dict(islice(items, _BLOCK_STEP))
             rows |= step
             size += sum(map(len, step.values()))
+            last = next(reversed(rows), key)
             if len(step) < _BLOCK_STEP:
-                self._ahead = 0  # at the end of what is held, or of what reads
-                return
-        self._rows, self._first, self._last, self._asked = rows, key, next(reversed(rows)), 0
+                self._backend._check_readable(self._family, last, _BEHIND_ALL)
+                last = max(last, _BEHIND_ALL)
+                break
+        self._rows, self._keys, self._first, self._last = rows, list(rows), key, last
         self._ahead = min(2 * self._ahead, _BLOCK_ROWS_MAX)
 
 

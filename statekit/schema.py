@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import pydantic
 import xxhash
 
 from statekit.errors import StateTypeError
@@ -60,6 +61,7 @@ _INSTEAD: dict[object, str] = {
     bytearray: "use bytes",
     memoryview: "use bytes",
     dt.time: "use a datetime, a timedelta or an int",
+    pydantic.NaiveDatetime: "a time without a zone is no instant: use datetime or AwareDatetime",
     complex: "use tuple[float, float]",
     collections.abc.Mapping: "use dict[str, int]",
     collections.abc.MutableMapping: "use dict[str, int]",

@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 from statekit.backend import Backend, StateSize
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, StorageError
-from statekit.manifest import ShardPlan, ShardReport, ShardState
+from statekit.manifest import EXPIRY, ShardPlan, ShardReport, ShardState
 from statekit.mutation import Batch, ChangeFileWriter
 from statekit.process import Process
 from statekit.repository import Repository
@@ -32,6 +32,9 @@ __all__ = ["RARE_COLLECTION", "run_shard"]
 
 # Change files up to this size are put together in memory.
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024
+
+# What they hold is said elsewhere, too, and not counted.
+_INDEXES = frozenset({DUE, EXPIRY})
 
 # Thresholds of Python's three generations while a shard runs; see `_rare_collection`.
 RARE_COLLECTION = (50_000, 20, 100)
@@ -126,8 +129,9 @@ def _run(
     first = next(waiting, None)
     if first is None and not plan.is_due:
         return unchanged(plan)
-    copy = copies.obtain(plan, declared.families, repository)
-    changes = _Changes(declared.families)
+    families = declared.families_in(plan)
+    copy = copies.obtain(plan, families, repository)
+    changes = _Changes(families)
 
     def spill(batch: Batch) -> None:
         changes.append(batch)
@@ -206,8 +210,8 @@ def _counts(
     else:
         sizes = backend.sizes()
     return {
-        "rows": {name: size.rows for name, size in sizes.items() if name != DUE},
-        "bytes": {name: size.bytes for name, size in sizes.items() if name != DUE},
+        "rows": {name: size.rows for name, size in sizes.items() if name not in _INDEXES},
+        "bytes": {name: size.bytes for name, size in sizes.items() if name not in _INDEXES},
     }
 
 

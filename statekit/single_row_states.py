@@ -11,7 +11,9 @@ from typing import Any, Generic, TypeVar, cast
 
 from statekit.backend import Backend
 from statekit.errors import CorruptCheckpointError, StateTypeError
-from statekit.state import ABSENT, State, StateSpec, Visit
+from statekit.expiry import PERMANENT, UNWRITTEN
+from statekit.state import ABSENT, State, StateSpec
+from statekit.visit import Visit
 
 __all__ = ["AggregatingState", "ReducingState", "ValueState"]
 
@@ -25,16 +27,20 @@ class SingleRowState(State):
     """A state with one row per key: read once, written when the key is left."""
 
     # `_stored` is the size of the row in the backend: 0 if there is none, -1 if nobody looked.
-    # `_from_row` and `_to_row` turn a row into what `_value` holds, and back.
+    # `_from_row` and `_to_row` turn a row into what `_value` holds, and back. Of a state that
+    # expires, `_indexed` says when the row in the backend was written and `_written` when `_value`.
     __slots__ = (
         "_changed",
         "_from_row",
         "_immutable",
+        "_indexed",
         "_loaded",
         "_read",
+        "_refreshes",
         "_stored",
         "_to_row",
         "_value",
+        "_written",
     )
 
     def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
@@ -47,6 +53,8 @@ class SingleRowState(State):
         self._changed = False
         self._stored = -1
         self._value: Any = ABSENT
+        self._refreshes = self.expiry is not None and self.expiry.refreshes
+        self._indexed = self._written = UNWRITTEN
 
     def clear(self) -> None:
         """Remove the value of this key."""
@@ -72,10 +80,35 @@ class SingleRowState(State):
         else:
             self._stored = len(visit.prefix) + len(row)
             try:
-                self._value = self._from_row(row)
+                self._value = self._from_row(row) if self.expiry is None else self._unexpired(row)
             except CorruptCheckpointError as error:
                 raise self._unreadable(error) from error
         return self._value
+
+    def _unexpired(self, row: bytes) -> Any:
+        """What becomes `_value`, for a row that may have a stamp."""
+        assert self.expiry is not None
+        value, written = self.expiry.read(row)
+        self._indexed = self._written = written
+        return ABSENT if value is None else self._from_row(value)
+
+    def _note_write(self) -> None:
+        """Let the time of the value begin anew."""
+        assert self.expiry is not None
+        self._written = self.expiry.stamp(self._written)
+
+    def _note_read(self) -> None:
+        """The same, for a value that was read."""
+        if self._value is not ABSENT and self._written != PERMANENT:
+            before = self._written
+            self._note_write()
+            self._changed = self._changed or self._written != before
+
+    def _age(self) -> None:
+        assert self.expiry is not None
+        self.expiry.tick()
+        if self._loaded and self._value is not ABSENT and self.expiry.is_over(self._written):
+            self._value = ABSENT
 
     def _leave(self) -> None:
         if self._changed:
@@ -84,6 +117,8 @@ class SingleRowState(State):
             if stored < 0:  # written without a look at what was there
                 before = self._read(prefix)
                 stored = 0 if before is None else len(prefix) + len(before)
+                if self.expiry is not None and before is not None:
+                    self._indexed = self.expiry.read(before)[1]
             if value is ABSENT:
                 visit.batch.delete(self._name, prefix)
                 self._resized(prefix, stored, None)
@@ -92,6 +127,8 @@ class SingleRowState(State):
                     row = self._to_row(value)
                 except StateTypeError as error:
                     raise self._unstorable(value, error) from None
+                if self.expiry is not None:
+                    row = self.expiry.row(prefix, row, self._indexed, self._written)
                 size = visit.batch.put(self._name, prefix, row)
                 if not stored:
                     self.rows_added += 1
@@ -100,6 +137,8 @@ class SingleRowState(State):
         self._loaded = False
         self._stored = -1
         self._value = ABSENT
+        if self.expiry is not None:
+            self._indexed = self._written = UNWRITTEN
 
 
 class ValueState(SingleRowState, Generic[T]):
@@ -124,6 +163,8 @@ class ValueState(SingleRowState, Generic[T]):
     def get(self) -> T | None:
         """The value of this key; None or the declared default if there is none."""
         value = self._value if self._loaded else self._load()
+        if self._refreshes:
+            self._note_read()
         if value is ABSENT:
             if self._immutable or self._default_row is None:
                 return self._default  # type: ignore[no-any-return] # cast() takes time here
@@ -147,6 +188,8 @@ class ValueState(SingleRowState, Generic[T]):
             self._visit.touched.append(self)
         self._value = kept
         self._changed = True
+        if self.expiry is not None:
+            self._note_write()
 
     def exists(self) -> bool:
         """Whether this key has a value."""
@@ -238,11 +281,15 @@ class ReducingState(_Accumulating, Generic[T]):
                     raise
                 self._value = combined
         self._changed = True
+        if self.expiry is not None:
+            self._note_write()
 
     def get(self) -> T | None:
         """The combined value of this key; None if nothing was added."""
         if not self._loaded:
             self._load()
+        if self._refreshes:
+            self._note_read()
         return None if self._value is ABSENT else cast("T", self._copy(self._value))
 
 
@@ -284,11 +331,15 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
             raise
         self._value = accumulated
         self._changed = True
+        if self.expiry is not None:
+            self._note_write()
 
     def get(self) -> Out | None:
         """The result for the accumulator of this key; None if nothing was added."""
         if not self._loaded:
             self._load()
+        if self._refreshes:
+            self._note_read()
         if self._value is ABSENT:
             return None
         return cast("Out", self._aggregate.result(self._copy(self._value)))

@@ -1,9 +1,8 @@
 """What all states have in common.
 
-What lives here: `StateSpec` (a state as declared), `Visit` (the stay at one key) and the base
-classes of handles. What does not: the state types (`single_row_states`, `list_state`, `map_state`),
-who binds them (`task`), what a row looks like in bytes (`codec`), and where rows are kept
-(`backend`).
+What lives here: `StateSpec` (a state as declared) and the base classes of handles. What does not:
+the state types (`single_row_states`, `list_state`, `map_state`), who binds them (`task`), what a
+row looks like in bytes (`codec`), when it expires (`expiry`), and where rows are kept (`backend`).
 
 Theory of operation. A class is both the annotation a user writes and the handle that is bound to
 the key being visited. A `Visit` holds the row prefix that all states of a key share. A state reads
@@ -27,16 +26,17 @@ removed, its old size is known from the read that came before, or is looked up.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from statekit.backend import Backend, prefix_end
 from statekit.codec import ValueCodec
 from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.expiry import Expiry
 from statekit.key_codec import KeyCodec
-from statekit.mutation import Batch
+from statekit.manifest import TtlRecord
 from statekit.state_options import Aggregate, Reduce
-from statekit.watermark import BEGINNING
+from statekit.visit import Visit
 
 __all__ = [
     "ABSENT",
@@ -45,7 +45,6 @@ __all__ = [
     "ManyRowState",
     "State",
     "StateSpec",
-    "Visit",
     "shown",
 ]
 
@@ -78,6 +77,7 @@ class StateSpec:
         added: codec of what `add` takes, which is checked but never stored; None for other kinds.
         default: of a `ValueState`.
         reduce, aggregate: as declared.
+        ttl: when its rows expire; None if they do not.
     """
 
     operator: str
@@ -89,57 +89,11 @@ class StateSpec:
     default: Any = None
     reduce: Reduce | None = None
     aggregate: Aggregate[Any, Any, Any] | None = None
+    ttl: TtlRecord | None = None
 
     def bind(self, visit: Visit, backend: Backend) -> State:
         """A handle for this state in one shard."""
         return self.kind(self, visit, backend)
-
-
-class Spill(Protocol):
-    """Applies the visit's batch now, so that it can be read and memory is free again."""
-
-    def __call__(self) -> None: ...
-
-
-class Touched(Protocol):
-    """Something that holds changes of the key being visited."""
-
-    def _leave(self) -> None:
-        """Hand changes to the batch and forget the key."""
-
-
-@dataclass(slots=True)
-class Visit:
-    """The stay at one key: what all states of a shard share while a function runs.
-
-    Parameters:
-        operator: for messages.
-        epoch: list positions start with it.
-        batch: where changes go when the key is left.
-        spill: applies the batch before the end of the epoch.
-        prefix: key group and encoded key, the start of every row of the key.
-        key: the key as the user knows it.
-        watermark_us, processing_time_us: what the clocks show.
-        event_us: the event time of what is being handled; None without event time.
-        touched: states that hold something about this key.
-    """
-
-    operator: str
-    epoch: int
-    batch: Batch
-    spill: Spill
-    prefix: bytes = b""
-    key: Any = None
-    watermark_us: int = BEGINNING
-    processing_time_us: int = BEGINNING
-    event_us: int | None = None
-    touched: list[Touched] = field(default_factory=list)
-
-    def leave(self) -> None:
-        """Hand all changes of this key to the batch and forget the key."""
-        for state in self.touched:
-            state._leave()
-        self.touched.clear()
 
 
 class State:
@@ -155,6 +109,7 @@ class State:
         "_spec",
         "_visit",
         "bytes_added",
+        "expiry",
         "rows_added",
     )
 
@@ -172,10 +127,30 @@ class State:
         self._accepts = spec.codec.accepts
         self._encode = spec.codec.encode
         self._decode = spec.codec.decode
+        # None unless rows may carry a stamp.
+        self.expiry: Expiry | None = None
+        if spec.ttl is not None or spec.name in visit.eras:
+            self.expiry = Expiry(spec.name, spec.ttl, visit)
+        if spec.ttl is not None and spec.ttl.clock == "event":
+            visit.aging.append(self)
 
     def _leave(self) -> None:
         """Hand changes to the batch and forget the key."""
         raise NotImplementedError
+
+    def _age(self) -> None:
+        """Look at the clock again, and forget what has expired at the key being visited."""
+        if self.expiry is not None:
+            self.expiry.tick()
+
+    def sweep(self, groups: tuple[int, int], most: int) -> int:
+        """Remove rows that have expired, as `Expiry.sweep` does."""
+
+        def removed(row_key: bytes, size: int) -> None:
+            self._resized(row_key, size, None)
+
+        assert self.expiry is not None
+        return self.expiry.sweep(self._backend, groups, most, removed)
 
     def _resized(self, row_key: bytes, before: int, row: bytes | None) -> None:
         """Take note that a row of `before` bytes (0: none) is replaced by `row` (None: removed)."""
@@ -233,7 +208,7 @@ class ManyRowState(State):
         self._enter()
         self._drop_pending()
         found = False
-        for row_key, row in self._stored():
+        for row_key, row in self._held():
             found = True
             self._resized(row_key, len(row_key) + len(row), None)
         self._cleared = self._cleared or found
@@ -243,7 +218,7 @@ class ManyRowState(State):
             self._entered = True
             self._visit.touched.append(self)
 
-    def _stored(self, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    def _held(self, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Rows of this key that the backend holds and that were not cleared since."""
         if self._cleared:
             return iter(())

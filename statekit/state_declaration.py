@@ -17,7 +17,7 @@ from statekit.list_state import ListState
 from statekit.map_state import MapState
 from statekit.single_row_states import AggregatingState, ReducingState, ValueState
 from statekit.state import State, StateSpec
-from statekit.state_options import Aggregate, Default, Reduce
+from statekit.state_options import TTL, Aggregate, Default, Reduce
 
 __all__ = ["annotation_text", "explained", "state_class", "state_spec"]
 
@@ -74,6 +74,7 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
         default=given["default"].value if "default" in given else None,
         reduce=given.get("reduce"),
         aggregate=given.get("aggregate"),
+        ttl=given["ttl"].record if "ttl" in given else None,
     )
     if "default" in given and not spec.codec.accepts(spec.default):
         raise StateTypeError(
@@ -95,6 +96,7 @@ _OPTION_KINDS: dict[type, tuple[str, tuple[type[State], ...]]] = {
     Reduce: ("reduce", (ReducingState,)),
     Aggregate: ("aggregate", (AggregatingState,)),
     PickleCodec: ("pickle", _STATE_CLASSES),
+    TTL: ("ttl", _STATE_CLASSES),
 }
 
 

@@ -6,13 +6,16 @@ What lives here: the options of state parameters, pure data. What does not: the 
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from statekit.errors import StateTypeError
+from statekit.manifest import Clock, TtlRecord
+from statekit.timestamp import duration_to_micros
 
-__all__ = ["Aggregate", "Default", "Reduce"]
+__all__ = ["TTL", "Aggregate", "Default", "Reduce"]
 
 In = TypeVar("In")
 Acc = TypeVar("Acc")
@@ -24,6 +27,48 @@ class Default:
     """What an absent `ValueState` reads as: `Annotated[ValueState[int], Default(0)]`."""
 
     value: Any
+
+
+@dataclass(frozen=True)
+class TTL:
+    """How long state is kept: `Annotated[ValueState[int], TTL("30 days")]`.
+
+    A value, each list element and each map entry expires on its own, when `written + duration` is
+    not later than what the clock shows. What has expired is never read again, and is removed in
+    small steps, epoch by epoch.
+
+    Parameters:
+        duration: more than 0; a timedelta or a text such as "30 days".
+        clock: "processing" goes by the instant of the epoch. "event" goes by the watermark, and
+            something is written at the event time of the record, or the time of the timer, that
+            writes it, or when it was written before if that is later.
+        refresh: "write" lets each write begin the time anew, "read" each `get` and each element or
+            entry that is handed out, too. `exists`, `in` and `len` read nothing.
+
+    Raises:
+        StateTypeError: an option cannot be.
+
+    >>> TTL("1 minute", clock="event").record
+    TtlRecord(duration_us=60000000, clock='event', refresh='write')
+    """
+
+    duration: dt.timedelta | str
+    clock: Clock = "processing"
+    refresh: Literal["write", "read"] = "write"
+
+    def __post_init__(self) -> None:
+        if self.clock not in ("processing", "event"):
+            raise StateTypeError(f'TTL(clock={self.clock!r}): use "processing" or "event"')
+        if self.refresh not in ("write", "read"):
+            raise StateTypeError(f'TTL(refresh={self.refresh!r}): use "write" or "read"')
+        if duration_to_micros(self.duration, "TTL duration") == 0:
+            raise StateTypeError("TTL(0) would keep nothing: give a longer duration")
+
+    @property
+    def record(self) -> TtlRecord:
+        """The same as data."""
+        micros = duration_to_micros(self.duration, "TTL duration")
+        return TtlRecord(duration_us=micros, clock=self.clock, refresh=self.refresh)
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 from statekit.backend import Backend, StateSize
 from statekit.context import Context
 from statekit.errors import ProcessError, StatekitError, StateTypeError
-from statekit.manifest import TIMERS, WAITING, ShardPlan
+from statekit.manifest import TIMERS, WAITING, Clock, ShardPlan
 from statekit.mutation import Batch
 from statekit.ordered import Waiting
 from statekit.process import Bound, Process
-from statekit.state import Visit
-from statekit.timers import CLOCKS, Agenda, DueKeys
-from statekit.timestamp import datetime_to_micros
+from statekit.timers import CLOCKS, Agenda, DueKeys, Timers
+from statekit.visit import Visit
 from statekit.watermark import END, is_late
 
 __all__ = ["Chunk", "ShardTask"]
@@ -30,6 +29,10 @@ __all__ = ["Chunk", "ShardTask"]
 # Outputs are handed on in lists of about this length; one call that yields more is cut up, so
 # that a function may stream a state of any size.
 OUTPUTS_MAX = 10_000
+
+# So many rows that have expired are removed in an epoch at least, and more in one that has many
+# records: what expires must not grow faster than it is removed.
+SWEPT_MIN = 10_000
 
 _NOTHING: Any = object()
 _pack_group = Struct(">H").pack
@@ -78,6 +81,7 @@ class ShardTask:
         self.visit = Visit(plan.operator, plan.epoch, self.batch, self._spill)
         self.visit.watermark_us = plan.watermark_us
         self.visit.processing_time_us = plan.processing_time_us
+        self.visit.eras = plan.eras
         self._states = {spec.name: spec.bind(self.visit, backend) for spec in declared.states}
         self._timers = declared.bind_timers(self.visit, backend, plan)
         self._waiting = self._bind_waiting()
@@ -92,7 +96,8 @@ class ShardTask:
         self.records_out = 0
         self.late = 0
         self.largest_event_us: int | None = None
-        has_time = self._timers is not None or self._waiting is not None
+        self._expiring = [state for state in self._states.values() if state.expiry is not None]
+        has_time = self._timers is not None or self._waiting is not None or self._expiring
         self.wake_us = dict(plan.base.wake_us) if has_time else {}
 
     def run(self, chunk: Chunk) -> Iterator[list[Any]]:
@@ -145,28 +150,46 @@ class ShardTask:
         Raises:
             ProcessError, StateTypeError: as for `run`.
         """
-        timers, plan, clocks = self._timers, self._plan, CLOCKS
+        clocks: Sequence[Clock] = CLOCKS
+        for clock in self._plan.due_clocks:
+            self.wake_us.pop(clock, None)  # whatever waits on says so again
         if self._waiting is not None:
             yield from self._in_order(self._waiting)
             clocks = ("processing",)
-        if timers is None:
-            return
-        if plan.is_due or timers.set_due:
+        if self._timers is not None:
+            yield from self._fire(self._timers, clocks)
+        if self._expiring and self._plan.is_due:
+            self._sweep()
+
+    def _fire(self, timers: Timers, clocks: Sequence[Clock]) -> Iterator[list[Any]]:
+        """Call back for what is due by some clocks."""
+        plan = self._plan
+        if due := [c for c in clocks if c in plan.due_clocks or c in timers.set_due]:
             self._settle()
             self.visit.watermark_us = plan.watermark_us
             codec = self._declared.key_codec
-            keys = DueKeys(self._backend, plan.base.groups, plan.now_us, codec, clocks)
+            keys = DueKeys(self._backend, plan.base.groups, plan.now_us, codec, due)
             outputs: list[Any] = []
             for piece in keys:
                 for group, key in piece:
                     self._enter(group, key, _NOTHING)
-                    yield from self._ring(timers.agenda(), END, outputs)
+                    yield from self._ring(timers.agenda(CLOCKS, due), END, outputs)
             if outputs:
                 self.records_out += len(outputs)
                 yield outputs
-            self.wake_us = {k: at for k, at in self.wake_us.items() if k not in clocks}
-            self.wake_us |= keys.wake_us
-        for clock, at in timers.wake_us.items():
+            self._wakes_at(keys.wake_us)
+        self._wakes_at(timers.wake_us)
+
+    def _sweep(self) -> None:
+        """Remove some of what has expired."""
+        self._settle()
+        self.visit.watermark_us, self.visit.event_us = self._plan.watermark_us, None
+        most = SWEPT_MIN + 2 * self.records_in
+        for state in self._expiring:
+            most -= state.sweep(self._plan.base.groups, max(most, 1))
+
+    def _wakes_at(self, times: dict[Clock, int]) -> None:
+        for clock, at in times.items():
             self.wake_us[clock] = min(at, self.wake_us.get(clock, at))
 
     def _ring(self, agenda: Agenda, until_us: int, outputs: list[Any]) -> Iterator[list[Any]]:
@@ -176,11 +199,8 @@ class ShardTask:
         """
         visit = self.visit
         while (timer := agenda.take(until_us)) is not None:
-            visit.event_us = None
-            if timer.clock == "event":
-                visit.event_us = datetime_to_micros(timer.at)
-                if self._waiting is not None:
-                    visit.watermark_us = visit.event_us
+            time = agenda.at_us if timer.clock == "event" else None
+            visit.go_on_to(time, in_order=self._waiting is not None)
             yield from self._handle("timer", timer, self._callbacks(timer.name), outputs)
 
     def _handle(
@@ -238,23 +258,22 @@ class ShardTask:
                 for key, records in due.keys:
                     self._enter(due.group, key, _NOTHING)
                     yield from self._in_order_of_time(records, due.until_us, outputs)
-            self.wake_us.pop("event", None)
         if outputs:
             self.records_out += len(outputs)
             yield outputs
         if waiting.wake_us is not None:
-            self.wake_us["event"] = min(waiting.wake_us, self.wake_us.get("event", END))
+            self._wakes_at({"event": waiting.wake_us})
 
     def _in_order_of_time(
         self, records: list[tuple[int, Any]], until_us: int, outputs: list[Any]
     ) -> Iterator[list[Any]]:
         """Records of the current key and timers between them; at the same time, timers first."""
         visit, timers = self.visit, self._timers
-        agenda = None if timers is None else timers.agenda("event")
+        agenda = None if timers is None else timers.agenda(("event",), ("event",))
         for time, record in records:
             if agenda is not None:
                 yield from self._ring(agenda, time, outputs)
-            visit.event_us = visit.watermark_us = time
+            visit.go_on_to(time, in_order=True)
             yield from self._handle("record", record, (self._call, self._arguments), outputs)
         if agenda is not None:
             yield from self._ring(agenda, until_us, outputs)
@@ -303,6 +322,10 @@ class ShardTask:
         """
         self.visit.leave()
         self._token = _NOTHING
+        for state in self._expiring:
+            expiry = state.expiry
+            if expiry is not None and expiry.wake_us is not None:
+                self._wakes_at({expiry.clock: expiry.wake_us})
         added = {n: StateSize(s.rows_added, s.bytes_added) for n, s in self._states.items()}
         if self._timers is not None:
             added[TIMERS] = self._timers.added

@@ -17,19 +17,17 @@ that stops at the first which is not: timers that wait cost nothing.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, merge
 from itertools import islice
-from struct import Struct
-from typing import NamedTuple
 
 from statekit import state
-from statekit.backend import Backend, StateSize, prefix_end
+from statekit.backend import Backend, StateSize, first_of_groups
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.key_codec import KeyCodec
 from statekit.manifest import TIMERS, Clock
-from statekit.state import Visit
 from statekit.timestamp import (
     MAX_MICROS,
     datetime_to_micros,
@@ -37,6 +35,7 @@ from statekit.timestamp import (
     micros_to_datetime,
     sortable_micros,
 )
+from statekit.visit import Visit
 
 __all__ = ["CLOCKS", "DUE", "EVENT_TAG", "Agenda", "DueKeys", "Timer", "Timers", "first_due"]
 
@@ -46,11 +45,14 @@ DUE = f"{TIMERS}.due"
 # Keys with due timers are gathered by so many timers at a time, then visited in order of keys.
 _GATHERED_MAX = 50_000
 
+# What the backend holds of a key's timers is kept for the visit up to so many.
+_KEPT_MAX = 100
+
 CLOCKS: tuple[Clock, ...] = ("event", "processing")
 _TAGS: dict[Clock, bytes] = {"event": b"\x00", "processing": b"\x01"}
+_BEHIND = {b"\x00": b"\x01", b"\x01": b"\x02"}  # all rows of a clock
 EVENT_TAG = _TAGS["event"]
-_NAMED = 9  # where the name starts behind the prefix
-_group = Struct(">H")
+_group = struct.Struct(">H")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,32 +71,24 @@ class Timer:
     clock: Clock = "event"
 
 
-class _Row(NamedTuple):
-    """A timer as it is stored, behind the key. Sorts as timers fire."""
+# A timer as it is stored behind the key, and where its parts are.
+_Row = bytes
+_TAG, _AT, _NAMED = slice(1), slice(1, 9), 9
 
-    at: bytes
-    tag: bytes
-    name: bytes
 
-    @classmethod
-    def of(cls, stored: bytes) -> _Row:
-        return cls(stored[1:_NAMED], stored[:1], stored[_NAMED:])
+def _firing_order(row: _Row) -> tuple[bytes, _Row]:
+    """What timers of several clocks are sorted by; those of one clock sort as they are."""
+    return row[_AT], row
 
-    @property
-    def stored(self) -> bytes:
-        return self.tag + self.at + self.name
 
-    @property
-    def timer(self) -> Timer:
-        try:
-            clock = CLOCKS[self.tag[0]]
-            at = micros_to_datetime(micros_of_sortable(self.at))
-            return Timer(at, self.name.decode(), clock)
-        except (IndexError, ValueError, OverflowError) as error:
-            raise CorruptCheckpointError(
-                f"a timer's row {self.stored.hex()} cannot be read: {error}. Restore the "
-                "checkpoint from a backup"
-            ) from error
+def _timer(row: _Row, at_us: int) -> Timer:
+    try:
+        return Timer(micros_to_datetime(at_us), row[_NAMED:].decode(), CLOCKS[row[0]])
+    except (IndexError, ValueError, OverflowError) as error:
+        raise CorruptCheckpointError(
+            f"a timer's row {row.hex()} cannot be read: {error}. Restore the checkpoint from a "
+            "backup"
+        ) from error
 
 
 class Timers:
@@ -120,17 +114,20 @@ class Timers:
         self._visit = visit
         self._backend = backend
         self._read = backend.getter(TIMERS)
+        self._scan = backend.scanner(TIMERS)
         self._handled = handled
         self._has_event_time = has_event_time
         self._now = {_TAGS[clock]: sortable_micros(now) for clock, now in now_us.items()}
-        # What the backend holds, as far as it was looked up, and how it is to change.
+        # What the backend holds, as far as it was looked up, row by row or all of a clock, and how
+        # it is to change.
         self._stored: dict[_Row, bool] = {}
+        self._of_clock: dict[bytes, Sequence[_Row]] = {}
         self._changed: dict[_Row, bool] = {}
         self._entered = False
         self._spills = 0
         self._agenda: Agenda | None = None
-        self.set_due = False
-        """Whether a timer was set that is due already and has not been called."""
+        self.set_due: set[Clock] = set()
+        """The clocks by which a timer was set that is due already and has not been called."""
         self._wake: dict[bytes, bytes] = {}
         self._rows_added = 0
         self._bytes_added = 0
@@ -161,8 +158,8 @@ class Timers:
             StateTypeError: as for `set`.
         """
         row = self._row(at, name, clock)
-        for other in self._rows(row.tag):
-            if other.name == row.name and other != row:
+        for other in self._rows(row[_TAG]):
+            if other[_NAMED:] == row[_NAMED:] and other != row:
                 self._change(other, False)
         self._set(row)
 
@@ -171,15 +168,25 @@ class Timers:
         if clock not in (None, *CLOCKS):
             raise self._wrong(f'clock={clock!r}: use "event" or "processing"')
         tags = [_TAGS[clock]] if clock is not None else list(_TAGS.values())
-        rows = merge(*(self._rows(tag) for tag in tags))
+        rows = merge(*map(self._rows, tags), key=_firing_order)
         wanted = None if name is None else name.encode()
-        return [row.timer for row in rows if wanted in (None, row.name)]
+        return [
+            _timer(row, micros_of_sortable(row, 1))
+            for row in rows
+            if wanted in (None, row[_NAMED:])
+        ]
 
     # --------------------------------------------------------------------------------- firing
 
-    def agenda(self, *clocks: Clock) -> Agenda:
-        """The due timers of this key, to be taken one by one; those of some clocks, or all."""
-        self._agenda = Agenda(self, tuple(_TAGS[clock] for clock in clocks or CLOCKS))
+    def agenda(self, clocks: Sequence[Clock], due: Sequence[Clock]) -> Agenda:
+        """The due timers of this key, to be taken one by one.
+
+        Parameters:
+            clocks: by which they are due.
+            due: those of the clocks by which timers were due before any was called.
+        """
+        self._enter()  # even if nothing is taken, what was looked up is of this key alone
+        self._agenda = Agenda(self, [_TAGS[clock] for clock in clocks], [_TAGS[c] for c in due])
         return self._agenda
 
     @property
@@ -196,15 +203,11 @@ class Timers:
             if tag in self._wake
         }
 
-    def _due(self, tag: bytes) -> Iterator[_Row]:
-        """What the backend holds that is due by one clock, soonest first."""
-        prefix = self._visit.prefix
-        end = prefix + tag + self._now[tag] + b"\xff"  # behind all names, which are UTF-8
-        skip = len(prefix)
-        return (_Row.of(key[skip:]) for key, _ in self._backend.scan(TIMERS, prefix + tag, end))
-
-    def _is_due(self, row: _Row) -> bool:
-        return row.at <= self._now[row.tag]
+    def _due(self, tag: bytes) -> Iterable[tuple[bytes, bytes]]:
+        """What the backend holds of this key that is due by one clock, soonest first."""
+        start = self._visit.prefix + tag
+        end = start + self._now[tag] + b"\xff"  # behind all names, which are UTF-8
+        return self._scan(start, end)
 
     # -------------------------------------------------------------------------------- changes
 
@@ -219,7 +222,7 @@ class Timers:
         if not isinstance(at, dt.datetime):
             raise self._wrong(f"a timer is set at a datetime, not at {at!r}")
         try:
-            row = _Row(sortable_micros(datetime_to_micros(at)), _TAGS[clock], name.encode())
+            row = _TAGS[clock] + sortable_micros(datetime_to_micros(at)) + name.encode()
         except (StateTypeError, AttributeError, UnicodeEncodeError) as error:
             raise self._wrong(str(error)) from None
         if not self._handled(name):
@@ -237,13 +240,12 @@ class Timers:
         )
 
     def _set(self, row: _Row) -> None:
-        if self._is_due(row):
-            if self._agenda is not None:
-                self._agenda.join(row)
-            else:
-                self.set_due = True
-        elif row.at < self._wake.get(row.tag, b"\xff"):
-            self._wake[row.tag] = row.at
+        tag, at = row[_TAG], row[_AT]
+        if at <= self._now[tag]:
+            if self._agenda is None or not self._agenda.joined_by(row):
+                self.set_due.add(CLOCKS[row[0]])
+        elif at < self._wake.get(tag, b"\xff"):
+            self._wake[tag] = at
         if not self._is_set(row):
             self._change(row, True)
 
@@ -254,14 +256,18 @@ class Timers:
         stored = self._stored.get(row)
         if stored is None:
             self._enter()
-            stored = self._read(self._visit.prefix + row.stored) is not None
+            of_clock = self._of_clock.get(row[_TAG])
+            if of_clock is None:
+                stored = self._read(self._visit.prefix + row) is not None
+            else:
+                stored = row in of_clock
             self._stored[row] = stored
         return stored
 
     def _change(self, row: _Row, is_set: bool) -> None:
         """Set a timer that is not set, or delete one that is."""
         self._enter()
-        size = len(self._visit.prefix) + _NAMED + len(row.name)
+        size = len(self._visit.prefix) + len(row)
         self._rows_added += 1 if is_set else -1
         self._bytes_added += size if is_set else -size
         if self._stored.get(row) is is_set:
@@ -273,17 +279,27 @@ class Timers:
             self._visit.spill()
             self._spills += 1
 
-    def _rows(self, tag: bytes) -> Iterator[_Row]:
+    def _rows(self, tag: bytes) -> Sequence[_Row]:
         """The timers of one clock, stored and pending, as they are now, soonest first."""
-        start = self._visit.prefix + tag
-        skip = len(start) - 1
-        stored = [
-            row
-            for key, _ in self._backend.scan(TIMERS, start, prefix_end(start))
-            if (row := _Row.of(key[skip:])) not in self._changed
-        ]
-        pending = sorted(row for row, is_set in self._changed.items() if is_set and row.tag == tag)
-        return merge(stored, pending)
+        stored, changed = self._stored_of(tag), self._changed
+        if not changed:
+            return stored
+        rows = [row for row in stored if row not in changed]
+        rows += [row for row, is_set in changed.items() if is_set and row[_TAG] == tag]
+        return sorted(rows)
+
+    def _stored_of(self, tag: bytes) -> Sequence[_Row]:
+        """What the backend holds of this key and one clock, soonest first."""
+        rows = self._of_clock.get(tag)
+        if rows is None:
+            prefix = self._visit.prefix
+            skip = len(prefix)
+            found = self._scan(prefix + tag, prefix + _BEHIND[tag])
+            rows = [key[skip:] for key, _ in found]
+            if len(rows) <= _KEPT_MAX:
+                self._enter()
+                self._of_clock[tag] = rows
+        return rows
 
     def _enter(self) -> None:
         if not self._entered:
@@ -299,7 +315,7 @@ class Timers:
         batch, prefix = self._visit.batch, self._visit.prefix
         group, key = prefix[:2], prefix[2:]
         for row, is_set in self._changed.items():
-            here, due = prefix + row.stored, group + row.tag + row.at + key + row.name
+            here, due = prefix + row, group + row[:_NAMED] + key + row[_NAMED:]
             if is_set:
                 batch.put(TIMERS, here, b"")
                 batch.put(DUE, due, b"")
@@ -308,25 +324,38 @@ class Timers:
                 batch.delete(DUE, due)
         self._changed = {}
         self._stored = {}
+        self._of_clock = {}
 
 
 class Agenda:
-    """The due timers of one key, soonest first; those set meanwhile join in."""
+    """The due timers of one key, soonest first; those set meanwhile join in.
 
-    def __init__(self, timers: Timers, tags: tuple[bytes, ...]) -> None:
+    Parameters:
+        timers: of the key.
+        tags: of the clocks that count.
+        due: of those by which the backend holds timers that are due.
+
+    Attributes:
+        at_us: the time of the timer that was taken last.
+    """
+
+    def __init__(self, timers: Timers, tags: Sequence[bytes], due: Sequence[bytes]) -> None:
+        self.at_us = 0
         self._timers = timers
         self._tags = tags
-        self._waiting = merge(*(timers._due(tag) for tag in tags))
+        self._skip = len(timers._visit.prefix)
+        found = [rows for tag in due if (rows := timers._due(tag))]
+        self._waiting = iter(found[0]) if len(found) == 1 else merge(*found, key=self._order)
         self._spills = timers._spills
         self._upcoming = self._next_stored()
-        self._joined: list[_Row] = []
+        self._joined: list[tuple[bytes, _Row]] = []
 
-    def join(self, row: _Row) -> None:
-        """A due timer was set."""
-        if row.tag in self._tags:
-            heappush(self._joined, row)
-        else:
-            self._timers.set_due = True
+    def joined_by(self, row: _Row) -> bool:
+        """A due timer was set. Returns whether it is one for this agenda."""
+        if row[_TAG] not in self._tags:
+            return False
+        heappush(self._joined, _firing_order(row))
+        return True
 
     def take(self, until_us: int = MAX_MICROS) -> Timer | None:
         """Remove the soonest due timer up to a time and return it; None if there is none."""
@@ -334,24 +363,31 @@ class Agenda:
         while (row := self._soonest(until)) is not None:
             if timers._is_set(row):  # it may have been deleted, or have come twice
                 timers._change(row, False)
-                return row.timer
+                self.at_us = micros_of_sortable(row, 1)
+                return _timer(row, self.at_us)
         return None
 
     def _soonest(self, until: bytes) -> _Row | None:
-        stored = self._upcoming
-        if self._joined and (stored is None or self._joined[0] <= stored):
-            return heappop(self._joined) if self._joined[0].at <= until else None
-        if stored is None or stored.at > until:
+        stored, joined = self._upcoming, self._joined
+        if joined and (stored is None or joined[0] <= _firing_order(stored)):
+            return heappop(joined)[1] if joined[0][0] <= until else None
+        if stored is None or stored[_AT] > until:
             return None
         self._upcoming = self._next_stored()
         return stored
 
     def _next_stored(self) -> _Row | None:
-        row = next(self._waiting, None)
+        found = next(self._waiting, None)
+        if found is None:
+            return None
+        row = found[0][self._skip :]
         # The scan shows what there was when it began; after a spill that says nothing any more.
-        if row is not None and self._spills == self._timers._spills:
+        if self._spills == self._timers._spills:
             self._timers._stored.setdefault(row, True)
         return row
+
+    def _order(self, found: tuple[bytes, bytes]) -> tuple[bytes, _Row]:
+        return _firing_order(found[0][self._skip :])
 
 
 class DueKeys:
@@ -415,12 +451,4 @@ def first_due(
     Parameters:
         later: in the first of the groups, only rows from this time on.
     """
-    group, last = groups
-    start, end = _group.pack(group) + tag + later, _group.pack(last + 1)
-    while (row := backend.first(DUE, start, end)) is not None:
-        here = row[:2] + tag
-        if row[:3] == here:
-            return row
-        # Of the other clock: before ours in its key group, or behind.
-        start = here if row < here else _group.pack(_group.unpack(row[:2])[0] + 1) + tag
-    return None
+    return first_of_groups(backend, DUE, tag, groups, later)

@@ -33,6 +33,7 @@ MAX_MICROS = 253_402_300_799_999_999
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SIGN = 1 << 63
+_sortable = struct.Struct(">Q")
 _UNITS = {
     "microsecond": 1,
     "us": 1,
@@ -145,7 +146,7 @@ def sortable_micros(micros: int) -> bytes:
     >>> sortable_micros(-1) < sortable_micros(0) < sortable_micros(1)
     True
     """
-    return struct.pack(">Q", micros + _SIGN)
+    return _sortable.pack(micros + _SIGN)
 
 
 def micros_of_sortable(row: bytes, offset: int = 0) -> int:
@@ -154,5 +155,5 @@ def micros_of_sortable(row: bytes, offset: int = 0) -> int:
     >>> micros_of_sortable(sortable_micros(-5))
     -5
     """
-    packed: int = struct.unpack_from(">Q", row, offset)[0]
+    packed: int = _sortable.unpack_from(row, offset)[0]
     return packed - _SIGN

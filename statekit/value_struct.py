@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pydantic
 
 from statekit.introspection import FieldSpec, struct_fields, struct_flavour, union_members, unwrap
 from statekit.schema import Schema, schema_of
@@ -72,6 +73,8 @@ def _is_plain(cls: Any) -> bool:
 
 def _is_constrained(annotation: Any) -> bool:
     """Whether msgspec would refuse values for more than their type (`msgspec.Meta`)."""
+    if annotation is pydantic.AwareDatetime:  # which it does not know
+        return True
     if isinstance(annotation, typing.NewType):
         return _is_constrained(annotation.__supertype__)
     if hasattr(annotation, "__value__"):

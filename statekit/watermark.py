@@ -22,12 +22,14 @@ __all__ = ["BEGINNING", "END", "advanced", "is_late"]
 BEGINNING = MIN_MICROS - 1
 """The watermark before any: nothing is late."""
 
-END = MAX_MICROS
-"""The watermark when nothing can follow: everything is due."""
+END = MAX_MICROS + 1
+"""The watermark when nothing can follow: everything is due. No record brings it there."""
 
 
 def advanced(watermark: int, seen: int | None, lateness: int) -> int:
     """The watermark after `seen`, the largest event time; it never goes back.
+
+    For an operator fed by another, `seen` is that one's watermark: its end is the end for both.
 
     >>> advanced(BEGINNING, 100, 30), advanced(90, 100, 30), advanced(50, None, 30)
     (70, 90, 50)

@@ -11,7 +11,7 @@ import statekit as sk
 from statekit.backend import Backend, MemoryBackend, StateSize
 from statekit.mutation import Batch
 from statekit.rocks import RocksBackend
-from statekit.state import Visit
+from statekit.visit import Visit
 
 KEYS = ["a", "b", "c\x00", ""]
 

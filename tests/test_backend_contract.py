@@ -97,6 +97,8 @@ class Contract(RuleBasedStateMachine):
     def scan(self, state: str, start: bytes, end: bytes, reverse: bool) -> None:
         found = list(self.backend.scan(state, start, end, reverse=reverse))
         assert found == self.model.scan(state, start, end, reverse)
+        if not reverse:
+            assert list(self.backend.scanner(state)(start, end)) == found
 
     @rule(state=st.sampled_from(STATES), start=KEYS, end=KEYS, reverse=st.booleans())
     def begin_scan(self, state: str, start: bytes, end: bytes, reverse: bool) -> None:
@@ -250,6 +252,7 @@ def test_unknown_state_is_an_error_that_names_it_and_changes_nothing(opened: Ope
     calls: list[Callable[[], object]] = [
         lambda: backend.get("nope", b""),
         lambda: backend.getter("nope"),
+        lambda: backend.scanner("nope"),
         lambda: backend.get_many("nope", [b""]),
         lambda: backend.scan("nope", b"", END),
         lambda: backend.write(Batch([Put("a", b"k", b"v"), Put("nope", b"k", b"v")])),
@@ -267,6 +270,7 @@ def test_every_call_after_close_is_an_error_that_says_so(opened: Open) -> None:
     calls: list[Callable[[], object]] = [
         lambda: backend.get("a", b""),
         lambda: backend.getter("a"),
+        lambda: backend.scanner("a"),
         lambda: backend.get_many("a", [b""]),
         lambda: backend.scan("a", b"", END),
         lambda: backend.write(Batch([Put("a", b"k", b"v")])),
@@ -503,6 +507,27 @@ def test_a_kept_getter_sees_what_get_sees_whatever_was_read_ahead(data: st.DataO
             position = max(0, min(255, position + jump))
             key = bytes([0, position])
             assert kept(key) == backend.get("a", key) == held.get(key)
+        backend.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_kept_scanner_sees_what_scan_sees_whatever_was_read_ahead(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        backend = RocksBackend(home, ["a"])
+        backend.write(Batch([Put("a", bytes([0, n]), b"v") for n in range(0, 250, 2)]))
+        kept = backend.scanner("a")
+        position = 0
+        for _ in range(data.draw(st.integers(1, 60))):
+            if data.draw(st.integers(0, 9)) == 0:
+                changed = bytes([0, data.draw(st.integers(0, 255))])
+                put: Mutation = Put("a", changed, b"new")
+                kind = data.draw(st.sampled_from([put, Delete("a", changed)]))
+                backend.write(Batch([kind]))
+            position = max(0, min(255, position + data.draw(st.sampled_from([0, 1, 2, 5, 40, -7]))))
+            start = bytes([0, position])
+            end = data.draw(st.sampled_from([bytes([0, min(255, position + 3)]), b"\x01", END]))
+            assert list(kept(start, end)) == list(backend.scan("a", start, end))
         backend.close()
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import datetime as dt
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import statekit as sk
+from statekit.compatibility import next_job_file
 from statekit.coordinator import Coordinator
 from statekit.errors import (
     CorruptCheckpointError,
@@ -16,8 +18,9 @@ from statekit.errors import (
     RestoreError,
     StateSchemaError,
 )
+from statekit.job import Sink
 from statekit.local import LocalRunner
-from statekit.manifest import ShardReport, ShardState, epoch_path
+from statekit.manifest import JobFile, OperatorRecord, ShardReport, ShardState, epoch_path
 from statekit.process import Process
 from statekit.repository import Repository
 from statekit.shard import unchanged
@@ -227,6 +230,103 @@ def test_dropped_operator_is_refused_unless_it_is_allowed_and_comes_back_empty(
         runner(job_of(tally), tmp_path)
     ran(job_of(tally), tmp_path, A, allow_dropped_state=True)
     assert rows(runner(job_of(one_state, tally), tmp_path), "total") == []
+
+
+# ---------------------------------------------------------------------------------- timers
+
+
+def alarms(*names: str | None) -> AnyProcess:
+    """Sets a timer named like its record's key, a second on, and has callbacks of these names."""
+
+    @sk.process(key="n")
+    def ringing(entry: Entry, ctx: sk.Context, total: sk.ValueState[int]) -> Iterator[str]:
+        ctx.timers.set(ctx.processing_time + dt.timedelta(seconds=1), entry.key, "processing")
+        yield f"{entry.key} is set"
+
+    def rings(timer: sk.Timer) -> Iterator[str]:
+        yield f"{timer.name} rings"
+
+    for name in names:
+        (ringing.on_timer if name is None else ringing.on_timer(name))(rings)
+    if not names:
+
+        @sk.process(key="n")
+        def silent(entry: Entry, total: sk.ValueState[int]) -> Iterator[str]:
+            yield f"{entry.key} is here"
+
+        return silent
+    return ringing
+
+
+def sets(path: Path, *names: str | None, second: int = 0, **options: Any) -> list[Any]:
+    """An epoch at that second over a record "a" and a record "b"; what it puts out."""
+    job = job_of(alarms(*names))
+    job.sinks.append(Sink("out", "p"))
+    made = runner(job, path, clock=lambda: second * 1_000_000, **options)
+    records = [] if second else [Entry("a", 1), Entry("b", 2)]
+    return sorted(made.epoch({"records": records})["out"])
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (("a", "b"), ("a",), r"callback for timers named 'b' .*@ringing.on_timer\('b'\)"),
+        ((None, "a"), ("a", "b"), r"callback for all timers without .*@ringing.on_timer, if only"),
+        (("a", "b"), (), "handled timers and no longer does"),
+    ],
+)
+def test_a_callback_that_timers_may_still_need_is_missed_at_the_start(
+    tmp_path: Path, before: tuple[str | None, ...], now: tuple[str | None, ...], said: str
+) -> None:
+    assert sets(tmp_path, *before) == ["a is set", "b is set"]
+    files = names(tmp_path)
+    with pytest.raises(StateSchemaError, match=f"{said}.*allow_dropped_state=True"):
+        sets(tmp_path, *now, second=5)
+    assert names(tmp_path) == files
+    assert sets(tmp_path, *before, second=5) == ["a rings", "b rings"]
+
+
+@pytest.mark.parametrize("before", [("a", "b"), (None,)])
+def test_timers_that_were_given_up_are_dropped_when_they_come_due(
+    tmp_path: Path, before: tuple[str | None, ...]
+) -> None:
+    sets(tmp_path, *before)
+    made = runner(job_of(alarms("a")), tmp_path, allow_dropped_state=True, clock=lambda: 0)
+    made.epoch({"records": []})
+    assert sets(tmp_path, "a", second=5) == ["a rings"], "settled: it need not be allowed again"
+    assert sets(tmp_path, "a", "b", second=9) == [], "it went when it came due"
+
+
+def test_a_callback_for_all_others_takes_the_timers_of_one_that_went(tmp_path: Path) -> None:
+    sets(tmp_path, "a", "b")
+    assert sets(tmp_path, None, second=5) == ["a rings", "b rings"]
+
+
+def test_a_job_file_that_does_not_know_the_names_of_timers_is_continued() -> None:
+    written = job_of(alarms("a", "b")).operators[0].record()
+    assert written.timer_names == ("a", "b")
+    before = OperatorRecord.model_validate_json(written.model_dump_json(exclude={"timer_names"}))
+    stored = JobFile(id="0" * 32, name="j", key_groups=128, operators=(before,))
+    next_job_file(stored, job_of(alarms("a")).operators, allow_dropped_state=False)
+    with pytest.raises(StateSchemaError, match="handled timers and no longer does"):
+        next_job_file(stored, job_of(alarms()).operators, allow_dropped_state=False)
+
+
+def test_timers_that_were_all_given_up_cannot_be_had_again_and_are_called_timers(
+    tmp_path: Path,
+) -> None:
+    sets(tmp_path, "a", "b")
+    sets(tmp_path, second=5, allow_dropped_state=True)
+    with pytest.raises(StateSchemaError, match=r"handles timers, and gave up all .* another name="):
+        sets(tmp_path, "a", second=9)
+    with pytest.raises(StateSchemaError, match=r"operator 'p' with states \['total'\], the job"):
+        runner(job_of(tally), tmp_path)
+
+
+def test_an_operator_that_went_is_said_to_have_had_timers(tmp_path: Path) -> None:
+    sets(tmp_path, "a", "b")
+    with pytest.raises(StateSchemaError, match=r"'p' with states \['total'\] and timers, the job"):
+        runner(job_of(tally), tmp_path)
 
 
 # ------------------------------------------------------- between the job file and the first epoch

@@ -5,16 +5,23 @@ The ids are those of the case collection: `SP` Spark, `B` Beam.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import pydantic
 import pytest
 
 import statekit as sk
+from statekit.coordinator import Coordinator
+from statekit.local import LocalRunner
+from statekit.repository import Repository
 from statekit.testing import Harness
+from statekit.timestamp import MAX_MICROS
 from statekit.watermark import BEGINNING, END, advanced, is_late
+from statekit.working_copy import MemoryCopies
 
 Backend = Literal["memory", "rocksdb"]
 BACKENDS: list[Backend] = ["memory", "rocksdb"]
@@ -60,6 +67,7 @@ def test_the_watermark_is_the_largest_event_time_less_the_lateness_and_never_goe
     assert advanced(BEGINNING, 100, 5) == 95
     assert advanced(95, 90, 5) == 95
     assert advanced(95, END, 5) == END
+    assert advanced(95, MAX_MICROS, 5) == MAX_MICROS - 5, "a record at the last instant is no end"
     assert [is_late(time, 95) for time in (94, 95, 96)] == [True, True, False]
 
 
@@ -120,6 +128,50 @@ def test_years_one_and_9999_and_times_before_1970_are_times_like_others() -> Non
     assert harness.send() == [last.isoformat()]
 
 
+@pytest.mark.parametrize("lateness", [0, 30])
+def test_a_record_at_the_last_instant_there_is_is_not_the_end(
+    lateness: float, tmp_path: Path
+) -> None:
+    """It makes late what comes after it, like any other that is far ahead, and nothing more."""
+    last = dt.datetime.max.replace(tzinfo=dt.UTC)
+
+    @sk.process(key="key", event_time="at", lateness=after(lateness))
+    def first(event: Event, ctx: sk.Context) -> Iterator[Event]:
+        ctx.timers.set(event.at)
+        yield event
+
+    @first.on_timer
+    def ring(timer: sk.Timer, ctx: sk.Context) -> None: ...
+
+    @sk.process(key="key", event_time="at", lateness="1 second")
+    def second(event: Event, ctx: sk.Context) -> Iterator[str]:
+        ctx.timers.set(event.at)
+        yield f"got {event.value}"
+
+    @second.on_timer
+    def closed(timer: sk.Timer, ctx: sk.Context) -> Iterator[str]:
+        yield f"closed {timer.at:%Y %f}"
+
+    job = sk.Job("ahead")
+    stream = job.source("events", Event).process(first)
+    stream.late.sink("late")
+    stream.process(second).sink("out")
+    runner = LocalRunner(job, Repository(tmp_path / "c"), MemoryCopies())
+    assert runner.epoch({"events": [Event("a", last, "far")]})["out"] == ["got far"]
+    in_time = [event("b", 5, "near")] * 2
+    found = runner.epoch({"events": in_time})
+    assert (found["out"], found["late"]) == ([], in_time), "behind the watermark: late, and counted"
+    runner.epoch({"events": []})
+    coordinator = runner.coordinator
+    assert coordinator.watermarks_us["first"] == MAX_MICROS - lateness * 1_000_000
+    assert coordinator.watermarks_us["second"] == MAX_MICROS - (lateness + 1) * 1_000_000
+    assert not coordinator.is_drained, "no drain was asked for, so the job goes on"
+
+    run = job.run({"events": []}, checkpoint=tmp_path / "c")
+    assert run["out"] == ["closed 9999 999999"], "timers fire once, at the real end"
+    assert Coordinator(job, Repository(tmp_path / "c")).is_drained
+
+
 def test_event_times_that_are_no_instants_are_refused_and_nothing_is_lost() -> None:
     harness = Harness(seen)
     harness.send(event("a", 1))
@@ -158,6 +210,63 @@ def test_wrong_declarations_of_time_fail_at_import() -> None:
             sk.process(key="key", event_time="at", lateness=wrong)  # type: ignore[arg-type]
 
 
+class AwareModel(pydantic.BaseModel):
+    key: str
+    at: pydantic.AwareDatetime
+    before: pydantic.AwareDatetime | None = None
+
+
+@dataclasses.dataclass
+class AwareClass:
+    key: str
+    at: pydantic.AwareDatetime
+    before: pydantic.AwareDatetime | None = None
+
+
+class AwareTuple(NamedTuple):
+    key: str
+    at: pydantic.AwareDatetime
+    before: pydantic.AwareDatetime | None = None
+
+
+@pytest.mark.parametrize("record_type", [AwareModel, AwareClass, AwareTuple])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_an_aware_datetime_of_pydantic_is_a_datetime(record_type: Any, ordered: bool) -> None:
+    def reads(event, last, times):  # type: ignore[no-untyped-def]
+        times.append(event.at)
+        last.update(record_type(key=event.key, at=event.at, before=times[0]))
+        yield last.get()
+
+    reads.__annotations__ = {
+        "event": record_type,
+        "last": sk.ValueState[record_type],
+        "times": sk.ListState[pydantic.AwareDatetime],
+        "return": Iterator[record_type],
+    }
+    declared: Any = sk.process(key="key", event_time="at", ordered=ordered)(reads)
+    job = sk.Job("aware")
+    job.source("events", record_type).process(declared).sink("out")
+    zone = dt.timezone(dt.timedelta(hours=-5))
+    given = [{"key": "a", "at": at(seconds).astimezone(zone)} for seconds in (1, 2)]
+    found = job.run({"events": given})["out"]
+    assert found == [record_type(key="a", at=at(s), before=at(1)) for s in (1, 2)]
+    batch = declared.output_type.to_batch(found)
+    assert declared.record_type.reader(batch.schema).read(batch) == found
+    with pytest.raises(sk.ProcessError, match=r"timezone|no instant|`tz`"):
+        job.run({"events": [{"key": "a", "at": dt.datetime(2026, 1, 1)}]})
+
+
+def test_a_naive_datetime_of_pydantic_is_refused_as_an_event_time() -> None:
+    class Naive(NamedTuple):
+        key: str
+        at: pydantic.NaiveDatetime
+
+    with pytest.raises(sk.StateTypeError, match=r"NaiveDatetime is not supported: .*AwareDatetime"):
+
+        @sk.process(key="key", event_time="at")
+        def naive(event: Naive) -> None: ...
+
+
 def test_wrong_callbacks_fail_at_import() -> None:
     @sk.process(key="key", event_time="at")
     def base(event: Event, total: sk.ValueState[int]) -> Iterator[int]:
@@ -183,6 +292,13 @@ def test_wrong_callbacks_fail_at_import() -> None:
         @base.on_timer  # type: ignore[arg-type]
         def yields_text(timer: sk.Timer) -> Iterator[str]:
             yield ""
+
+    # mypy lets this pass, since each bool is an int; a column of integers would not.
+    with pytest.raises(sk.StateTypeError, match="it yields bool, and base int: yield the same"):
+
+        @base.on_timer
+        def yields_bool(timer: sk.Timer) -> Iterator[bool]:
+            yield True
 
     @base.on_timer("one")
     def one(timer: sk.Timer) -> None: ...

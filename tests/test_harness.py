@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -237,3 +238,23 @@ def test_a_function_with_a_context_can_be_called_directly() -> None:
 def test_restoring_from_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(sk.RestoreError, match="holds no checkpoint"):
         Harness.restore(records, tmp_path)
+
+
+def test_late_records_are_shown_in_the_order_in_which_they_were_sent() -> None:
+    class Event(NamedTuple):
+        key: str
+        at: dt.datetime
+
+    @sk.process(key="key", event_time="at", lateness="5 seconds")
+    def keep(event: Event, seen: sk.ValueState[int]) -> Iterator[str]:
+        yield event.key
+
+    def event(key: str, seconds: int) -> Event:
+        return Event(key, dt.datetime.fromtimestamp(seconds, dt.UTC))
+
+    harness = Harness(keep, parallelism=3)
+    assert len(harness.late) == 0
+    harness.send(event("a", 100))
+    assert harness.send(event("c", 95), event("b", 96), event("a", 3)) == ["b"]
+    assert harness.send(event("b", 95)) == []
+    assert harness.late == (event("c", 95), event("a", 3), event("b", 95))

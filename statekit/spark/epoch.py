@@ -135,9 +135,12 @@ class EpochRunner:
                 commits = frame.where(f"{COMMIT} is not null").select(COMMIT)
                 reports += [_report(row[0]) for row in commits.collect()]
                 if job.wants_late(operator):
-                    watermark = self._coordinator.watermarks_us[operator.name]
-                    late = late_records(streams[operator.input], operator, watermark)
-                    streams[operator.late] = late
+                    streams[operator.late] = late_records(
+                        streams[operator.input],
+                        operator,
+                        self._shipments[operator.name],
+                        self._coordinator.watermarks_us[operator.name],
+                    )
                 streams[operator.name] = _outputs_of(frame)
             for sink in job.sinks:
                 self._write(streams[sink.stream], sink.name)

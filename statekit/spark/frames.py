@@ -14,7 +14,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from statekit.errors import ProcessError
 from statekit.job import Job, Operator, Source
 from statekit.records import RecordType
-from statekit.spark.worker import FIRST_MARK, ShardStep, output_schema
+from statekit.spark.shipping import Shipment
+from statekit.spark.worker import FIRST_MARK, LateStep, ShardStep, output_schema
 
 __all__ = ["OperatorFrames", "check_input", "late_records", "quoted"]
 
@@ -44,13 +45,19 @@ def check_input(df: DataFrame, source: Source, job: Job) -> None:
     try:
         projected = _projected(df, source.record_type)
         source.record_type.reader(to_arrow_schema(projected.schema, timezone="UTC"))
-        for operator in job.consumers_of(source.name):
-            for name in operator.declared.key:
-                _key_expression(projected, name, operator.name)
-            _check_event_time(projected, operator)
+        _check_consumers(projected, source.name, job)
     except ProcessError as error:
         error.add_note(f"while looking at the input {source.name!r}")
         raise
+
+
+def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
+    """Hold the columns of a stream against all who take its records, late ones too."""
+    for operator in job.consumers_of(stream):
+        for name in operator.declared.key:
+            _key_expression(df, name, operator.name)
+        _check_event_time(df, operator)
+        _check_consumers(df, operator.late, job)
 
 
 class OperatorFrames:
@@ -99,11 +106,19 @@ class OperatorFrames:
         return ordered.mapInArrow(step, self._schema)
 
 
-def late_records(df: DataFrame, operator: Operator, watermark_us: int) -> DataFrame:
-    """The records of an operator's input that are late: `watermark.is_late`, in SQL."""
-    time = operator.declared.event_time
+def late_records(
+    df: DataFrame, operator: Operator, shipment: Shipment, watermark_us: int
+) -> DataFrame:
+    """The records of an operator's input that are late, as they came in.
+
+    That is `watermark.is_late` in SQL, unless a record may have another event time than its column:
+    then records are made as they are for the operator, since only they can tell.
+    """
+    time, record_type = operator.declared.event_time, operator.declared.record_type
     assert time is not None
-    projected = _projected(df, operator.declared.record_type)
+    projected = _projected(df, record_type)
+    if record_type.may_change_fields:
+        return projected.mapInArrow(LateStep(shipment, watermark_us), projected.schema)
     return projected.where(f"unix_micros({quoted(time)}) <= {watermark_us}")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -25,7 +26,8 @@ class IdleEpochs(threading.Thread):
         query: the stream.
         beat: makes an epoch if one is due, and says in how many seconds the next may be; None
             without heartbeats.
-        drain: makes the last epochs, when the stream has ended by itself; None to leave them out.
+        drain: makes the last epochs, when the stream has read all of its input; None to leave them
+            out.
         failed: is told why there will be no more.
     """
 
@@ -62,10 +64,21 @@ class IdleEpochs(threading.Thread):
             self._query.awaitTermination()
         except PySparkException:
             return False  # whoever waits for the query is told
-        return not self._stopped.is_set() and self._query.exception() is None
+        failed = self._stopped.is_set() or self._query.exception() is not None
+        return not failed and _has_read_all(self._query)
 
     def stop(self) -> None:
         """Make no more; the epoch under way, if there is one, is finished."""
         self._stopped.set()
         if self is not threading.current_thread():
             self.join()
+
+
+def _has_read_all(query: StreamingQuery) -> bool:
+    """Whether a stream with the trigger availableNow has ended by itself.
+
+    Anyone can stop it, through `spark.streams` or with the session, and Spark tells that apart in
+    no public way. But it ends by itself only after it looked for one more micro-batch in vain.
+    """
+    execution: Any = query._jsq
+    return bool(execution.streamingQuery().noNewData())

@@ -179,14 +179,15 @@ def start(
         trigger: as for `DataStreamWriter.trigger`, such as `{"availableNow": True}`; a text is a
             processing time.
         query_name: of the streaming query.
-        allow_dropped_state: go on although the code no longer declares a stored state.
+        allow_dropped_state: go on although the code no longer declares a stored state, or has no
+            callback for timers that may be set.
         working_directory: for working copies, on each worker's local disk.
         rocksdb: what RocksDB may spend in each worker.
         heartbeat: make an epoch at least this often even if no input comes, so that
             processing-time timers fire; a timedelta or a text such as "1 second".
         drain: let event time come to its end behind the last record, so that all event-time timers
-            fire; no later run can then go on. None: for static frames. A stream can only drain if
-            its trigger lets it end.
+            fire; no later run can then go on. None: for static frames. A stream can only drain with
+            the trigger availableNow, and does not if it is stopped before its end.
         clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
 
     Raises:
@@ -195,6 +196,7 @@ def start(
         RestoreError: the checkpoint cannot be continued.
         StatekitError: for other reasons not to start, each with its class.
     """
+    _check_classic(spark, inputs)
     sinks = {name: as_sink(name, given) for name, given in (outputs or {}).items()}
     job.check_names(inputs, sinks)
     _check_frames(inputs)
@@ -226,15 +228,29 @@ def start(
         return started.query
     given = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger or {})
     ends = bool(given.get("availableNow") or given.get("once"))
-    if drain and not ends:
+    if drain and not given.get("availableNow"):
         raise StateTypeError(
-            'drain=True is for streams that end: use trigger={"availableNow": True}'
+            "drain=True is for streams that end with their input: use "
+            'trigger={"availableNow": True}'
         )
     if heartbeat is not None and ends:
         raise StateTypeError("heartbeat= is for streams that go on: this trigger lets it end")
     check_sparks_part(coordinator)
     started.stream(inputs, query_name, given, heartbeat=heartbeat, drain=bool(drain))
     return started.query
+
+
+def _check_classic(spark: object, inputs: Mapping[str, object]) -> None:
+    """Refuse what is of Spark Connect: its driver, which the callbacks need, is elsewhere."""
+    frames = {f"inputs[{name!r}]": df for name, df in inputs.items()}
+    for name, given in {"spark": spark, **frames}.items():
+        if any(cls.__module__.startswith("pyspark.sql.connect") for cls in type(given).__mro__):
+            raise StateTypeError(
+                f"{name} is a {type(given).__name__} of Spark Connect, and statekit needs a "
+                "classic session, whose driver is this process: make one with "
+                'SparkSession.builder.master("local[*]").getOrCreate(), or with the master of your '
+                "cluster, and without remote() and SPARK_REMOTE; or let spark-submit run the job"
+            )
 
 
 def _check_frames(inputs: Mapping[str, object]) -> None:
@@ -404,7 +420,8 @@ class _Started:
 
 
 def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: float) -> Progress:
-    first = {operator.name for operator in job.operators if job.is_source(operator.input)}
+    # An operator sees all that its source has, and so does another one of the same source.
+    read = {op.input: manifest.operators[op.name].records_in for op in job.operators}
     rows: dict[str, int] = {}
     sizes: dict[str, int] = {}
     changed = 0
@@ -418,7 +435,7 @@ def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: flo
     return Progress(
         epoch=manifest.epoch,
         batch=batch,
-        records_in=sum(op.records_in for n, op in manifest.operators.items() if n in first),
+        records_in=sum(count for stream, count in read.items() if job.is_source(stream)),
         records_out=sum(op.records_out for op in manifest.operators.values()),
         seconds=seconds,
         processing_time=instant(manifest.processing_time_us),

@@ -1,7 +1,7 @@
 """One shard inside a Spark Python worker: Arrow batches in, Arrow batches and a commit record out.
 
-What lives here: what `mapInArrow` calls. What does not: anything that decides; a worker runs the
-shard its partition stands for and reports.
+What lives here: what `mapInArrow` calls, for a shard and for the records that are late. What does
+not: anything that decides; a worker runs the shard its partition stands for and reports.
 
 The output has the columns of the operator's output type, and one more, the commit record. It is
 null in rows that carry outputs; the last row of each shard carries nothing but the record.
@@ -32,9 +32,10 @@ from statekit.rocks import RocksOptions
 from statekit.shard import RARE_COLLECTION, run_shard
 from statekit.spark.shipping import Shipment, unpack
 from statekit.task import Chunk
+from statekit.watermark import is_late
 from statekit.working_copy import DiskCopies
 
-__all__ = ["COMMIT", "FIRST_MARK", "ShardStep", "output_schema"]
+__all__ = ["COMMIT", "FIRST_MARK", "LateStep", "ShardStep", "output_schema"]
 
 COMMIT = "__statekit_commit"
 """The column of the commit record."""
@@ -109,6 +110,28 @@ class ShardStep:
             if record_type.may_change_fields:
                 _check_keys(declared, keys, groups, records, self.key_groups)
             yield Chunk(keys, groups, keys, records, times)
+
+
+@dataclass(frozen=True)
+class LateStep:
+    """Leaves those rows of an operator's input whose records are late.
+
+    Parameters:
+        shipment: the process function.
+        watermark_us: its watermark.
+    """
+
+    shipment: Shipment
+    watermark_us: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _acknowledge_at_once()
+        declared = unpack(self.shipment)
+        time_of = declared.time_of()
+        for batch in batches:
+            records = declared.record_type.reader(batch.schema).read(batch)
+            late = [is_late(time_of(record), self.watermark_us) for record in records]
+            yield batch.filter(pa.array(late, pa.bool_()))
 
 
 def _acknowledge_at_once() -> None:

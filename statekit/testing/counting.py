@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from statekit.backend import Backend, StateSize
 from statekit.mutation import DELETE, PUT, Batch
@@ -44,6 +45,9 @@ class CountingBackend:
 
     def getter(self, state: str) -> Callable[[bytes], bytes | None]:
         return lambda key: self.get(state, key)
+
+    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+        return partial(self.scan, state)
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         self.read[state] += len(keys)

@@ -24,9 +24,11 @@ from statekit.map_state import MapState
 from statekit.mutation import Batch
 from statekit.process import Process
 from statekit.repository import Repository, group_bounds
-from statekit.state import State, StateSpec, Visit
+from statekit.state import State, StateSpec
 from statekit.timers import Timer
 from statekit.timestamp import datetime_to_micros, instant
+from statekit.visit import Visit
+from statekit.watermark import BEGINNING
 from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies
 
 __all__ = ["Harness", "bind"]
@@ -88,6 +90,9 @@ class Harness:
         source = "records" if process.name != "records" else "incoming"
         stream = self._job.source(source, process.record_type.cls).process(process)
         stream.sink("outputs")
+        if process.event_time is not None:
+            stream.late.sink("late")
+        self._late: list[Any] = []
         self._now_us = 0
         self._runner = self._start(parallelism)
 
@@ -163,7 +168,14 @@ class Harness:
 
     def _epoch(self, *records: Any, **instants: Any) -> list[Any]:
         given = {self._job.sources[0].name: records}
-        return self._runner.epoch(given, at_us=self._now_us, **instants)["outputs"]
+        emitted = self._runner.epoch(given, at_us=self._now_us, **instants)
+        self._late += emitted.get("late", [])
+        return emitted["outputs"]
+
+    @property
+    def late(self) -> Sequence[Any]:
+        """The records sent so far that came too late and were not handled, in order."""
+        return tuple(self._late)
 
     def timers(self, key: Any) -> Sequence[Timer]:
         """The timers of a key after the last epoch, soonest first."""
@@ -188,9 +200,16 @@ class Harness:
         """The stay at a key after the last epoch, to look at what it holds."""
         coordinator = self._runner.coordinator
         plan = coordinator.plan(self.process.name, self.shard_of(key))
-        copy = self._runner.copies.obtain(plan, self.process.families, coordinator.repository)
+        families = self.process.families_in(plan)
+        copy = self._runner.copies.obtain(plan, families, coordinator.repository)
+        visit, last = _visit(self.process, key, self.key_groups), coordinator.last
+        visit.eras = plan.eras
+        if last is not None:
+            watermark = last.operators[self.process.name].watermark_us
+            visit.watermark_us = BEGINNING if watermark is None else watermark
+            visit.processing_time_us = last.processing_time_us
         try:
-            yield _visit(self.process, key, self.key_groups), copy.backend, plan
+            yield visit, copy.backend, plan
         finally:
             copy.drop()
 

@@ -8,16 +8,22 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import on_spark, shard_alone
+from tests.bench import on_spark, shard_alone, time_on_spark, timers_alone
 from tests.bench.report import Row
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "task": shard_alone.task_alone,
     "maps": shard_alone.map_sizes,
     "commits": shard_alone.commit_cost,
+    "ttl": shard_alone.state_that_expires,
+    "timers-alone": timers_alone.rate,
+    "timers-memory": timers_alone.memory,
+    "timers-idle": timers_alone.pending,
     "spark-100": on_spark.batches_of_100,
     "spark-100k": on_spark.batches_of_100_000,
     "spark-1m": on_spark.batches_of_1_000_000,
+    "timers": time_on_spark.session_timeouts,
+    "ordered": time_on_spark.ordered_against_unordered,
 }
 
 

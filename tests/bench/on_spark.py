@@ -13,9 +13,9 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,10 +26,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import statekit as sk
+from statekit.process import Process
 from tests.bench.report import Row
-from tests.bench.workload import Event, events, running_count
+from tests.bench.workload import events, running_count
 
-SCHEMA = "key long, value long, ts long"
 OUT = "key long, count long, sum long"
 SHARDS = 2
 WARM_EVENTS = 100_000
@@ -48,6 +48,7 @@ def session() -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", str(SHARDS))
         .config("spark.sql.streaming.pollingDelay", "20ms")
+        .config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
         .config("spark.sql.streaming.noDataProgressEventInterval", "1h")
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .config("spark.sql.streaming.stateStore.providerClass", provider)
@@ -59,16 +60,23 @@ def session() -> SparkSession:
 
 
 class Engine:
-    """A streaming query over a directory that files are put into one by one."""
+    """A streaming query over a directory that files are put into one by one.
+
+    Parameters:
+        home: where it keeps everything.
+        writes: the format of its outputs, which go to the directory `out` if anywhere.
+    """
 
     name = ""
+    schema: ClassVar[str] = "key long, value long, ts long"
 
-    def __init__(self, spark: SparkSession, home: Path) -> None:
+    def __init__(self, spark: SparkSession, home: Path, writes: str = "noop") -> None:
         self.home = home
+        self.writes = writes
         self._source = home / "source"
         self._source.mkdir(parents=True)
         self._numbers = itertools.count()
-        frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        frame = spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
         self.query = self.start(spark, frame.parquet(str(self._source)))
 
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
@@ -88,22 +96,32 @@ class Engine:
         raise RuntimeError(f"{self.name} made no batch {number}: {self.query.exception()}")
 
 
-class Statekit(Engine):
+class StatekitEngine(Engine):
+    """Runs one process function."""
+
     name = "statekit"
 
+    def declared(self) -> Process[Any, Any, Any]:
+        raise NotImplementedError
+
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
-        job = sk.Job("bench")
-        job.source("events", Event).process(running_count).sink("out")
+        job, declared = sk.Job("bench"), self.declared()
+        job.source("events", declared.record_type.cls).process(declared).sink("out")
         started = job.start(
             spark,
             {"events": df},
-            outputs={"out": sk.sinks.writer("noop")},
+            outputs={"out": sk.sinks.writer(self.writes, path=str(self.home / "out"))},
             checkpoint=self.home / "checkpoint",
             parallelism=SHARDS,
             working_directory=self.home / "working",
         )
         query: StreamingQuery = started.query
         return query
+
+
+class StatekitCount(StatekitEngine):
+    def declared(self) -> Process[Any, Any, Any]:
+        return running_count
 
 
 class CountProcessor(StatefulProcessor):
@@ -125,17 +143,28 @@ class CountProcessor(StatefulProcessor):
 
 
 class TransformWithState(Engine):
+    """Runs one of Spark's stateful processors."""
+
     name = "transformWithState"
+    processor: ClassVar[type[StatefulProcessor]]
+    outputs: ClassVar[str]
+    time_mode = "None"
 
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
         out = df.groupBy("key").transformWithState(
-            statefulProcessor=CountProcessor(),
-            outputStructType=OUT,
+            statefulProcessor=self.processor(),
+            outputStructType=self.outputs,
             outputMode="Append",
-            timeMode="None",
+            timeMode=self.time_mode,
         )
-        writer = out.writeStream.format("noop").outputMode("append")
+        writer = out.writeStream.format(self.writes).outputMode("append")
+        writer = writer.option("path", str(self.home / "out"))
         return writer.option("checkpointLocation", str(self.home / "checkpoint")).start()
+
+
+class SparkCount(TransformWithState):
+    processor = CountProcessor
+    outputs = OUT
 
 
 class Floor(Engine):
@@ -169,39 +198,36 @@ def _floor_step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch(columns, names=["key", "count", "sum"])
 
 
-def against_spark(per_batch: int, rounds: int, warm: int) -> tuple[float, float, float]:
-    """Median seconds of a micro-batch: statekit, transformWithState, floor."""
+def interleaved(
+    engines: Sequence[type[Engine]], tables: Iterable[pa.Table], warm: int
+) -> list[float]:
+    """Median seconds of a micro-batch per engine; each table is fed to one after the other.
+
+    Parameters:
+        warm: so many tables do not count.
+    """
     spark = session()
     try:
         with tempfile.TemporaryDirectory() as home:
-            return _interleaved(spark, Path(home), per_batch, rounds, warm)
+            running = [made(spark, Path(home) / f"{n}") for n, made in enumerate(engines)]
+            spent = [[engine.feed(table) for engine in running] for table in tables]
+            for engine in running:
+                engine.query.stop()
     finally:
         spark.stop()
+    return [statistics.median(seconds) for seconds in zip(*spent[warm:], strict=True)]
 
 
-def _interleaved(
-    spark: SparkSession, home: Path, per_batch: int, rounds: int, warm: int
-) -> tuple[float, float, float]:
-    engines = [
-        engine(spark, home / engine.name) for engine in (Statekit, TransformWithState, Floor)
-    ]
-    spent: list[list[float]] = [[] for _ in engines]
+def _tables(per_batch: int, rounds: int, warm: int) -> Iterator[pa.Table]:
     for number in range(warm + rounds):
         # Code is compiled after a few small batches, but for what only a large one makes hot.
         count = min(per_batch, WARM_EVENTS) if number < warm - 1 else per_batch
-        table = events(count, seed=number)
-        for engine, seconds in zip(engines, spent, strict=True):
-            took = engine.feed(table)
-            if number >= warm:
-                seconds.append(took)
-    for engine in engines:
-        engine.query.stop()
-    ours, theirs, floor = (statistics.median(seconds) for seconds in spent)
-    return ours, theirs, floor
+        yield events(count, seed=number)
 
 
 def _rows(per_batch: int, rounds: int, warm: int, wanted: str) -> list[Row]:
-    ours, theirs, floor = against_spark(per_batch, rounds, warm)
+    engines = (StatekitCount, SparkCount, Floor)
+    ours, theirs, floor = interleaved(engines, _tables(per_batch, rounds, warm), warm)
     title = f"running count on Spark, {per_batch:,} events per batch"
     found = [
         Row(

@@ -1,10 +1,11 @@
-"""The workloads that all engines run: a running count and sum, and one map entry per event."""
+"""The workloads that all engines run: counts, map entries, sessions and counts in order of time."""
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -13,6 +14,7 @@ import statekit as sk
 from statekit.keygroup import key_group
 
 KEYS = 100_000
+INSTANT = pa.timestamp("us", tz="UTC")
 
 
 class Event(msgspec.Struct):
@@ -34,6 +36,18 @@ def running_count(event: Event, held: sk.ValueState[tuple[int, int]]) -> Iterato
     yield Count(event.key, count, total)
 
 
+@sk.process(key="key")
+def expiring_count(
+    event: Event,
+    held: Annotated[sk.ValueState[tuple[int, int]], sk.TTL("1 hour")],
+) -> Iterator[Count]:
+    """The running count over state that expires."""
+    count, total = held.get() or (0, 0)
+    count, total = count + 1, total + event.value
+    held.update((count, total))
+    yield Count(event.key, count, total)
+
+
 class Entry(msgspec.Struct):
     key: int
     entry: int
@@ -45,6 +59,78 @@ def map_entry(event: Entry, held: sk.MapState[int, int]) -> Iterator[Count]:
     total = held.get(event.entry, 0) + event.value
     held[event.entry] = total
     yield Count(event.key, event.entry, total)
+
+
+# One batch covers a minute of event time, in any order.
+SPAN = dt.timedelta(minutes=1)
+SPAN_MS = 60_000
+
+GAP = dt.timedelta(seconds=30)
+SESSION_LATENESS = "10 seconds"
+
+
+class Moment(NamedTuple):
+    """An event with its time."""
+
+    key: int
+    at: dt.datetime
+
+
+class Session(NamedTuple):
+    key: int
+    events: int
+
+
+@sk.process(key="key", event_time="at", lateness=SESSION_LATENESS)
+def sessions(
+    event: Moment, ctx: sk.Context, held: sk.ValueState[tuple[int, dt.datetime]]
+) -> Iterator[Session]:
+    """Counts a key's events until none came for a while."""
+    count, last = held.get() or (0, event.at)
+    last = max(last, event.at)
+    held.update((count + 1, last))
+    ctx.timers.replace(last + GAP)
+    yield from ()
+
+
+@sessions.on_timer
+def session_ends(
+    timer: sk.Timer, ctx: sk.Context, held: sk.ValueState[tuple[int, dt.datetime]]
+) -> Iterator[Session]:
+    count, _ = held.get() or (0, timer.at)
+    held.clear()
+    yield Session(ctx.key, count)
+
+
+class Timed(NamedTuple):
+    """As `Event`, with a time."""
+
+    key: int
+    value: int
+    at: dt.datetime
+
+
+@sk.process(key="key", event_time="at")
+def reminders(event: Timed, ctx: sk.Context) -> Iterator[Session]:
+    """Sets a timer as many seconds on as the event says."""
+    ctx.timers.set(event.at + dt.timedelta(seconds=event.value))
+    yield from ()
+
+
+@reminders.on_timer
+def remind(timer: sk.Timer, ctx: sk.Context) -> Iterator[Session]:
+    yield Session(ctx.key, 1)
+
+
+def count_timed(event: Timed, held: sk.ValueState[tuple[int, int]]) -> Iterator[Count]:
+    count, total = held.get() or (0, 0)
+    count, total = count + 1, total + event.value
+    held.update((count, total))
+    yield Count(event.key, count, total)
+
+
+unordered_count = sk.process(key="key", event_time="at", lateness=SPAN)(count_timed)
+ordered_count = sk.process(key="key", event_time="at", lateness=SPAN, ordered=True)(count_timed)
 
 
 def events(count: int, seed: int, keys: int = KEYS) -> pa.Table:
@@ -59,17 +145,33 @@ def events(count: int, seed: int, keys: int = KEYS) -> pa.Table:
     )
 
 
-def as_sorted(columns: dict[str, list[int]]) -> list[pa.RecordBatch]:
-    """Columns as a shard gets them from Spark: key group first, sorted by group and key."""
-    groups = [key_group(key) for key in columns["key"]]
-    order = sorted(range(len(groups)), key=lambda row: (groups[row], columns["key"][row]))
-    table = pa.table(
+def moments(count: int, number: int, keys: int = KEYS, *, passing: int = 0) -> pa.Table:
+    """The events of batch `number`: a minute of event time, with keys drawn uniformly.
+
+    Parameters:
+        passing: so many of the keys are left behind with each batch, and as many come anew.
+    """
+    draw = random.Random(number)
+    first = number * passing
+    times = [number * SPAN_MS + draw.randrange(SPAN_MS) for _ in range(count)]
+    return pa.table(
         {
-            "group": pa.array([groups[row] for row in order], pa.int32()),
-            **{
-                name: pa.array([values[row] for row in order], pa.int64())
-                for name, values in columns.items()
-            },
+            "key": pa.array([first + draw.randrange(keys) for _ in range(count)], pa.int64()),
+            "value": pa.array([draw.randrange(1000) for _ in range(count)], pa.int64()),
+            "at": pa.array([time * 1000 for time in times], INSTANT),
         }
     )
-    return list(table.to_batches(max_chunksize=10_000))
+
+
+def as_sorted(columns: dict[str, list[int]]) -> list[pa.RecordBatch]:
+    """Columns of integers as a shard gets them from Spark: see `sorted_batches`."""
+    return sorted_batches(pa.table({n: pa.array(v, pa.int64()) for n, v in columns.items()}))
+
+
+def sorted_batches(table: pa.Table) -> list[pa.RecordBatch]:
+    """A table as a shard gets it from Spark: key group first, sorted by group and key."""
+    keys = table.column("key").to_pylist()
+    groups = [key_group(key) for key in keys]
+    order = sorted(range(len(groups)), key=lambda row: (groups[row], keys[row]))
+    grouped = table.add_column(0, "group", pa.array(groups, pa.int32()))
+    return list(grouped.take(order).combine_chunks().to_batches(max_chunksize=10_000))

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import statekit as sk
 from statekit.reader import CheckpointReader
-from tests.spark import local_victim, spark_victim
+from tests.spark import local_victim, spark_victim, timed_victim
 from tests.spark.spark_jobs import (
     EVENT_SCHEMA,
     Counted,
@@ -151,6 +151,60 @@ def test_a_process_on_rocksdb_killed_at_random_points(tmp_path: Path, seeds: ran
     for name in ("seen", "numbers", "most"):
         found = state_of(tmp_path / "checkpoint", "count", name, tmp_path / "unpacked")
         assert found == states[name], name
+
+
+TIMED_GROUPS = 3 * SOAK
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [range(POINTS_PER_GROUP * n, POINTS_PER_GROUP * (n + 1)) for n in range(TIMED_GROUPS)],
+    ids=str,
+)
+def test_no_timer_is_called_twice_or_never_by_a_process_that_is_killed(
+    tmp_path: Path, seeds: range
+) -> None:
+    """Each seed is one kill. By event time all is as if uninterrupted, whatever the parallelism."""
+    arguments: tuple[object, ...] = (tmp_path, seeds[0])
+    for seed in seeds:
+        chosen = random.Random(seed)
+        shards = chosen.choice([1, 2, 3, 3, 3])
+        with Victim("timed_victim.py", *arguments, shards, log=tmp_path / "log") as victim:
+            victim.wait_for("ready")
+            time.sleep(chosen.uniform(0.0, 1.0))
+    with Victim("timed_victim.py", *arguments, 3, log=tmp_path / "log") as victim:
+        assert victim.wait() == 0, victim.log()
+
+    given = timed_victim.given(seeds[0])
+    calm = timed_victim.timed_job().run(
+        {"seen": given}, parallelism=2, epoch_size=timed_victim.EPOCH_SIZE
+    )
+    found = {
+        sink: sorted(
+            row for path in sorted((tmp_path / sink).glob("*.json")) for row in _rows(path)
+        )
+        for sink in timed_victim.SINKS
+    }
+    assert found["counted"] == sorted(map(list, calm["counted"]))
+    closed = [row for row in found["rang"] if row[1] == "close"]
+    assert closed == sorted(list(rang) for rang in calm["rang"] if rang.timer == "close")
+    rung = sorted(number for row in found["rang"] if row[1] == "wall" for number in row[2])
+    assert rung == sorted(n for rang in calm["rang"] if rang.timer == "wall" for n in rang.numbers)
+    assert len(set(rung)) == len(rung), "none twice"
+    _check_watermarks(tmp_path / "checkpoint")
+
+
+def _check_watermarks(checkpoint: Path) -> None:
+    reader = CheckpointReader(checkpoint)
+    manifests = [reader.repository.manifest(epoch) for epoch in reader.epochs]
+    for name in reader.manifest.operators:
+        marks = [manifest.operators[name].watermark_us or 0 for manifest in manifests]
+        assert marks == sorted(marks), f"the watermark of {name} went back"
+    instants = [manifest.processing_time_us for manifest in manifests]
+    assert instants == sorted(instants), "processing time went back"
+    assert not any(
+        shard.wake_us for op in reader.manifest.operators.values() for shard in op.shards
+    )
 
 
 def _rows(path: Path) -> list[Any]:

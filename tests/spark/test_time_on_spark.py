@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime as dt
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import pydantic
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import statekit as sk
+from statekit.running import RunningJob
 from tests.spark.spark_runs import ONCE, Runs, collector, pieces
 
 SCHEMA = "key string, at timestamp, value bigint"
@@ -150,6 +154,59 @@ def test_static_frames_end_with_all_timers_fired(runs: Runs, spark: SparkSession
         runs.finish(timed_job(), {"events": df}, outputs=outputs_of(runs))
 
 
+class Corrected(pydantic.BaseModel):
+    """An event whose clock is wrong by as many seconds as it says."""
+
+    key: str
+    at: dt.datetime
+    value: int
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def correct(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return {**given, "at": given["at"] + dt.timedelta(seconds=given["value"])}
+
+
+@dataclasses.dataclass
+class Corrects:
+    key: str
+    at: dt.datetime
+    value: int
+
+    def __post_init__(self) -> None:
+        self.at += dt.timedelta(seconds=self.value)
+
+
+@pytest.mark.parametrize("record_type", [Corrected, Corrects])
+def test_a_record_that_changes_its_event_time_is_either_handled_or_late(
+    runs: Runs, record_type: Any
+) -> None:
+    """Its own event time says which it is, and not the one in the column."""
+
+    def heard(event: Any, ctx: sk.Context) -> Iterator[tuple[str, float]]:
+        yield event.key, ctx.event_time.timestamp()
+
+    heard.__annotations__["event"] = record_type
+    job = sk.Job("corrected")
+    stream = job.source("events", record_type).process(
+        sk.process(key="key", event_time="at")(heard)
+    )
+    stream.sink("heard")
+    stream.late.sink("late")
+    runs.feed("events", rows([Event("first", at(90), 10)]))
+    runs.feed("events", rows([Event("late by itself", at(105), -10), Event("at", at(101), -1)]))
+    runs.feed("events", rows([Event("in time by itself", at(95), 10), Event("on", at(101), 0)]))
+    outputs = {name: sk.sinks.parquet(runs.home / name) for name in ("heard", "late")}
+    runs.finish(job, {"events": runs.stream("events", SCHEMA)}, outputs=outputs, parallelism=2)
+    assert sorted(tuple(row.values()) for row in runs.parquet("heard")) == [
+        ("first", 100),
+        ("in time by itself", 105),
+        ("on", 101),
+    ]
+    late = sorted(tuple(row.values()) for row in runs.parquet("late"))
+    assert late == [("at", at(101), -1), ("late by itself", at(105), -10)], "as they came in"
+
+
 def test_a_chain_into_one_sink_drains_too(runs: Runs, spark: SparkSession) -> None:
     """One sink at the end of the chain: the outputs are observed, not kept."""
     job = sk.Job("chain")
@@ -285,7 +342,8 @@ def test_a_heartbeat_never_takes_the_epoch_of_a_batch_that_failed(runs: Runs) ->
     assert told[2][1] == ["a is gone after 1"]
 
 
-def test_a_stream_that_is_stopped_does_not_drain(runs: Runs) -> None:
+@pytest.mark.parametrize("through", ["statekit", "spark"])
+def test_a_stream_that_is_stopped_does_not_drain(runs: Runs, through: str) -> None:
     def slow(df: DataFrame, epoch: int) -> None:
         df.collect()
         time.sleep(0.5)
@@ -298,9 +356,17 @@ def test_a_stream_that_is_stopped_does_not_drain(runs: Runs) -> None:
     outputs = {"closed": sk.sinks.parquet(runs.home / "closed")}
     query = runs.start(job, inputs, outputs={"closed": slow}, trigger=ONCE, drain=True)
     wait_until(lambda: query.epoch is not None)
-    query.stop()
+    if through == "statekit":
+        query.stop()
+    else:
+        (running,) = runs.spark.streams.active
+        running.stop()
+        with contextlib.suppress(Exception):  # of the micro-batch that was abandoned
+            query.await_termination(DEADLINE_S)
     assert not query.is_active
     assert len(runs.epochs()) < len(GIVEN)
+    assert query.last_progress is not None
+    assert query.last_progress.batch is not None, "no epoch but those of micro-batches"
     runs.finish(job, inputs, outputs=outputs, drain=True)
     assert len(runs.epochs()) == len(GIVEN) + 1, "all of the input, and then the drain"
 
@@ -339,6 +405,38 @@ def test_processing_time_comes_from_the_given_clock(runs: Runs, spark: SparkSess
     assert {row["value"] for row in runs.parquet("out")} == {at(5)}
 
 
+def test_state_of_an_idle_job_expires_and_is_removed_by_heartbeats(runs: Runs) -> None:
+    @sk.process(key="key")
+    def remember(
+        ping: Ping, seen: Annotated[sk.ValueState[int], sk.TTL("1 hour")]
+    ) -> Iterator[str]:
+        seen.update((seen.get() or 0) + 1)
+        yield f"{ping.key} {seen.get()}"
+
+    job = sk.Job("remembering")
+    job.source("pings", Ping).process(remember).sink("out")
+    now = [0]
+    found, sink = collector()
+    inputs = {"pings": runs.stream("pings", "key string")}
+    runs.feed("pings", [{"key": f"k{number}"} for number in range(20)])
+    query = runs.start(job, inputs, outputs={"out": sink}, heartbeat="100 ms", clock=lambda: now[0])
+    try:
+        wait_until(lambda: len(found) == 20)
+        wait_until(lambda: rows_held(query) == 20)
+        now[0] = 2 * 3600 * 1_000_000
+        wait_until(lambda: rows_held(query) == 0)
+        runs.feed("pings", [{"key": "k3"}])
+        wait_until(lambda: len(found) == 21)
+    finally:
+        query.stop()
+    assert found[20][1].value == "k3 1", "it begins anew"
+
+
+def rows_held(query: RunningJob) -> int | None:
+    last = query.last_progress
+    return None if last is None else last.state_rows.get("remember.seen", 0)
+
+
 # -------------------------------------------------------------------------------------- refusals
 
 
@@ -358,6 +456,34 @@ def test_an_event_time_that_is_no_instant_is_refused_before_anything_runs(
         with pytest.raises(sk.ProcessError, match=r"\bat\b"):
             _start(runs, wrong)
     assert runs.epochs() == []
+
+
+def test_consumers_of_late_records_are_checked_before_anything_runs(
+    runs: Runs, spark: SparkSession
+) -> None:
+    @sk.process(key="key", event_time="at")
+    def first(record: dict[str, Any]) -> None: ...
+
+    @sk.process(key="key", event_time="at")
+    def again(record: dict[str, Any]) -> None: ...
+
+    @sk.process(key="value", event_time="at")
+    def by_value(record: dict[str, Any]) -> None: ...
+
+    @sk.process(key="key", event_time="seen_at")
+    def by_seen(record: dict[str, Any]) -> None: ...
+
+    df = spark.createDataFrame([("a", at(1), 1.5)], "key string, at timestamp, value double")
+    for last, problem in (
+        (by_value, "operator 'by_value': key column 'value' is double"),
+        (by_seen, "operator 'by_seen': the input has no column 'seen_at'"),
+    ):
+        job = sk.Job("late")
+        job.source("events", dict).process(first).late.process(again).late.process(last)
+        with pytest.raises(sk.ProcessError, match=problem) as caught:
+            runs.start(job, {"events": df})
+        assert "while looking at the input 'events'" in caught.value.__notes__
+        assert not runs.checkpoint.exists()
 
 
 def test_a_null_event_time_fails_the_epoch_with_the_record(runs: Runs, spark: SparkSession) -> None:
@@ -383,6 +509,7 @@ def test_options_that_cannot_be_are_refused(runs: Runs, spark: SparkSession) -> 
         (stream, {"heartbeat": "often"}, "heartbeat='often'"),
         (stream, {"heartbeat": "0 seconds"}, "heartbeat='0 seconds'"),
         (stream, {"drain": True, "trigger": "1 second"}, "for streams that end"),
+        (stream, {"drain": True, "trigger": {"once": True}}, "with their input"),
     ):
         with pytest.raises(sk.StateTypeError, match=problem):
             runs.start(timed_job(), {"events": df}, outputs=outputs_of(runs), **options)

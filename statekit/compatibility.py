@@ -1,0 +1,189 @@
+"""Whether a checkpoint can go on with the code: what is stored, held against what is declared.
+
+What lives here: the checks when a job starts, and the job file that follows from code and
+checkpoint. What does not: reading and writing job files (`repository`), and starting
+(`coordinator`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from statekit.errors import StateSchemaError
+from statekit.job import Operator
+from statekit.manifest import TIMERS, WAITING, JobFile, OperatorRecord, StateRecord
+from statekit.schema import Schema
+
+__all__ = ["next_job_file"]
+
+
+def next_job_file(
+    stored: JobFile, operators: Sequence[Operator], *, allow_dropped_state: bool
+) -> JobFile:
+    """The job file that the code asks for, if the checkpoint can go on with it.
+
+    Parameters:
+        operators: of the job, as the code declares them.
+        allow_dropped_state: go on although the code no longer declares a stored state.
+
+    Raises:
+        StateSchemaError: stored and declared state do not match.
+    """
+    for operator in stored.operators:
+        _check_operator(operator, operators, allow_dropped_state)
+    declared = tuple(_in_its_era(operator.record(), stored) for operator in operators)
+    dropped = {operator.name: _dropped_names(operator, stored) for operator in declared}
+    named = {name: states for name, states in dropped.items() if states}
+    return stored.model_copy(update={"operators": declared, "dropped": named})
+
+
+def _in_its_era(declared: OperatorRecord, stored: JobFile) -> OperatorRecord:
+    """The declaration, with the eras of its states."""
+    before = stored.operator(declared.name)
+    known = {} if before is None else {state.name: state for state in before.states}
+    try:
+        states = tuple(
+            state.succeeding(known[state.name]) if state.name in known else state
+            for state in declared.states
+        )
+    except ValueError as error:
+        raise StateSchemaError(
+            f"operator {declared.name!r}: {error}: give the state another name"
+        ) from None
+    return declared.model_copy(update={"states": states})
+
+
+def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]:
+    """The states that an operator has given up so far.
+
+    Raises:
+        StateSchemaError: it declares one of them again.
+    """
+    names = declared.holds
+    before = stored.operator(declared.name)
+    given_up = stored.dropped.get(declared.name, ()) if before else ()
+    again = [name for name in names if name in given_up]
+    if again:
+        raise StateSchemaError(_given_up_text(declared.name, again))
+    had = before.holds if before else ()
+    return (*given_up, *(name for name in had if name not in names))
+
+
+def _given_up_text(operator: str, again: list[str]) -> str:
+    """Why what was given up cannot be had again."""
+    if TIMERS in again:
+        return (
+            f"operator {operator!r} handles timers, and gave up all of its timers earlier: they "
+            "are still in the checkpoint, and would come due; go on without callbacks for timers, "
+            "or give the operator another name="
+        )
+    if WAITING in again:
+        return (
+            f"operator {operator!r} is ordered, and gave up the records that waited earlier: they "
+            "are still in the checkpoint, and would be handled; go on without ordered=True, or "
+            "give the operator another name="
+        )
+    return (
+        f"operator {operator!r} declares {again}, names of states that it gave up earlier: rows of "
+        "the old states are still in the checkpoint; choose other names"
+    )
+
+
+def _check_operator(
+    stored: OperatorRecord, operators: Sequence[Operator], allow_dropped_state: bool
+) -> None:
+    """Hold one stored operator against the code."""
+    operator = next((found for found in operators if found.name == stored.name), None)
+    if operator is None:
+        if stored.holds and not allow_dropped_state:
+            raise StateSchemaError(
+                f"the checkpoint has an operator {stored.name!r} with {_held_text(stored)}, the "
+                "job has none of that name: give the operator its old name=, or pass "
+                "allow_dropped_state=True to give its state up"
+            )
+        return
+    declared = operator.record()
+    if [field.type for field in stored.key] != [field.type for field in declared.key]:
+        raise StateSchemaError(
+            f"operator {stored.name!r} is keyed by {_key_text(stored)} in the checkpoint and by "
+            f"{_key_text(declared)} in the code: keys cannot change their types; give the operator "
+            "another name, or start a new checkpoint"
+        )
+    if stored.timers and not allow_dropped_state:
+        _check_timers(stored, declared, f"@{operator.declared.name}.on_timer")
+    if stored.ordered is not None and not allow_dropped_state:
+        _check_waiting(stored, declared)
+    by_name = {state.name: state for state in declared.states}
+    for state in stored.states:
+        _check_state(stored.name, state, by_name.get(state.name), allow_dropped_state)
+
+
+def _check_timers(stored: OperatorRecord, declared: OperatorRecord, on_timer: str) -> None:
+    """Find out now, and not when one of them is due, that timers have lost their callback."""
+    if not declared.timers:
+        raise StateSchemaError(
+            f"operator {stored.name!r} handled timers and no longer does: decorate a function with "
+            f"{on_timer}, or pass allow_dropped_state=True to give the timers up"
+        )
+    handled = declared.timer_names or ()
+    lost = [name for name in stored.timer_names or () if name not in handled]
+    if lost and None not in handled:
+        name = lost[0]
+        which = "all timers without one of their own" if name is None else f"timers named {name!r}"
+        again = on_timer if name is None else f"{on_timer}({name!r})"
+        raise StateSchemaError(
+            f"operator {stored.name!r} had a callback for {which} and no longer has: some may be "
+            f"set. Decorate a function with {again}, if only one that does nothing, or pass "
+            "allow_dropped_state=True to give them up: those that come due are then dropped"
+        )
+
+
+def _check_waiting(stored: OperatorRecord, declared: OperatorRecord) -> None:
+    if declared.ordered is None:
+        raise StateSchemaError(
+            f"records of operator {stored.name!r} wait in the checkpoint, and it is no longer "
+            "ordered: declare ordered=True, or pass allow_dropped_state=True to give them up"
+        )
+    if declared.ordered != stored.ordered:
+        raise StateSchemaError(
+            f"records of operator {stored.name!r} wait in the checkpoint, and changed their type:\n"
+            f"  stored:   {Schema.from_json(stored.ordered)}\n"
+            f"  declared: {Schema.from_json(declared.ordered)}\n"
+            "Declare the stored type again, or give the operator another name"
+        )
+
+
+def _check_state(
+    operator: str, stored: StateRecord, declared: StateRecord | None, allow_dropped_state: bool
+) -> None:
+    if declared is None:
+        if not allow_dropped_state:
+            raise StateSchemaError(
+                f"state {stored.name!r} of operator {operator!r} is in the checkpoint and no "
+                "longer declared: declare it, or pass allow_dropped_state=True to give it up"
+            )
+        return
+    if stored.untimed != declared.untimed:
+        raise StateSchemaError(
+            f"state {stored.name!r} of operator {operator!r} changed its type:\n"
+            f"  stored:   {_state_text(stored)}\n"
+            f"  declared: {_state_text(declared)}\n"
+            "Declare the stored type again, or give the state another name"
+        )
+
+
+def _held_text(operator: OperatorRecord) -> str:
+    held = [f"states {[state.name for state in operator.states]}"] if operator.states else []
+    held += ["timers"] if operator.timers else []
+    held += ["waiting records"] if operator.ordered is not None else []
+    return " and ".join(held)
+
+
+def _key_text(operator: OperatorRecord) -> str:
+    return ", ".join(f"{field.name}: {Schema.from_json(field.type)}" for field in operator.key)
+
+
+def _state_text(state: StateRecord) -> str:
+    types = {role: str(Schema.from_json(tree)) for role, tree in state.types.items()}
+    key = f"{types['key']} → " if "key" in types else ""
+    return f"{state.kind}[{key}{types['value']}] ({state.codec})"

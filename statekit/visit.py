@@ -1,0 +1,85 @@
+"""The stay at one key: what everything that holds state of a key shares while a function runs.
+
+What lives here: `Visit`. What does not: who moves it from key to key (`task`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from statekit.mutation import Batch
+from statekit.watermark import BEGINNING
+
+__all__ = ["Visit"]
+
+
+class Spill(Protocol):
+    """Applies the visit's batch now, so that it can be read and memory is free again."""
+
+    def __call__(self) -> None: ...
+
+
+class Aging(Protocol):
+    """Something whose values expire when event time goes on."""
+
+    def _age(self) -> None:
+        """Forget what has expired."""
+
+
+class Touched(Protocol):
+    """Something that holds changes of the key being visited."""
+
+    def _leave(self) -> None:
+        """Hand changes to the batch and forget the key."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """The stay at one key: what all states of a shard share while a function runs.
+
+    Parameters:
+        operator: for messages.
+        epoch: list positions start with it.
+        batch: where changes go when the key is left.
+        spill: applies the batch before the end of the epoch.
+        prefix: key group and encoded key, the start of every row of the key.
+        key: the key as the user knows it.
+        watermark_us, processing_time_us: what the clocks show.
+        event_us: the event time of what is being handled; None without event time.
+        eras: per state, which stamps on its rows count; see `expiry`.
+        touched: states that hold something about this key.
+        aging: states whose values may expire while a key is visited.
+    """
+
+    operator: str
+    epoch: int
+    batch: Batch
+    spill: Spill
+    prefix: bytes = b""
+    key: Any = None
+    watermark_us: int = BEGINNING
+    processing_time_us: int = BEGINNING
+    event_us: int | None = None
+    eras: dict[str, int] = field(default_factory=dict)
+    touched: list[Touched] = field(default_factory=list)
+    aging: list[Aging] = field(default_factory=list)
+
+    def go_on_to(self, event_us: int | None, *, in_order: bool) -> None:
+        """Let event time go on to that of the next record or timer of the key.
+
+        Parameters:
+            event_us: None for a timer of another clock.
+            in_order: everything is handled in order of time, so nothing before it can follow.
+        """
+        self.event_us = event_us
+        if in_order and event_us is not None:
+            self.watermark_us = event_us
+        for state in self.aging:
+            state._age()
+
+    def leave(self) -> None:
+        """Hand all changes of this key to the batch and forget the key."""
+        for state in self.touched:
+            state._leave()
+        self.touched.clear()

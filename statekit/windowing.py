@@ -1,0 +1,370 @@
+"""Windowed results as ordinary process functions: states, timers and nothing else.
+
+What lives here: `Windowing`, which makes a process function of a kind of window and an aggregate.
+What does not: when windows begin and end (`windows`), and `Stream.window`, by which users come here
+(`job`).
+
+Aggregates are kept as one accumulator per window. To collect, elements are rows of their own, by
+event time and a number that runs per key: an element is kept once however many windows it is in,
+windows that merge move none, and no window is one large row.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Optional, cast
+
+from statekit.context import Context
+from statekit.errors import StateTypeError
+from statekit.map_state import MapState
+from statekit.process import Process, process
+from statekit.record_declaration import peel, show
+from statekit.records import RecordType
+from statekit.single_row_states import ValueState
+from statekit.state_options import Aggregate
+from statekit.timers import Timer
+from statekit.timestamp import duration_to_micros
+from statekit.windows import (
+    LAST,
+    Deadlines,
+    OpenWindow,
+    Session,
+    SessionRows,
+    SlidingRows,
+    Window,
+)
+
+__all__ = ["Windowing"]
+
+_ZERO = dt.timedelta(0)
+_MAP: Any = MapState  # as a value, so that types known at run time only can be put in
+_TUPLE: Any = tuple
+
+_SUMMED = (int, float, decimal.Decimal, dt.timedelta)
+_ORDERED = (*_SUMMED, bool, str, bytes, dt.date, dt.datetime)
+
+
+# --------------------------------------------------------------------------------- aggregates
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+def _one_more(count: int, _: object) -> int:
+    return count + 1
+
+
+def _folding(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """`combine` for values of which any may be None: nothing, which is passed over."""
+
+    def add(held: Any, value: Any) -> Any:
+        if held is None:
+            return value
+        return held if value is None else combine(held, value)
+
+    return add
+
+
+# ------------------------------------------------------------------------------- process functions
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What an operator puts out of a window.
+
+    Parameters:
+        operator: the default name.
+        field: the name of the result.
+        type: its annotation.
+        accumulator: the annotation of what is kept per window.
+        aggregate: how it is made.
+        value_of: what of a record goes in.
+        element: the annotation of what is kept per record, for results that are lists of it.
+    """
+
+    operator: str
+    field: str
+    type: Any
+    accumulator: Any
+    aggregate: Aggregate[Any, Any, Any]
+    value_of: Callable[[Any], Any]
+    element: Any = None
+
+
+class Windowing:
+    """Windows over records of one type, of which process functions are made.
+
+    Parameters:
+        record: the type of the records.
+        window: the kind of windows.
+        key, event_time, lateness, ordered: as for `@process`.
+        allowed_lateness: how long a window stays, when it was put out, for records that come later.
+        emit: put a window out when it is complete ("close") or whenever it gets a record
+            ("change").
+
+    Raises:
+        StateTypeError: an option cannot be; the message names it.
+    """
+
+    def __init__(
+        self,
+        record: RecordType,
+        window: Window,
+        *,
+        key: str | tuple[str, ...] | list[str],
+        event_time: str,
+        lateness: dt.timedelta | str = _ZERO,
+        allowed_lateness: dt.timedelta | str = _ZERO,
+        emit: Literal["close", "change"] = "close",
+        ordered: bool = False,
+    ) -> None:
+        self._record = record
+        self._window = window
+        self._key = (key,) if isinstance(key, str) else tuple(key)
+        if not isinstance(window, Window):
+            raise self._wrong(f"{window!r} is no window: use tumbling, sliding or session")
+        if emit not in ("close", "change"):
+            raise self._wrong(f'emit={emit!r}: use "close" or "change"')
+        allowed_us = duration_to_micros(allowed_lateness, "allowed_lateness")
+        if ordered and allowed_us:
+            raise self._wrong(
+                "with ordered=True no record comes behind the end of its window, so that "
+                "allowed_lateness= has nothing to allow: add it to lateness="
+            )
+        for name in (*self._key, event_time):
+            self._annotation(name)
+        whole = dt.timedelta(microseconds=duration_to_micros(lateness, "lateness") + allowed_us)
+        self._decorate = process(
+            key=self._key, event_time=event_time, lateness=whole, ordered=ordered
+        )
+        allowed = dt.timedelta(microseconds=allowed_us)
+        leads = {"close": allowed, "forget": _ZERO} if allowed else {"close": _ZERO}
+        self._at_change = emit == "change"
+        self._deadlines = Deadlines({"forget": _ZERO} if self._at_change else leads, ordered)
+
+    def count(self, into: Any) -> Process[Any, ..., Any]:
+        """How many records there are."""
+        counted: Aggregate[Any, int, int] = Aggregate(int, _one_more, _itself, operator.add)
+        return self._made(_Result("count", "count", int, int, counted, _nothing), into)
+
+    def fold(
+        self, verb: Literal["sum", "min", "max"], field: str, into: Any
+    ) -> Process[Any, ..., Any]:
+        """The sum of a field, or its least or largest value. None is passed over."""
+        annotation = self._annotation(field)
+        members, _, _ = peel(annotation)
+        fits = _SUMMED if verb == "sum" else _ORDERED
+        if len(members) != 1 or members[0] not in fits:
+            raise self._wrong(
+                f"{verb}({field!r}): the field is {show(annotation)}: give one that is "
+                f"{', '.join(kind.__name__ for kind in fits)}, or use aggregate()"
+            )
+        combine: dict[str, Any] = {"sum": operator.add, "min": min, "max": max}
+        add = _folding(combine[verb])
+        made: Aggregate[Any, Any, Any] = Aggregate(_nothing, add, _itself, add)
+        kept, get = Optional[annotation], self._getter(field)  # noqa: UP045
+        return self._made(_Result(f"{verb}_{field}", field, annotation, kept, made, get), into)
+
+    def collect(self, field: str | None, into: Any) -> Process[Any, ..., Any]:
+        """The records, or what is in a field of theirs, in order of time. None is passed over."""
+        element = self._record.cls if field is None else self._annotation(field)
+        members, nullable, _ = peel(element)
+        if nullable and len(members) == 1:
+            element = members[0]
+        ended: Aggregate[Any, None, None] = Aggregate(_nothing, _nothing, _itself, _nothing)
+        name, operator_ = field or "records", "collect" if field is None else f"collect_{field}"
+        get = _itself if field is None else self._getter(field)
+        of_all = _Result(operator_, name, list[element], None, ended, get, element)  # type: ignore[valid-type]
+        return self._made(of_all, into)
+
+    def aggregate(
+        self,
+        aggregate: Aggregate[Any, Any, Any],
+        accumulator: Any,
+        result: Any,
+        field: str | None,
+        name: str | None,
+        into: Any,
+    ) -> Process[Any, ..., Any]:
+        """What an aggregate of the user's makes of the records, or of a field of theirs."""
+        if not isinstance(aggregate, Aggregate):
+            raise self._wrong(
+                f"aggregate() takes an Aggregate(create, add, result), not {aggregate!r}"
+            )
+        if isinstance(self._window, Session) and aggregate.merge is None:
+            raise self._wrong(
+                "sessions merge when a record comes between them: give Aggregate(..., merge=...)"
+            )
+        get = _itself if field is None else self._getter(field)
+        title = name or ("aggregate" if field is None else f"aggregate_{field}")
+        of_it = _Result(title, name or "result", result, accumulator, aggregate, get)
+        return self._made(of_it, into)
+
+    def _made(self, result: _Result, into: Any) -> Process[Any, ..., Any]:
+        name = "_".join((result.operator, "by", *self._key))
+        types = {key: self._annotation(key) for key in self._key}
+        types |= {"start": dt.datetime, "end": dt.datetime, result.field: result.type}
+        if len(types) < len(self._key) + 3:
+            raise self._wrong(
+                f"{name} would put out the fields {', '.join((*self._key, 'start', 'end'))} and "
+                f"{result.field}, two of one name: rename the field of {self._record.name}"
+            )
+        put_out, make = self._named_tuple(name, types) if into is None else self._into(into, types)
+        rows: SlidingRows | SessionRows
+        stored = result.accumulator
+        if isinstance(self._window, Session):
+            rows = SessionRows(self._window, result.aggregate, self._deadlines)
+            stored = _TUPLE[dt.datetime, dt.datetime, stored]
+        else:
+            rows = SlidingRows(self._window, result.aggregate, self._deadlines)
+        states = {"windows": _MAP[dt.datetime, stored]}
+        if result.element is not None:
+            states["elements"] = _MAP[tuple[dt.datetime, int], result.element]
+            states["number"] = ValueState[int]
+        return self._process(name, result, rows, states, put_out, make)
+
+    def _process(
+        self,
+        name: str,
+        result: _Result,
+        rows: SlidingRows | SessionRows,
+        states: dict[str, Any],
+        put_out: Any,
+        make: Callable[..., Any],
+    ) -> Process[Any, ..., Any]:
+        """The functions themselves. `elements` and `number` are there to collect only."""
+        value_of, finish = result.value_of, result.aggregate.result
+        at_change, has_one_key = self._at_change, len(self._key) == 1
+        forgets_closed = "forget" not in self._deadlines.leads
+
+        def shown(ctx: Any, window: OpenWindow, elements: Any) -> Any:
+            key = (ctx.key,) if has_one_key else ctx.key
+            if elements is None:
+                return make(*key, window.start, window.end, finish(window.held))
+            return make(
+                *key, window.start, window.end, [e for _, e in _between(elements, *window[1:3])]
+            )
+
+        def forgotten(window: OpenWindow, windows: Any, elements: Any, number: Any) -> None:
+            del windows[window.row]
+            if elements is not None:
+                for place, _ in _between(elements, *rows.alone(window)):
+                    del elements[place]
+                if not windows:
+                    number.clear()
+
+        def add(
+            record: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
+        ) -> Any:
+            value = value_of(record)
+            if elements is not None and value is not None:
+                count = number.get() or 0
+                elements[ctx.event_time, count] = value
+                number.update(count + 1)
+            touched = rows.put(ctx, windows, value)
+            return [shown(ctx, window, elements) for window in touched] if at_change else None
+
+        def close(
+            timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
+        ) -> Any:
+            for window in rows.ending(timer, ctx, windows):
+                yield shown(ctx, window, elements)
+                if forgets_closed:
+                    forgotten(window, windows, elements, number)
+
+        def forget(
+            timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
+        ) -> Any:
+            for window in rows.ending(timer, ctx, windows):
+                forgotten(window, windows, elements, number)
+
+        add.__name__ = add.__qualname__ = name
+        add.__annotations__ = {"record": self._record.cls, "ctx": Context, **states}
+        add.__annotations__["return"] = Iterator[put_out]
+        made = self._decorate(add)
+        for called, emits in ((close, Iterator[put_out]), (forget, None)):
+            called.__annotations__ = {"timer": Timer, "ctx": Context, **states, "return": emits}
+            if called.__name__ in self._deadlines.leads:
+                made.on_timer(called.__name__)(called)
+        return made
+
+    # ------------------------------------------------------------------------------------ types
+
+    def _annotation(self, field: str) -> Any:
+        fields = self._record.fields
+        if fields is None:
+            raise self._wrong(
+                "a dict says nothing of what is in it: annotate the source with a NamedTuple, "
+                "dataclass, TypedDict, Struct or pydantic model"
+            )
+        if field not in fields:
+            raise self._wrong(
+                f"{field!r} is not a field of {self._record.name} (it has {', '.join(fields)})"
+            )
+        return self._record.column_annotation(fields[field])
+
+    def _getter(self, field: str) -> Callable[[Any], Any]:
+        self._annotation(field)
+        if self._record.flavour == "typeddict":
+            return operator.methodcaller("get", field)  # a key may be absent
+        return self._record.getter((field,))
+
+    def _named_tuple(self, name: str, types: dict[str, Any]) -> tuple[Any, Callable[..., Any]]:
+        title = name.title().replace("_", "")
+        try:
+            made = cast("Any", NamedTuple)(title, list(types.items()))
+        except ValueError as error:
+            raise self._wrong(f"{name} cannot put out a NamedTuple: {error}: use into=") from None
+        return made, made
+
+    def _into(self, into: Any, types: dict[str, Any]) -> tuple[Any, Callable[..., Any]]:
+        """A record class of the user's, and how one is made of key, start, end and result."""
+        where = f"{self._record.where}, window, into"
+        record = RecordType.of(into, where=where)
+        if record.fields is None:
+            raise self._wrong("into=dict has no fields: give a NamedTuple, a dataclass or the like")
+        for name, field in record.fields.items():
+            if name not in types and field.required:
+                raise self._wrong(
+                    f"into={record.name}: there is nothing for its field {name!r}: windows have "
+                    f"{', '.join(types)}"
+                )
+            if name in types and not _holds(field.annotation, types[name]):
+                raise self._wrong(
+                    f"into={record.name}: its field {name!r} is {show(field.annotation)}, and gets "
+                    f"{show(types[name])}: declare it so"
+                )
+        taken = [(n, name) for n, name in enumerate(types) if name in record.fields]
+
+        def make(*values: Any) -> Any:
+            return into(**{name: values[n] for n, name in taken})
+
+        return into, make
+
+    def _wrong(self, reason: str) -> StateTypeError:
+        return StateTypeError(f"{self._record.where}, window: {reason}")
+
+
+def _between(
+    elements: Any, start: dt.datetime, end: dt.datetime
+) -> Iterator[tuple[tuple[dt.datetime, int], Any]]:
+    """Elements from a time on and before another, in order of time and arrival."""
+    return elements.scan((start, 0), None if end == LAST else (end, 0))  # type: ignore[no-any-return]
+
+
+def _holds(declared: Any, given: Any) -> bool:
+    """Whether a field may be given a value of a type."""
+    (takes, takes_none, _), (gets, gets_none, _) = peel(declared), peel(given)
+    if Any in takes:
+        return True
+    fits = all(kind in takes or (kind is int and float in takes) for kind in gets)
+    return fits and (takes_none or not gets_none)

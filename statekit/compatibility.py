@@ -8,6 +8,7 @@ checkpoint. What does not: reading and writing job files (`repository`), and sta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from statekit.errors import StateSchemaError
 from statekit.job import Operator
@@ -109,6 +110,8 @@ def _check_operator(
             f"{_key_text(declared)} in the code: keys cannot change their types; give the operator "
             "another name, or start a new checkpoint"
         )
+    if stored.definition != declared.definition:
+        _refuse_definition(stored, declared)
     if stored.timers and not allow_dropped_state:
         _check_timers(stored, declared, f"@{operator.declared.name}.on_timer")
     if stored.ordered is not None and not allow_dropped_state:
@@ -116,6 +119,22 @@ def _check_operator(
     by_name = {state.name: state for state in declared.states}
     for state in stored.states:
         _check_state(stored.name, state, by_name.get(state.name), allow_dropped_state)
+
+
+def _refuse_definition(stored: OperatorRecord, declared: OperatorRecord) -> NoReturn:
+    before, now = stored.definition or {}, declared.definition or {}
+    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    lines = [
+        f"  {name}: {before.get(name, 'nothing')} in the checkpoint, {now.get(name, 'nothing')} in "
+        "the code"
+        for name in changed
+    ]
+    raise StateSchemaError(
+        f"operator {stored.name!r} is declared in another way than its state was made:\n"
+        + "\n".join(lines)
+        + "\nDeclare it as it was, or give the operator another name= and let the old one go with "
+        "allow_dropped_state=True"
+    )
 
 
 def _check_timers(stored: OperatorRecord, declared: OperatorRecord, on_timer: str) -> None:

@@ -215,11 +215,14 @@ class Coordinator:
 
     @property
     def is_drained(self) -> bool:
-        """Whether event time has come to its end in all operators."""
+        """Whether event time has come to its end in all operators, and nothing is left to do."""
+        timed = [op.name for op in self.job.operators if op.declared.event_time is not None]
+        found = [self._operator_epoch(name) for name in timed]
         return all(
-            self._watermark(operator.name) == END
-            for operator in self.job.operators
-            if operator.declared.event_time is not None
+            operator is not None
+            and operator.watermark_us == END
+            and not any(shard.wake_us.get("event", END + 1) <= END for shard in operator.shards)
+            for operator in found
         )
 
     def plan(self, operator: str, shard: int) -> ShardPlan:
@@ -229,6 +232,7 @@ class Coordinator:
             base, base_epoch = ShardState(first_group=first, last_group=last), None
         else:
             base, base_epoch = self.last.standing(operator, first, last), self.last.epoch
+        reached = self._watermark(operator)
         return ShardPlan(
             checkpoint_id=self.job_file.id,
             operator=operator,
@@ -237,6 +241,7 @@ class Coordinator:
             base=base,
             base_epoch=base_epoch,
             watermark_us=self.watermarks_us.get(operator, BEGINNING),
+            reached_us=BEGINNING if reached is None else reached,
             processing_time_us=self.processing_time_us,
             eras=self._eras(operator),
         )

@@ -14,13 +14,14 @@ another clock, and a row of an era before, or without a stamp, stays until it is
 Each row that expires has a row in the index, from which whatever has expired is found without a
 look at what has not:
 
-    _expiry    key group (2) + state + 00 + deadline mark (8) + rest of the row key  → nothing
+    _expiry    key group (2) + state + 00 + clock (1) + mark (8) + rest of the row key  → nothing
 
 The mark is when the row was first written, rounded up to a sixteenth of the TTL. Writing the row
 again changes nothing in the index: when the mark has expired and the row has not, the row of the
 index moves on to when the row was written last. So a row that is written all the time costs one
 look per TTL, and one that has expired is removed up to a sixteenth late. It has expired for every
-reader on time. What is removed otherwise leaves its row of the index until that expires.
+reader on time. What is removed before, and was written more than once, leaves its row of the index
+until that is due.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from statekit.errors import CorruptCheckpointError
 from statekit.manifest import EXPIRY, Clock, TtlRecord
 from statekit.timestamp import micros_of_sortable, sortable_micros
 from statekit.visit import Visit
-from statekit.watermark import BEGINNING, END
+from statekit.watermark import BEGINNING
 
 __all__ = ["PERMANENT", "UNWRITTEN", "Expiry", "has_expired", "ttl_text", "unstamped"]
 
 PERMANENT = 1 << 62
 """When a row was written that never expires."""
 
-UNWRITTEN = BEGINNING
+UNWRITTEN = -PERMANENT
 """When a row was written that is not there."""
 
 _MARK = 0xC1  # never the first byte of MessagePack, nor of a pickle
@@ -52,6 +53,7 @@ _STAMP = Struct(">BBQ")
 _STAMP_BYTES = _STAMP.size
 _SIGN = 1 << 63
 _MARKS_PER_TTL = 16
+_CLOCKS = (b"\x00", b"\x01")  # event, processing, as for timers
 _PIECE = 1_000  # so many rows of the index are dealt with at a time
 _group = Struct(">H")
 
@@ -121,7 +123,11 @@ class Expiry:
         self.clock: Clock = "processing" if ttl is None else ttl.clock
         self._by_event = self.clock == "event"
         self._step = max(1, self._duration // _MARKS_PER_TTL)
-        self._tag = state.encode() + b"\x00"
+        # The index of the clock, and that of the other clock, which may have had a former era.
+        names = [state.encode() + b"\x00" + clock for clock in _CLOCKS]
+        self._tag, self._other_tag = names if self._by_event else reversed(names)
+        self.indexed = 0
+        """How many rows this epoch added to the index."""
         self.refreshes = ttl is not None and ttl.refresh == "read"
         self.wake_us: int | None = None
         self._instant = PERMANENT if ttl is None else visit.processing_time_us
@@ -129,18 +135,10 @@ class Expiry:
         self.tick()
 
     def tick(self) -> None:
-        """Look at the clock again.
-
-        When event time comes to its end it shows what is being handled: a timer that fires then
-        finds what it would have found at its time.
-        """
+        """Look at the clock again."""
         visit = self._visit
-        now = visit.processing_time_us
-        if self._by_event:
-            at_end = visit.watermark_us == END and visit.event_us is not None
-            now = visit.event_us if at_end and visit.event_us is not None else visit.watermark_us
-        self._now = now
-        self._expired_until = now - self._duration
+        self._now = visit.expiry_us if self._by_event else visit.processing_time_us
+        self._expired_until = self._now - self._duration
         """What was written then, or before, has expired."""
 
     def stamp(self, before: int) -> int:
@@ -148,7 +146,9 @@ class Expiry:
         if not self._by_event:
             return self._instant
         visit = self._visit
-        now = visit.watermark_us if visit.event_us is None else visit.event_us
+        now = visit.expiry_us if visit.event_us is None else visit.event_us
+        if now == BEGINNING:
+            return PERMANENT  # event time has not begun: who is to say when this was
         return now if before == PERMANENT or now > before else before
 
     def is_over(self, written: int) -> bool:
@@ -157,10 +157,13 @@ class Expiry:
 
     def read(self, row: bytes) -> tuple[bytes | None, int]:
         """The value of a row, None if it has expired, and when it was written."""
-        value, written = unstamped(row, self._era)
-        if self._ttl is None:
-            return value, PERMANENT
+        value, written = self.split(row)
         return (None if written <= self._expired_until else value), written
+
+    def split(self, row: bytes) -> tuple[bytes, int]:
+        """The value of a row, expired or not, and when it was written."""
+        value, written = unstamped(row, self._era)
+        return value, PERMANENT if self._ttl is None else written
 
     def row(self, row_key: bytes, value: bytes, before: int, written: int) -> bytes:
         """A value with its stamp, in place of a row that was written `before`.
@@ -179,11 +182,25 @@ class Expiry:
             self._last_stamp = (written, stamp)
         return stamp + value
 
+    def forget(self, row_key: bytes, written: int) -> None:
+        """Let go of a row that is removed before it expires.
+
+        If it was written several times, its row of the index is elsewhere, and stays until due.
+        """
+        if written not in (PERMANENT, UNWRITTEN):
+            self._visit.batch.delete(EXPIRY, self._entry(row_key, self._mark(written)))
+
     def _index(self, row_key: bytes, written: int) -> None:
-        mark = -(-written // self._step) * self._step
-        entry = row_key[:2] + self._tag + sortable_micros(mark) + row_key[2:]
-        self._visit.batch.put(EXPIRY, entry, b"")
+        mark = self._mark(written)
+        self._visit.batch.put(EXPIRY, self._entry(row_key, mark), b"")
+        self.indexed += 1
         self._wakes_at(mark + self._duration)
+
+    def _mark(self, written: int) -> int:
+        return -(-written // self._step) * self._step
+
+    def _entry(self, row_key: bytes, mark: int) -> bytes:
+        return row_key[:2] + self._tag + sortable_micros(mark) + row_key[2:]
 
     def _wakes_at(self, time: int) -> None:
         if self.wake_us is None or time < self.wake_us:
@@ -197,8 +214,8 @@ class Expiry:
         groups: tuple[int, int],
         most: int,
         removed: Callable[[bytes, int], None],
-    ) -> int:
-        """Remove what has expired; returns how many rows of the index were dealt with.
+    ) -> None:
+        """Remove what has expired.
 
         All changes must have been applied to the backend.
 
@@ -208,15 +225,31 @@ class Expiry:
             removed: is told of each row that is removed, its key and its size in bytes.
         """
         self.tick()
-        self.wake_us, dealt_with = None, 0
-        # The index of a state that does not expire any more is removed as a whole.
+        self.wake_us = None
+        # What is of another clock, or of a state that expires no more, is removed as a whole.
         until = self._expired_until if self._ttl is not None else PERMANENT - 1
-        find = partial(first_of_groups, backend, EXPIRY, self._tag)
-        mark_at = 2 + len(self._tag)
+        left = self._sweep(backend, groups, most, self._tag, until, removed)
+        if self._ttl is None or self._era > 1:
+            left = self._sweep(backend, groups, left, self._other_tag, PERMANENT - 1, removed)
+        if left <= 0:
+            self.wake_us = self._now
+
+    def _sweep(
+        self,
+        backend: Backend,
+        groups: tuple[int, int],
+        left: int,
+        tag: bytes,
+        until: int,
+        removed: Callable[[bytes, int], None],
+    ) -> int:
+        """The same for one clock's index, up to a mark; returns how many more may be dealt with."""
+        find = partial(first_of_groups, backend, EXPIRY, tag)
+        mark_at = 2 + len(tag)
         (group, last), later = groups, b""
         # A row that was cleared and written again has two rows in the index.
         gone: set[bytes] = set()
-        while (first := find((group, last), later)) is not None:
+        while left > 0 and (first := find((group, last), later)) is not None:
             (group,) = _group.unpack(first[:2])
             if (mark := micros_of_sortable(first, mark_at)) > until:
                 self._wakes_at(mark + self._duration)
@@ -224,14 +257,11 @@ class Expiry:
                 continue
             later = sortable_micros(until + 1)
             due = backend.scan(EXPIRY, first, first[:mark_at] + later)
-            while entries := [entry for entry, _ in islice(due, min(_PIECE, most - dealt_with))]:
-                dealt_with += len(entries)
+            while entries := [entry for entry, _ in islice(due, min(_PIECE, left))]:
+                left -= len(entries)
                 for row_key, size in self._remove(backend, entries, mark_at + 8, gone):
                     removed(row_key, size)
-            if dealt_with >= most:
-                self.wake_us = self._now
-                break
-        return dealt_with
+        return left
 
     def _remove(
         self,

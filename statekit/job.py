@@ -77,6 +77,7 @@ class Operator:
             timers=self.declared.handles_timers,
             timer_names=self.declared.timer_names or None,
             ordered=waiting.schema.to_json() if waiting is not None else None,
+            definition=self.declared.definition,
         )
 
 
@@ -161,6 +162,12 @@ class Stream(Generic[T]):
         options: dict[str, Any] = {"lateness": lateness, "allowed_lateness": allowed_lateness}
         options |= {"key": key, "event_time": event_time, "emit": emit, "ordered": ordered}
         return Windowed(self, Windowing(record, window, **options))
+
+    @property
+    def declared(self) -> Process[Any, ..., T] | None:
+        """The process function that these records come from; None for those of a source."""
+        found = next((op for op in self._job.operators if op.name == self.name), None)
+        return None if found is None else found.declared
 
     @property
     def late(self) -> Stream[Any]:

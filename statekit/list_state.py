@@ -31,7 +31,7 @@ class ListState(ManyRowState, Sequence[T]):
     refused unless T is Optional.
     """
 
-    __slots__ = ("_appended", "_pending", "_pending_bytes", "_position", "_times")
+    __slots__ = ("_again", "_appended", "_pending", "_pending_bytes", "_position", "_times")
 
     kind_name = "list"
 
@@ -41,6 +41,8 @@ class ListState(ManyRowState, Sequence[T]):
         self._pending_bytes = 0
         # When each was appended, of a list that expires.
         self._times: list[int] = []
+        # When stored elements were read, where that makes their time begin anew.
+        self._again: dict[bytes, int] = {}
         # Running number of everything appended in this epoch by this shard, whatever the key:
         # it only grows, so positions within one key are in order of appending.
         self._appended = 0
@@ -97,13 +99,11 @@ class ListState(ManyRowState, Sequence[T]):
         return list(iter(self))  # list(self) would ask for the length first, which is a scan
 
     def __iter__(self) -> Iterator[T]:
-        stored, pending = self._stored(handed_out=True), self._waiting(handed_out=True)
-        return _chained(self._decode, stored, pending)
+        return _chained(self._decode, self._stored(handed_out=True), self._handed_out())
 
     def __reversed__(self) -> Iterator[T]:
-        pending = self._waiting(handed_out=True)
         stored = self._stored(reverse=True, handed_out=True)
-        return _chained(self._decode, reversed(pending), stored)
+        return _chained(self._decode, self._handed_out(reverse=True), stored)
 
     def __len__(self) -> int:
         return sum(1 for _ in self._stored()) + len(self._waiting())
@@ -149,35 +149,51 @@ class ListState(ManyRowState, Sequence[T]):
     ) -> Iterator[bytes]:
         prefix = self._visit.prefix
         for row_key, row in rows:
-            value, before = expiry.read(row)
-            if value is None:
+            value, written = expiry.split(row)
+            written = self._again.get(row_key, written)
+            if expiry.is_over(written):
                 continue
-            if refresh and before != PERMANENT and self._visit.prefix == prefix:
-                refreshed = expiry.row(row_key, value, before, expiry.stamp(before))
-                if refreshed != row:
-                    self._refresh(row_key, row, refreshed)
+            if refresh and written != PERMANENT and self._visit.prefix == prefix:
+                self._refresh(row_key, row, value, written, expiry)
             yield value
 
-    def _refresh(self, row_key: bytes, row: bytes, refreshed: bytes) -> None:
+    def _refresh(
+        self, row_key: bytes, row: bytes, value: bytes, before: int, expiry: Expiry
+    ) -> None:
         """Write an element again that was read, unless it was removed meanwhile."""
-        if self._cleared or self._backend.get(self._name, row_key) != row:
+        written = expiry.stamp(before)
+        if written == before or self._cleared or self._backend.get(self._name, row_key) != row:
             return
         self._enter()
-        self._visit.batch.put(self._name, row_key, refreshed)
-        if self._visit.batch.full:
+        self._again[row_key] = written
+        self._visit.batch.put(self._name, row_key, expiry.row(row_key, value, before, written))
+        if self._visit.batch.full or len(self._again) >= state.PENDING_ROWS_MAX:
             self._spill()
 
-    def _waiting(self, *, handed_out: bool = False) -> list[bytes]:
+    def _waiting(self) -> list[bytes]:
         """Elements that are still pending, as bytes."""
         expiry = self.expiry
         if expiry is None:
-            return self._pending[:]
+            return self._pending
         found = zip(self._pending, self._times, strict=True)
-        alive = [(row, written) for row, written in found if not expiry.is_over(written)]
-        self._pending = [row for row, _ in alive]
-        again = handed_out and expiry.refreshes
-        self._times = [expiry.stamp(written) if again else written for _, written in alive]
-        return self._pending[:]
+        return [row for row, written in found if not expiry.is_over(written)]
+
+    def _handed_out(self, *, reverse: bool = False) -> Iterable[bytes]:
+        """The same, one by one to a reader."""
+        expiry = self.expiry
+        if expiry is None or not expiry.refreshes:
+            found = self._waiting()
+            return found[::-1] if reverse else found[:]
+        places = range(len(self._pending))
+        return self._refreshed(self._pending, places[::-1] if reverse else places, expiry)
+
+    def _refreshed(self, rows: list[bytes], places: range, expiry: Expiry) -> Iterator[bytes]:
+        """Pending elements at some places; the time of each begins anew as it is handed out."""
+        times = self._times
+        for place in places:
+            if not expiry.is_over(times[place]):
+                times[place] = expiry.stamp(times[place])
+                yield rows[place]
 
     def _put_pending(self) -> None:
         if not self._pending:
@@ -206,6 +222,7 @@ class ListState(ManyRowState, Sequence[T]):
     def _drop_pending(self) -> None:
         self._pending = []
         self._times = []
+        self._again = {}
         self._pending_bytes = 0
 
 

@@ -229,6 +229,7 @@ class OperatorRecord(_Record):
         timer_names: those that have a callback, and None if there is one for all others. None
             without timers, and in job files that were written before it was kept.
         ordered: the type of its records as a schema tree, if they wait for the watermark.
+        definition: what else its state means nothing without, by name; None for most.
     """
 
     name: str
@@ -240,6 +241,7 @@ class OperatorRecord(_Record):
     timers: bool = False
     timer_names: tuple[str | None, ...] | None = None
     ordered: Any = None
+    definition: dict[str, str] | None = None
 
     @property
     def holds(self) -> tuple[str, ...]:
@@ -337,6 +339,7 @@ class ShardPlan:
         base: where the shard stands before it.
         base_epoch: the epoch whose manifest says so; None before the first.
         watermark_us: of the operator in this epoch.
+        reached_us: what it was in the epoch before.
         processing_time_us: the one instant that the epoch takes place at.
         eras: per state that ever had rows which expire, its era.
     """
@@ -348,6 +351,7 @@ class ShardPlan:
     base: ShardState
     base_epoch: int | None
     watermark_us: int = BEGINNING
+    reached_us: int = BEGINNING
     processing_time_us: int = BEGINNING
     eras: dict[str, int] = field(default_factory=dict)
 

@@ -154,13 +154,16 @@ class MapState(ManyRowState, MutableMapping[K, V]):
             self._entered = True
             self._visit.touched.append(self)
         row_key = self._visit.prefix + self._subkey(key)
+        self._make_room()
+        self._last = (key, row_key)
+        return row_key
+
+    def _make_room(self) -> None:
         if (
             len(self._known) >= state.PENDING_ROWS_MAX
             or self._known_bytes >= state.PENDING_BYTES_MAX
         ):
             self._spill()
-        self._last = (key, row_key)
-        return row_key
 
     def _subkey(self, key: K) -> bytes:
         try:
@@ -174,7 +177,10 @@ class MapState(ManyRowState, MutableMapping[K, V]):
     def _look(self, row_key: bytes) -> Any:
         """What is known of an entry, ABSENT if it is known not to be there."""
         found = self._known.get(row_key)
-        if found is None and row_key not in self._known:
+        if found is not None or row_key in self._known:
+            if self.expiry is not None and self._has_aged(row_key, self.expiry):
+                return ABSENT
+        else:
             row = self._stored_row(row_key)
             if self.expiry is not None and row is not None:
                 row = self._unexpired(row_key, row, self.expiry)
@@ -207,12 +213,10 @@ class MapState(ManyRowState, MutableMapping[K, V]):
             self._written[row_key] = written
             self._changed[row_key] = None
 
-    def _age(self) -> None:
-        assert self.expiry is not None
-        self.expiry.tick()
-        for row_key, written in self._written.items():
-            if self.expiry.is_over(written):
-                self._known[row_key] = ABSENT
+    def _has_aged(self, row_key: bytes, expiry: Expiry) -> bool:
+        """Whether an entry has expired since it was read or written at this key."""
+        written = self._written.get(row_key)
+        return written is not None and expiry.is_over(written)
 
     def _bounds(self, lo: K | None = None, hi: K | None = None) -> tuple[bytes, bytes]:
         prefix = self._visit.prefix
@@ -248,7 +252,7 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         """Stored and pending rows merged in key order; pending ones win."""
         self._enter()
         pending = sorted(row_key for row_key in self._changed if start <= row_key < end)
-        known = {row_key: self._known[row_key] for row_key in pending}
+        known = {row_key: self._look(row_key) for row_key in pending}
         stored: Iterator[tuple[bytes, bytes]] = iter(())
         if not self._cleared:
             stored = self._backend.scan(self._name, start, end)
@@ -258,8 +262,7 @@ class MapState(ManyRowState, MutableMapping[K, V]):
 
     def _read_on(self, row_key: bytes) -> None:
         """Note that an entry was read in passing, if it is still there."""
-        if len(self._known) >= state.PENDING_ROWS_MAX:
-            self._spill()
+        self._make_room()
         if self._look(row_key) is not ABSENT:
             self._note_read(row_key)
 
@@ -274,6 +277,8 @@ class MapState(ManyRowState, MutableMapping[K, V]):
                 self._resized(row_key, before, None)
                 if not self._cleared:
                     batch.delete(name, row_key)
+                    if self.expiry is not None:
+                        self.expiry.forget(row_key, self._indexed.get(row_key, UNWRITTEN))
                 continue
             try:
                 row = self._encode(value) if self._immutable else value

@@ -75,7 +75,11 @@ class Process(Generic[R, P, U]):
         record_type: of the first parameter.
         output_type: of what it yields; None if it yields nothing.
         states: what it declares, in order.
+        definition: what may not change while there is state, beside the types of states: for
+            functions that are made from options, as those of windows are. By name.
     """
+
+    definition: dict[str, str] | None = None
 
     def __init__(
         self,

@@ -122,6 +122,8 @@ class SingleRowState(State):
             if value is ABSENT:
                 visit.batch.delete(self._name, prefix)
                 self._resized(prefix, stored, None)
+                if self.expiry is not None:
+                    self.expiry.forget(prefix, self._indexed)
             else:
                 try:
                     row = self._to_row(value)
@@ -233,6 +235,10 @@ class _Accumulating(SingleRowState):
 
         self._to_row = refuse
         self._changed = True
+
+    def _age(self) -> None:
+        if self._to_row is self._encode:  # what was half changed has to fail
+            super()._age()
 
     def clear(self) -> None:
         """Remove the value of this key."""

@@ -37,6 +37,7 @@ from statekit.key_codec import KeyCodec
 from statekit.manifest import TtlRecord
 from statekit.state_options import Aggregate, Reduce
 from statekit.visit import Visit
+from statekit.watermark import END
 
 __all__ = [
     "ABSENT",
@@ -54,6 +55,13 @@ PENDING_ROWS_MAX = 32_768
 
 # The same for bytes of rows, so that a few large ones do not either.
 PENDING_BYTES_MAX = 16 * 1024 * 1024
+
+# So many rows that have expired are removed from a state in an epoch, and more in one that adds
+# many: what expires must not come faster than it goes.
+SWEPT_MIN = 10_000
+
+# The same when event time has come to its end, where nobody waits for the epoch but the sweep.
+SWEPT_AT_END = 200_000
 
 
 class _Absent:
@@ -143,14 +151,16 @@ class State:
         if self.expiry is not None:
             self.expiry.tick()
 
-    def sweep(self, groups: tuple[int, int], most: int) -> int:
-        """Remove rows that have expired, as `Expiry.sweep` does."""
+    def sweep(self, groups: tuple[int, int]) -> None:
+        """Remove rows of these key groups that have expired, no more than is due in one epoch."""
 
         def removed(row_key: bytes, size: int) -> None:
             self._resized(row_key, size, None)
 
         assert self.expiry is not None
-        return self.expiry.sweep(self._backend, groups, most, removed)
+        at_end = self._visit.expiry_us == END
+        most = (SWEPT_AT_END if at_end else SWEPT_MIN) + 2 * self.expiry.indexed
+        self.expiry.sweep(self._backend, groups, most, removed)
 
     def _resized(self, row_key: bytes, before: int, row: bytes | None) -> None:
         """Take note that a row of `before` bytes (0: none) is replaced by `row` (None: removed)."""
@@ -211,6 +221,8 @@ class ManyRowState(State):
         for row_key, row in self._held():
             found = True
             self._resized(row_key, len(row_key) + len(row), None)
+            if self.expiry is not None:
+                self.expiry.forget(row_key, self.expiry.read(row)[1])
         self._cleared = self._cleared or found
 
     def _enter(self) -> None:

@@ -39,9 +39,10 @@ class TTL:
 
     Parameters:
         duration: more than 0; a timedelta or a text such as "30 days".
-        clock: "processing" goes by the instant of the epoch. "event" goes by the watermark, and
-            something is written at the event time of the record, or the time of the timer, that
-            writes it, or when it was written before if that is later.
+        clock: "processing" goes by the instant of the epoch. "event" goes by the watermark of the
+            operator, and in a timer's callback by the time of the timer; something is written at
+            the event time of the record, or the time of the timer, that writes it, or when it was
+            written before if that is later.
         refresh: "write" lets each write begin the time anew, "read" each `get` and each element or
             entry that is handed out, too. `exists`, `in` and `len` read nothing.
 

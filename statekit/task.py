@@ -22,17 +22,13 @@ from statekit.ordered import Waiting
 from statekit.process import Bound, Process
 from statekit.timers import CLOCKS, Agenda, DueKeys, Timers
 from statekit.visit import Visit
-from statekit.watermark import END, is_late
+from statekit.watermark import BEGINNING, END, is_late
 
 __all__ = ["Chunk", "ShardTask"]
 
 # Outputs are handed on in lists of about this length; one call that yields more is cut up, so
 # that a function may stream a state of any size.
 OUTPUTS_MAX = 10_000
-
-# So many rows that have expired are removed in an epoch at least, and more in one that has many
-# records: what expires must not grow faster than it is removed.
-SWEPT_MIN = 10_000
 
 _NOTHING: Any = object()
 _pack_group = Struct(">H").pack
@@ -81,6 +77,7 @@ class ShardTask:
         self.visit = Visit(plan.operator, plan.epoch, self.batch, self._spill)
         self.visit.watermark_us = plan.watermark_us
         self.visit.processing_time_us = plan.processing_time_us
+        self.visit.expiry_us = plan.reached_us if plan.watermark_us == END else plan.watermark_us
         self.visit.eras = plan.eras
         self._states = {spec.name: spec.bind(self.visit, backend) for spec in declared.states}
         self._timers = declared.bind_timers(self.visit, backend, plan)
@@ -173,6 +170,7 @@ class ShardTask:
             for piece in keys:
                 for group, key in piece:
                     self._enter(group, key, _NOTHING)
+                    self.visit.expiry_us = plan.reached_us
                     yield from self._ring(timers.agenda(CLOCKS, due), END, outputs)
             if outputs:
                 self.records_out += len(outputs)
@@ -183,10 +181,9 @@ class ShardTask:
     def _sweep(self) -> None:
         """Remove some of what has expired."""
         self._settle()
-        self.visit.watermark_us, self.visit.event_us = self._plan.watermark_us, None
-        most = SWEPT_MIN + 2 * self.records_in
+        self.visit.expiry_us, self.visit.event_us = self._plan.watermark_us, None
         for state in self._expiring:
-            most -= state.sweep(self._plan.base.groups, max(most, 1))
+            state.sweep(self._plan.base.groups)
 
     def _wakes_at(self, times: dict[Clock, int]) -> None:
         for clock, at in times.items():
@@ -257,6 +254,7 @@ class ShardTask:
             for due in waiting.slices(self._settle):
                 for key, records in due.keys:
                     self._enter(due.group, key, _NOTHING)
+                    self.visit.expiry_us = BEGINNING
                     yield from self._in_order_of_time(records, due.until_us, outputs)
         if outputs:
             self.records_out += len(outputs)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from statekit.mutation import Batch
-from statekit.watermark import BEGINNING
+from statekit.watermark import BEGINNING, END
 
 __all__ = ["Visit"]
 
@@ -46,6 +46,9 @@ class Visit:
         prefix: key group and encoded key, the start of every row of the key.
         key: the key as the user knows it.
         watermark_us, processing_time_us: what the clocks show.
+        expiry_us: by what time of the event clock state has expired. For a record, the watermark;
+            for a timer its own time, so that a callback finds what it would have found had the
+            watermark come by in small steps, and not in one.
         event_us: the event time of what is being handled; None without event time.
         eras: per state, which stamps on its rows count; see `expiry`.
         touched: states that hold something about this key.
@@ -60,6 +63,7 @@ class Visit:
     key: Any = None
     watermark_us: int = BEGINNING
     processing_time_us: int = BEGINNING
+    expiry_us: int = BEGINNING
     event_us: int | None = None
     eras: dict[str, int] = field(default_factory=dict)
     touched: list[Touched] = field(default_factory=list)
@@ -68,13 +72,20 @@ class Visit:
     def go_on_to(self, event_us: int | None, *, in_order: bool) -> None:
         """Let event time go on to that of the next record or timer of the key.
 
+        Time does not go back for a timer that was set for a time that had passed.
+
         Parameters:
             event_us: None for a timer of another clock.
             in_order: everything is handled in order of time, so nothing before it can follow.
         """
         self.event_us = event_us
-        if in_order and event_us is not None:
-            self.watermark_us = event_us
+        if event_us is None:
+            if self.watermark_us != END:
+                self.expiry_us = max(self.expiry_us, self.watermark_us)
+        else:
+            self.expiry_us = max(self.expiry_us, event_us)
+            if in_order:
+                self.watermark_us = self.expiry_us
         for state in self.aging:
             state._age()
 

@@ -131,7 +131,10 @@ class Windowing:
         self._window = window
         self._key = (key,) if isinstance(key, str) else tuple(key)
         if not isinstance(window, Window):
-            raise self._wrong(f"{window!r} is no window: use tumbling, sliding or session")
+            raise self._wrong(
+                f'{window!r} is no window: give tumbling("1 hour"), sliding("1 hour", "5 minutes") '
+                'or session("30 minutes")'
+            )
         if emit not in ("close", "change"):
             raise self._wrong(f'emit={emit!r}: use "close" or "change"')
         allowed_us = duration_to_micros(allowed_lateness, "allowed_lateness")
@@ -148,6 +151,12 @@ class Windowing:
         )
         allowed = dt.timedelta(microseconds=allowed_us)
         leads = {"close": allowed, "forget": _ZERO} if allowed else {"close": _ZERO}
+        self._definition = {
+            "window": str(window),
+            "allowed_lateness": str(allowed),
+            "emit": emit,
+            "ordered": str(ordered),
+        }
         self._at_change = emit == "change"
         self._deadlines = Deadlines({"forget": _ZERO} if self._at_change else leads, ordered)
 
@@ -230,7 +239,9 @@ class Windowing:
         if result.element is not None:
             states["elements"] = _MAP[tuple[dt.datetime, int], result.element]
             states["number"] = ValueState[int]
-        return self._process(name, result, rows, states, put_out, make)
+        made = self._process(name, result, rows, states, put_out, make)
+        made.definition = {**self._definition, "result": result.operator}
+        return made
 
     def _process(
         self,
@@ -335,8 +346,8 @@ class Windowing:
         for name, field in record.fields.items():
             if name not in types and field.required:
                 raise self._wrong(
-                    f"into={record.name}: there is nothing for its field {name!r}: windows have "
-                    f"{', '.join(types)}"
+                    f"into={record.name}: there is nothing for its field {name!r}: name its fields "
+                    f"like those of the result, {', '.join(types)}, or give this one a default"
                 )
             if name in types and not _holds(field.annotation, types[name]):
                 raise self._wrong(

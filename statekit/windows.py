@@ -58,12 +58,21 @@ class Sliding:
     every: dt.timedelta
     offset: dt.timedelta = _ZERO
 
+    def __str__(self) -> str:
+        offset = f", offset {self.offset}" if self.offset else ""
+        if self.size == self.every:
+            return f"tumbling {self.size}{offset}"
+        return f"sliding {self.size} every {self.every}{offset}"
+
 
 @dataclass(frozen=True)
 class Session:
     """Windows that last until a key was silent for a time. Made by `session`."""
 
     gap: dt.timedelta
+
+    def __str__(self) -> str:
+        return f"session {self.gap}"
 
 
 Window = Sliding | Session

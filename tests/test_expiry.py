@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import statekit as sk
-from statekit import expiry, task
+from statekit import expiry, state
 from statekit.errors import StateSchemaError, StateTypeError
 from statekit.reader import CheckpointReader
 from statekit.testing import Harness
@@ -278,6 +278,146 @@ def test_when_event_time_comes_to_its_end_timers_find_what_they_would_have_found
     assert job.run({"seen": [seen("ada", 0, "/a")]})["out"] == ["1 /a", "2 None"]
 
 
+class Chained(NamedTuple):
+    """What a callback saw, and when."""
+
+    timer: str
+    seen: str | None
+
+
+def relays(ttl: str, *, ordered: bool = False) -> sk.Process[Any, Any, Any]:
+    """Timers that hand a value on to the next one, through state that expires."""
+
+    def visit(
+        record: Seen,
+        ctx: sk.Context,
+        page: Annotated[sk.ValueState[str], sk.TTL(ttl, clock="event")],
+    ) -> Iterator[Chained]:
+        page.update(record.page)
+        for minutes in (10, 20, 30, 50):
+            ctx.timers.set(record.at + dt.timedelta(minutes=minutes))
+        ctx.timers.set(ctx.processing_time + HOUR, clock="processing")
+        yield from ()
+
+    declared: sk.Process[Any, Any, Any] = sk.process(key="user", event_time="at", ordered=ordered)(
+        visit
+    )
+
+    @declared.on_timer
+    def ring(
+        timer: sk.Timer,
+        page: Annotated[sk.ValueState[str], sk.TTL(ttl, clock="event")],
+    ) -> Iterator[Chained]:
+        before = page.get()
+        if timer.clock == "event" and timer.at.minute < 40:
+            page.update(f"{timer.at:%M}")
+        yield Chained(timer.clock if timer.clock == "processing" else f"{timer.at:%M}", before)
+
+    return declared
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("step", [1, 7, 25, 600], ids=str)
+def test_a_callback_finds_the_same_however_far_the_watermark_jumps(
+    step: int, ordered: bool
+) -> None:
+    harness = Harness(relays("15 minutes", ordered=ordered))
+    found = harness.send(seen("ada", 0, "/a"))
+    for minutes in range(step, 700, step):
+        found += harness.advance_watermark(at(60 * minutes))
+    assert found == [
+        Chained("10", "/a"),
+        Chained("20", "10"),
+        Chained("30", "20"),
+        Chained("50", None),
+    ]
+
+
+def test_a_callback_on_the_wall_clock_finds_state_also_when_event_time_comes_to_its_end() -> None:
+    job = sk.Job("drained")
+    job.source("seen", Seen).process(relays("10 days")).sink("out")
+    now = iter(range(0, 10**12, 4_000_000_000))
+    run = job.run({"seen": [seen("ada", 0, "/a")]}, clock=lambda: next(now))
+    assert Chained("processing", "/a") in run["out"] or Chained("processing", "30") in run["out"]
+    assert not [rang for rang in run["out"] if rang.seen is None]
+
+
+def test_what_is_written_before_event_time_begins_does_not_expire_at_its_beginning() -> None:
+    def visit(
+        record: Seen,
+        ctx: sk.Context,
+        page: Annotated[sk.ValueState[str], sk.TTL("1 hour", clock="event")],
+    ) -> Iterator[str | None]:
+        ctx.timers.set(ctx.processing_time, clock="processing")
+        yield page.get()
+
+    declared: sk.Process[Any, Any, Any] = sk.process(key="user", event_time="at")(visit)
+
+    @declared.on_timer
+    def ring(
+        timer: sk.Timer,
+        page: Annotated[sk.ValueState[str], sk.TTL("1 hour", clock="event")],
+    ) -> None:
+        page.update("rung")
+
+    harness = Harness(declared)
+    assert harness.send(seen("ada", 1000)) == [None]
+    assert harness.send(seen("ada", 1000.5)) == ["rung"]
+
+
+def test_time_does_not_go_back_for_a_timer_in_the_past() -> None:
+    def visit(
+        record: Seen,
+        ctx: sk.Context,
+        pages: Annotated[sk.MapState[str, int], sk.TTL("10 hours", clock="event")],
+    ) -> Iterator[tuple[float, dict[str, int]]]:
+        if record.page == "/set":
+            pages["a"] = 1
+        elif record.page == "/past":
+            ctx.timers.set(at(3600))
+        yield ctx.watermark.timestamp() / 3600, dict(pages)
+
+    declared: sk.Process[Any, Any, Any] = sk.process(key="user", event_time="at", ordered=True)(
+        visit
+    )
+
+    @declared.on_timer
+    def ring(
+        timer: sk.Timer,
+        ctx: sk.Context,
+        pages: Annotated[sk.MapState[str, int], sk.TTL("10 hours", clock="event")],
+    ) -> Iterator[tuple[float, dict[str, int]]]:
+        yield ctx.watermark.timestamp() / 3600, dict(pages)
+
+    for cut in (1, 2, 3):
+        harness = Harness(declared)
+        sent = [seen("ada", 0, "/set"), seen("ada", 30, "/look"), seen("ada", 40, "/past")]
+        found = harness.send(*sent[:cut]) + harness.send(*sent[cut:])
+        found += harness.advance_watermark(at(3600 * 50))
+        assert found == [(0, {"a": 1}), (30, {}), (40, {}), (40, {})]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_only_elements_that_are_handed_out_are_refreshed(cut: int) -> None:
+    def keep(
+        record: Seen,
+        pages: Annotated[sk.ListState[str], sk.TTL("10 hours", clock="event", refresh="read")],
+    ) -> Iterator[list[str]]:
+        if record.page == "/first":
+            yield [pages[0]]
+        elif record.page == "/all":
+            yield list(pages)
+        else:
+            pages.append(record.page)
+
+    harness = Harness(sk.process(key="user", event_time="at", ordered=True)(keep))
+    sent = [seen("ada", 0, "a"), seen("ada", 1, "b"), seen("ada", 8, "/first")]
+    found = harness.send(*sent[:cut])
+    found += harness.send(*sent[cut:], seen("ada", 12, "/all"))
+    found += harness.advance_watermark(at(3600 * 20))
+    assert found == [["a"], ["a"]]
+
+
 def test_state_without_a_ttl_of_the_same_function_stays() -> None:
     harness = Harness(states_that_expire(sk.TTL("1 minute")))
     harness.send(do("a", 0, Op("value", "update", 1), Op("items", "append", 1)))
@@ -300,7 +440,7 @@ def test_a_key_that_nobody_visits_again_is_removed_in_an_epoch_without_records()
 def test_removal_is_bounded_per_epoch_and_goes_on_in_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(task, "SWEPT_MIN", 10)
+    monkeypatch.setattr(state, "SWEPT_MIN", 10)
     harness = Harness(visits(sk.TTL("1 hour")))
     harness.send(*(seen(f"user {number}", 0) for number in range(35)))
     left = []
@@ -309,6 +449,37 @@ def test_removal_is_bounded_per_epoch_and_goes_on_in_the_next_one(
         left.append(rows_left(harness).get("visits", 0))
         assert harness.state("visits", "user 34") is None, "whether it is removed or not"
     assert left == [25, 15, 5, 0]
+
+
+def test_what_expires_goes_as_fast_as_it_comes_in_every_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state, "SWEPT_MIN", 10)
+    harness = Harness(states_that_expire(sk.TTL("16 s")))
+    append = [Op("items", "append", number) for number in range(20)]
+    held = []
+    for second in range(60):
+        harness.advance_processing_time(at(second))
+        harness.send(
+            *(do(f"{second} {n}", second, *append, Op("value", "update", n)) for n in range(5))
+        )
+        left = rows_left(harness)
+        held.append((left["items"], left["value"]))
+    assert max(items for items, _ in held) <= 100 * 18
+    assert max(values for _, values in held) <= 5 * 18
+
+
+def test_a_drained_job_has_no_state_left_that_expires_by_event_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "SWEPT_AT_END", 10)
+    job = sk.Job("drained")
+    job.source("seen", Seen).process(visits(sk.TTL("1 hour", clock="event"))).sink("out")
+    job.run({"seen": [seen(f"user {n}", 0) for n in range(95)]}, checkpoint=tmp_path)
+    manifest = CheckpointReader(tmp_path).manifest
+    (shard,) = manifest.operators["count"].shards
+    assert shard.rows == {"visits": 0}
+    assert not shard.wake_us
 
 
 def test_a_row_that_is_written_all_the_time_costs_one_look_per_ttl() -> None:
@@ -324,7 +495,7 @@ def test_a_row_that_is_written_all_the_time_costs_one_look_per_ttl() -> None:
     assert rows_left(harness) == {"visits": 1, "_expiry": 1}
 
 
-def test_what_is_cleared_leaves_the_index_when_it_would_have_expired() -> None:
+def test_what_is_cleared_leaves_the_index_too() -> None:
     harness = Harness(states_that_expire(sk.TTL("1 hour")))
     written = [Op("value", "update", 1), Op("items", "append", 1), Op("entries", "put", 1, 1)]
     harness.send(do("a", 0, *written, Op("total", "add", 2)))
@@ -332,17 +503,23 @@ def test_what_is_cleared_leaves_the_index_when_it_would_have_expired() -> None:
     for _ in range(3):
         harness.send(do("a", 0, *cleared))
         harness.send(do("a", 0, *written, *cleared))
-    assert rows_left(harness) == {"kept": 1, "_expiry": 4}
-    harness.advance_processing_time(at(2 * 3600))
     assert rows_left(harness) == {"kept": 1}
+
+
+def test_a_list_that_is_replaced_again_and_again_has_as_many_index_rows_as_elements() -> None:
+    harness = Harness(states_that_expire(sk.TTL("30 days")))
+    for second in range(50):
+        harness.advance_processing_time(at(3600 * (second + 1)))
+        harness.send(do("a", second, Op("items", "replace", 1, 2)))
+    assert rows_left(harness) == {"kept": 1, "items": 2, "_expiry": 2}
 
 
 def test_an_entry_that_was_cleared_and_set_again_is_removed_and_counted_once() -> None:
     harness = Harness(states_that_expire(sk.TTL("20 s", clock="event")))
     harness.send(do("a", 0, Op("entries", "put", 0, 0)))
-    harness.send(do("a", 1, Op("entries", "clear"), Op("entries", "put", 0, 0)))
+    harness.send(do("a", 5, Op("entries", "put", 0, 0)))
     harness.send(do("a", 9, Op("entries", "clear"), Op("entries", "put", 0, 0)))
-    assert rows_left(harness) == {"kept": 1, "entries": 1, "_expiry": 3}
+    assert rows_left(harness) == {"kept": 1, "entries": 1, "_expiry": 2}
     harness.advance_watermark(at(100))
     assert rows_left(harness) == {"kept": 1}
 
@@ -428,6 +605,16 @@ def test_a_ttl_that_goes_by_another_clock_begins_with_the_next_write(tmp_path: P
     assert harness.send(seen("ada", 50)) == [2]
     harness.advance_watermark(at(3600 * 51))
     assert (harness.state("visits", "ada"), harness.state("visits", "bob")) == (None, 1)
+
+
+def test_the_index_of_the_former_clock_goes(tmp_path: Path) -> None:
+    harness = Harness(visits(sk.TTL("1 hour", clock="event")))
+    harness.send(seen("ada", 24 * 365 * 30), seen("bob", 24 * 365 * 30))
+    harness = restarted(harness, sk.TTL("1 hour"), tmp_path)
+    assert harness.send(seen("ada", 24 * 365 * 30 + 1)) == [2]
+    harness.advance_processing_time(at(3 * 3600))
+    harness.advance_processing_time(at(6 * 3600))
+    assert rows_left(harness) == {"visits": 1}, "bob's, which is permanent"
 
 
 def test_what_expires_is_the_same_after_a_change_of_parallelism(tmp_path: Path) -> None:

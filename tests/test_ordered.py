@@ -99,8 +99,10 @@ def expected(events: list[Event]) -> dict[str, list[tuple[str, int, str]]]:
 
 def by_key(outputs: list[Seen]) -> dict[str, list[tuple[str, int, str]]]:
     found: dict[str, list[tuple[str, int, str]]] = defaultdict(list)
+    latest: dict[str, int] = defaultdict(int)
     for out in outputs:
-        assert out.watermark == out.seconds, "time is that of what is handled"
+        latest[out.key] = max(latest[out.key], out.seconds)
+        assert out.watermark == latest[out.key], "time is that of what is handled"
         found[out.key].append((out.what, out.seconds, out.history))
     return dict(found)
 

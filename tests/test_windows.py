@@ -909,7 +909,7 @@ def test_windows_that_cannot_be_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"window": "1 h"}, "'1 h' is no window: use tumbling, sliding or session"),
+        ({"window": "1 h"}, "'1 h' is no window: give tumbling"),
         ({"emit": "often"}, 'emit=\'often\': use "close" or "change"'),
         ({"key": "other"}, r"'other' is not a field of Event \(it has key, at, value\)"),
         ({"key": ()}, "must name different fields"),
@@ -1000,3 +1000,61 @@ def test_records_without_the_right_fields_are_refused() -> None:
     stream = sk.Job("none").source("events", Event).process(numbers)
     with pytest.raises(sk.StateTypeError, match="has no records: there is nothing to window"):
         stream.window(sk.tumbling("1 h"), key="key", event_time="at")
+
+
+# ----------------------------------------------------------------------------------- redefinition
+
+
+def sales(window: Window, **options: Any) -> sk.Stream[Any]:
+    windowed = (
+        sk.Job("sales")
+        .source("events", Event)
+        .window(window, key="key", event_time="at", **options)
+    )
+    return windowed.sum("value", name="sales")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (lambda: sales(sk.tumbling("1 day")), r"window: tumbling 1:00:00 in .* tumbling 1 day"),
+        (lambda: sales(sk.tumbling("1 h", "15 min")), "offset 0:15:00"),
+        (lambda: sales(sk.sliding("1 h", "30 min")), "sliding 1:00:00 every 0:30:00"),
+        (lambda: sales(sk.session("1 h")), "session 1:00:00"),
+        (lambda: sales(sk.tumbling("1 h"), ordered=True), "ordered: False in"),
+        (lambda: sales(sk.tumbling("1 h"), allowed_lateness="1 h"), "allowed_lateness: 0:00:00"),
+        (lambda: sales(sk.tumbling("1 h"), emit="change"), "emit: close in"),
+    ],
+)
+def test_windows_of_a_checkpoint_cannot_be_declared_in_another_way(
+    changed: Callable[[], sk.Stream[Any]], said: str, tmp_path: Path
+) -> None:
+    harness = Harness(sales(sk.tumbling("1 h")))
+    harness.send(Event("k", at(1), 5))
+    harness.checkpoint(tmp_path / "checkpoint")
+    with pytest.raises(sk.StateSchemaError, match=said):
+        Harness.restore(changed(), tmp_path / "checkpoint")
+    same = Harness.restore(sales(sk.tumbling("1 h"), lateness="5 min"), tmp_path / "checkpoint")
+    assert [out.value for out in same.advance_watermark(at(3600))] == [5]
+
+
+def test_a_sum_is_not_taken_for_a_maximum(tmp_path: Path) -> None:
+    def run(what: str) -> None:
+        job = sk.Job("sales")
+        hours = job.source("events", Event).window(sk.tumbling("1 h"), key="key", event_time="at")
+        getattr(hours, what)("value", name="hourly").sink("out")
+        job.run({"events": [Event("k", at(1), 5)]}, checkpoint=tmp_path, drain=False)
+
+    run("sum")
+    with pytest.raises(sk.StateSchemaError, match=r"result: sum_value in .* max_value in the"):
+        run("max")
+
+
+def test_a_harness_takes_the_operator_of_a_window_and_nothing_that_is_none() -> None:
+    harness = Harness(sales(sk.tumbling("1 h")), parallelism=2)
+    assert harness.send(Event("k", at(1), 5), Event("k", at(2), 6)) == []
+    assert [out.value for out in harness.advance_watermark(at(3600))] == [11]
+    source = sk.Job("none").source("events", Event)
+    for wrong in (source, sk.Job("none")):
+        with pytest.raises(sk.StateTypeError, match="a Harness drives a function decorated"):
+            Harness(wrong)  # type: ignore[arg-type]

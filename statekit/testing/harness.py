@@ -1,4 +1,4 @@
-"""A process function, or a whole job, under test: real epochs, real commits, no cluster."""
+"""An operator under test: real epochs, real commits, no cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from statekit.backend import Backend as RowBackend
 from statekit.backend import MemoryBackend
 from statekit.context import Context
 from statekit.errors import QueryError, RestoreError, StatekitError, StateTypeError
-from statekit.job import Job
+from statekit.job import Job, Stream
 from statekit.keygroup import key_group, shard_of_group
 from statekit.list_state import ListState
 from statekit.local import LocalRunner
@@ -37,10 +37,11 @@ Backend = Literal["memory", "rocksdb"]
 
 
 class Harness:
-    """Drives one process function through the real task, repository and commit protocol.
+    """Drives one operator through the real task, repository and commit protocol.
 
     Parameters:
-        process: the decorated function.
+        process: the decorated function; or a stream, for the operator that it comes from, such as
+            that of `stream.window(...).sum(...)`.
         parallelism: shards.
         key_groups: of the checkpoint.
         backend: where rows are kept between epochs: "memory" or "rocksdb".
@@ -62,14 +63,14 @@ class Harness:
 
     def __init__(
         self,
-        process: Process[Any, Any, Any],
+        process: Process[Any, Any, Any] | Stream[Any],
         parallelism: int | None = None,
         key_groups: int | None = None,
         backend: Backend = "memory",
         checkpoint: str | Path | None = None,
     ) -> None:
         repository = Repository.in_memory() if checkpoint is None else Repository(checkpoint)
-        self._open(process, repository, parallelism, key_groups, backend)
+        self._open(_declared(process), repository, parallelism, key_groups, backend)
 
     def _open(
         self,
@@ -207,6 +208,7 @@ class Harness:
         if last is not None:
             watermark = last.operators[self.process.name].watermark_us
             visit.watermark_us = BEGINNING if watermark is None else watermark
+            visit.expiry_us = visit.watermark_us
             visit.processing_time_us = last.processing_time_us
         try:
             yield visit, copy.backend, plan
@@ -227,7 +229,7 @@ class Harness:
     @classmethod
     def restore(
         cls,
-        process: Process[Any, Any, Any],
+        process: Process[Any, Any, Any] | Stream[Any],
         path: str | Path,
         parallelism: int | None = None,
         key_groups: int | None = None,
@@ -240,7 +242,7 @@ class Harness:
             raise RestoreError(f"{path} holds no checkpoint: write one with checkpoint(path)")
         stored.copy_to(repository)
         made = cls.__new__(cls)
-        made._open(process, repository, parallelism, key_groups, backend)
+        made._open(_declared(process), repository, parallelism, key_groups, backend)
         return made
 
     def shard_of(self, key: Any) -> int:
@@ -248,6 +250,17 @@ class Harness:
         self.process.key_codec.encode(key)  # a key of another type would hash to some shard too
         group = key_group(key, self.key_groups)
         return shard_of_group(group, self.parallelism, self.key_groups)
+
+
+def _declared(given: Process[Any, Any, Any] | Stream[Any]) -> Process[Any, Any, Any]:
+    """The process function that is meant."""
+    declared = given.declared if isinstance(given, Stream) else given
+    if not isinstance(declared, Process):
+        raise StateTypeError(
+            f"a Harness drives a function decorated with @process, or an operator, not {given!r}: "
+            "give it the function, or the stream that .process() or .window() returned"
+        )
+    return declared
 
 
 def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:

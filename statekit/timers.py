@@ -154,6 +154,9 @@ class Timers:
     def replace(self, at: dt.datetime, name: str = "default", clock: Clock = "event") -> None:
         """Set a timer, and take back all others of that name and clock.
 
+        It looks at all timers of the key and the clock. Where a key has hundreds, delete the one
+        that is known, and set the other.
+
         Raises:
             StateTypeError: as for `set`.
         """

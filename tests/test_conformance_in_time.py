@@ -1,6 +1,7 @@
 """What people who come from other stream processors expect of state and timers together.
 
-The ids are those of the case collection: `B` Beam, `W` bytewax. Windows are in `test_windows`.
+The ids are those of the case collection: `B` Beam, `W` bytewax, `Q` quix. Windows are in
+`test_windows`.
 """
 
 from __future__ import annotations
@@ -213,3 +214,50 @@ def test_state_is_kept_or_discarded_across_a_restart(tmp_path: Path) -> None:
         kept = job.run({"numbers": given[:1]}, checkpoint=place, drain=False)
         rest = job.run({"numbers": given}, checkpoint=place, drain=False)
         assert (kept["out"], rest["out"]) == (["NEW"], [second])
+
+
+# ---------------------------------------------------------------- windows that look back (quix)
+
+
+def looks_back(grace: str) -> sk.Process[Any, Any, Any]:
+    """For each record, the ten seconds up to it, and up to those after it that it is within."""
+    size, moment = dt.timedelta(seconds=10), dt.timedelta(microseconds=1)
+
+    @sk.process(key="key", event_time="at", lateness=grace)
+    def look_back(
+        record: Text,
+        seen: sk.MapState[tuple[dt.datetime, int], str],
+        count: sk.ValueState[int],
+    ) -> Iterator[tuple[float, float, str]]:
+        number = count.get() or 0
+        count.update(number + 1)
+        seen[record.at, number] = record.value
+        within = seen.scan((record.at, 0), (record.at + size + moment, 0))
+        for end in sorted({place[0] for place, _ in within}):
+            held = seen.scan((end - size, 0), (end + moment, 0))
+            values = "".join(value for _, value in held)
+            yield (end - size).timestamp(), end.timestamp(), values
+
+    return look_back
+
+
+def sent_singly(harness: Harness, *given: tuple[float, str]) -> list[list[Any]]:
+    return [harness.send(Text("k", at(seconds), value)) for seconds, value in given]
+
+
+def test_a_window_that_looks_back_holds_what_came_in_its_ten_seconds_and_no_more() -> None:
+    """Q1, Q3, Q9: a record behind another has a window of its own; one far ahead is alone."""
+    found = sent_singly(
+        Harness(looks_back("15 seconds")), (23, "A"), (12, "B"), (31, "C"), (31, "D")
+    )
+    assert found == [[(13, 23, "A")], [(2, 12, "B")], [(21, 31, "AC")], [(21, 31, "ACD")]]
+    found = sent_singly(Harness(looks_back("15 seconds")), (29, "A"), (26, "B"), (41, "C"))
+    assert found == [[(19, 29, "A")], [(16, 26, "B"), (19, 29, "BA")], [(31, 41, "C")]]
+
+
+def test_without_grace_what_is_behind_is_dropped_and_counted() -> None:
+    """Q7."""
+    harness = Harness(looks_back("0 s"))
+    found = sent_singly(harness, (1, "A"), (20, "B"), (5, "C"), (9, "C"))
+    assert found == [[(-9, 1, "A")], [(10, 20, "B")], [], []]
+    assert [late.at for late in harness.late] == [at(5), at(9)]

@@ -253,8 +253,8 @@ def test_late_records_are_shown_in_the_order_in_which_they_were_sent() -> None:
         return Event(key, dt.datetime.fromtimestamp(seconds, dt.UTC))
 
     harness = Harness(keep, parallelism=3)
-    assert len(harness.late) == 0
+    assert not harness.late
     harness.send(event("a", 100))
     assert harness.send(event("c", 95), event("b", 96), event("a", 3)) == ["b"]
     assert harness.send(event("b", 95)) == []
-    assert harness.late == (event("c", 95), event("a", 3), event("b", 95))
+    assert harness.late == [event("c", 95), event("a", 3), event("b", 95)]

@@ -174,9 +174,9 @@ class Harness:
         return emitted["outputs"]
 
     @property
-    def late(self) -> Sequence[Any]:
+    def late(self) -> list[Any]:
         """The records sent so far that came too late and were not handled, in order."""
-        return tuple(self._late)
+        return self._late[:]
 
     def timers(self, key: Any) -> Sequence[Timer]:
         """The timers of a key after the last epoch, soonest first."""

@@ -144,7 +144,7 @@ def _late(spark: SparkSession, home: Path) -> list[Comparison]:
     epoch = CheckpointReader(home / "checkpoint").manifest.operators["turnaround"]
     hours = LATENESS // timedelta(hours=1)
     confirmed = spark.sql(_LATE.format(hours=hours)).collect()[0][0]
-    return [Comparison(f"flights more than {hours} hours behind", epoch.late_so_far, confirmed)]
+    return [Comparison(f"flights too late, by {hours} hours", epoch.late_so_far, confirmed)]
 
 
 def _states(spark: SparkSession, home: Path) -> list[Comparison]:

@@ -25,7 +25,7 @@ from statekit.errors import StatekitError
 
 __all__ = ["FILES", "LATENESS", "Flight", "Turnaround", "build_job", "raw_csv", "write_input"]
 
-FILES = 9
+FILES = 7
 """The input is cut into this many files, in scheduled order; each is one epoch."""
 
 ORDER = ("time_hour", "minute", "carrier", "flight", "origin")

@@ -29,7 +29,7 @@ from statekit.errors import StatekitError
 __all__ = ["run"]
 
 STOP_AFTER = 2
-KILL_AFTER = 3
+KILL_AFTER = 2
 MID_EPOCH_S = 0.8
 
 _console = Console()

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from struct import Struct
 from typing import NamedTuple, Protocol
 
 from sortedcontainers import SortedDict
 
 from statekit.errors import StatekitError
+from statekit.keygroup import group_of_row, pack_group
 from statekit.mutation import DELETE, PUT, Batch
 
 __all__ = [
@@ -27,8 +27,6 @@ __all__ = [
     "prefix_end",
     "size_of",
 ]
-
-_group = Struct(">H")
 
 
 class StateSize(NamedTuple):
@@ -185,13 +183,13 @@ def first_of_groups(
         later: in the first of the groups, only rows from `tag + later` on.
     """
     group, last = groups
-    start, end = _group.pack(group) + tag + later, _group.pack(last + 1)
+    start, end = pack_group(group) + tag + later, pack_group(last + 1)
     while (row := backend.first(state, start, end)) is not None:
         here = row[:2] + tag
         if row.startswith(here):
             return row
         # Of another tag: before ours in its key group, or behind.
-        start = here if row < here else _group.pack(_group.unpack(row[:2])[0] + 1) + tag
+        start = here if row < here else pack_group(group_of_row(row) + 1) + tag
     return None
 
 

@@ -8,7 +8,7 @@ and what a shard does (`shard`). Both runtimes commit through this module and no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from statekit.clock import now_us, unique_id
@@ -170,30 +170,29 @@ class Coordinator:
             found[operator.name] = max(reached, to.get(operator.name, BEGINNING))
         return found
 
-    def _feeding(self, operator: Operator) -> str | None:
-        """The nearest operator with event time that an operator's records come through.
+    def _above(self, operator: Operator) -> Iterator[Operator]:
+        """The operators that an operator's records come through, the nearest first.
 
-        Late records are behind any watermark: an operator that takes them finds its own.
+        Late records are behind any watermark: an operator that takes them begins a chain.
         """
-        stream = operator.input
-        while any(found.name == stream for found in self.job.operators):
-            above = self.job.operator(stream)
-            if above.declared.event_time is not None:
-                return above.name
-            stream = above.input
-        return None
+        by_name = {found.name: found for found in self.job.operators}
+        while (above := by_name.get(operator.input)) is not None:
+            yield above
+            operator = above
+
+    def _feeding(self, operator: Operator) -> str | None:
+        """The nearest operator with event time that an operator's records come through."""
+        timed = (above for above in self._above(operator) if above.declared.event_time is not None)
+        return next((above.name for above in timed), None)
 
     def _may_end(self, operator: Operator) -> bool:
         """Whether nothing can follow at the beginning of an operator's chain when it is drained.
 
         Late records of another operator come until that one has come to its end.
         """
-        stream = operator.input
-        above = {found.name: found for found in self.job.operators}
-        while stream in above:
-            stream = above[stream].input
+        first = [operator, *self._above(operator)][-1]
         late = {found.late: found.name for found in self.job.operators}
-        return stream not in late or self._watermark(late[stream]) == END
+        return first.input not in late or self._watermark(late[first.input]) == END
 
     def _operator_epoch(self, name: str) -> OperatorEpoch | None:
         return None if self.last is None else self.last.operators.get(name)

@@ -34,7 +34,8 @@ from struct import Struct
 
 from statekit.backend import Backend, first_of_groups
 from statekit.errors import CorruptCheckpointError
-from statekit.manifest import EXPIRY, Clock, TtlRecord
+from statekit.keygroup import group_of_row
+from statekit.manifest import CLOCK_TAGS, EXPIRY, Clock, TtlRecord
 from statekit.timestamp import micros_of_sortable, sortable_micros
 from statekit.visit import Visit
 from statekit.watermark import BEGINNING
@@ -53,9 +54,7 @@ _STAMP = Struct(">BBQ")
 _STAMP_BYTES = _STAMP.size
 _SIGN = 1 << 63
 _MARKS_PER_TTL = 16
-_CLOCKS = (b"\x00", b"\x01")  # event, processing, as for timers
 _PIECE = 1_000  # so many rows of the index are dealt with at a time
-_group = Struct(">H")
 
 
 def unstamped(row: bytes, era: int) -> tuple[bytes, int]:
@@ -124,7 +123,7 @@ class Expiry:
         self._by_event = self.clock == "event"
         self._step = max(1, self._duration // _MARKS_PER_TTL)
         # The index of the clock, and that of the other clock, which may have had a former era.
-        names = [state.encode() + b"\x00" + clock for clock in _CLOCKS]
+        names = [state.encode() + b"\x00" + clock for clock in CLOCK_TAGS.values()]
         self._tag, self._other_tag = names if self._by_event else reversed(names)
         self.indexed = 0
         """How many rows this epoch added to the index."""
@@ -250,7 +249,7 @@ class Expiry:
         # A row that was cleared and written again has two rows in the index.
         gone: set[bytes] = set()
         while left > 0 and (first := find((group, last), later)) is not None:
-            (group,) = _group.unpack(first[:2])
+            group = group_of_row(first)
             if (mark := micros_of_sortable(first, mark_at)) > until:
                 self._wakes_at(mark + self._duration)
                 group, later = group + 1, b""

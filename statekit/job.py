@@ -178,13 +178,13 @@ class Stream(Generic[T]):
         Raises:
             StateTypeError: this is no operator with event time.
         """
-        operator = next((op for op in self._job.operators if op.name == self.name), None)
-        if operator is None or operator.declared.event_time is None:
+        declared = self.declared
+        if declared is None or declared.event_time is None:
             raise StateTypeError(
                 f"stream {self.name!r} has no late records: only an operator with "
                 "@process(event_time=...) has"
             )
-        return Stream(self._job, operator.late)
+        return Stream(self._job, self._job.operator(self.name).late)
 
     def sink(self, name: str) -> Stream[T]:
         """Let these records leave the job under a name; returns the stream itself."""

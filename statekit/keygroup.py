@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable
+from struct import Struct
 from typing import Any
 
 import xxhash
@@ -24,9 +25,11 @@ __all__ = [
     "check_groups",
     "check_parallelism",
     "field_hasher",
+    "group_of_row",
     "group_range",
     "key_group",
     "key_hash",
+    "pack_group",
     "shard_of_group",
 ]
 
@@ -36,6 +39,22 @@ _SEED = 42
 _SIGN = 1 << 63
 _WRAP = 1 << 64
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+
+_GROUP = Struct(">H")
+
+pack_group: Callable[[int], bytes] = _GROUP.pack
+"""The two bytes that the row keys of a key group start with."""
+
+
+def group_of_row(row_key: bytes) -> int:
+    """The key group that a row belongs to.
+
+    >>> group_of_row(pack_group(300) + b"the rest")
+    300
+    """
+    group: int = _GROUP.unpack_from(row_key)[0]
+    return group
+
 
 _hash64 = xxhash.xxh64_intdigest
 

@@ -17,9 +17,9 @@ from typing import Any, Literal
 from statekit.coordinator import Coordinator
 from statekit.errors import ProcessError, StateTypeError
 from statekit.job import Job, Operator
-from statekit.keygroup import key_group, shard_of_group
+from statekit.keygroup import key_group, pack_group, shard_of_group
 from statekit.manifest import ShardReport
-from statekit.repository import Repository, group_bounds
+from statekit.repository import Repository
 from statekit.running import OutputCallback, Run
 from statekit.shard import run_shard
 from statekit.task import Chunk
@@ -152,7 +152,7 @@ def _routed(operator: Operator, records: list[Any], shards: int, groups: int) ->
                 f"operator {operator.name!r}: key ({', '.join(declared.key)}) = {key!r} of record "
                 f"{record!r} cannot be a key: {error}"
             ) from error
-        prefix = group_bounds(group, group)[0] + encoded
+        prefix = pack_group(group) + encoded
         time = 0 if time_of is None else time_of(record)
         rows[shard_of_group(group, shards, groups)].append((prefix, group, key, record, time))
     return [_chunk(shard) if shard else None for shard in rows]

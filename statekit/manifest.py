@@ -27,6 +27,7 @@ from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
 
 __all__ = [
+    "CLOCK_TAGS",
     "EXPIRY",
     "FORMAT",
     "TIMERS",
@@ -68,6 +69,9 @@ EXPIRY = "_expiry"
 
 Clock = Literal["event", "processing"]
 """Event time is what records say, processing time what the wall clock says."""
+
+CLOCK_TAGS: dict[Clock, bytes] = {"event": b"\x00", "processing": b"\x01"}
+"""What stands for a clock in row keys."""
 
 
 def checksum_of(data: bytes) -> str:

@@ -195,13 +195,12 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         row = None if self._cleared else self._read(row_key)
         self._sizes[row_key] = size = 0 if row is None else len(row_key) + len(row)
         self._known_bytes += size
-        if self.expiry is not None and row is not None:
-            self._indexed[row_key] = self.expiry.read(row)[1]
         return row
 
     def _unexpired(self, row_key: bytes, row: bytes, expiry: Expiry) -> bytes | None:
         """The value of a row, None if it has expired."""
-        value, self._written[row_key] = expiry.read(row)
+        value, written = expiry.read(row)
+        self._indexed[row_key] = self._written[row_key] = written
         return value
 
     def _note_read(self, row_key: bytes) -> None:
@@ -271,7 +270,9 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         for row_key in self._changed:
             value = known[row_key]
             if row_key not in sizes:  # set without a look at what was there
-                self._stored_row(row_key)
+                row = self._stored_row(row_key)
+                if self.expiry is not None and row is not None:
+                    self._indexed[row_key] = self.expiry.split(row)[1]
             before = 0 if self._cleared else sizes[row_key]
             if value is ABSENT:
                 self._resized(row_key, before, None)

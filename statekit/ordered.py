@@ -17,12 +17,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
-from struct import Struct
 from typing import Any, NamedTuple
 
 from statekit.backend import Backend, StateSize
 from statekit.codec import ValueCodec
 from statekit.key_codec import KeyCodec
+from statekit.keygroup import group_of_row, pack_group
 from statekit.manifest import WAITING, ShardPlan
 from statekit.mutation import Batch
 from statekit.timers import DUE, EVENT_TAG, first_due
@@ -34,7 +34,6 @@ __all__ = ["Slice", "Waiting"]
 SLICE_MAX = 20_000
 
 _POSITION_BYTES = 12
-_group = Struct(">H")
 
 
 class Slice(NamedTuple):
@@ -155,7 +154,7 @@ class Waiting:
         while group <= last:
             soonest: dict[int, int] = defaultdict(lambda: self._now + 1)
             for row in self._firsts(group, last):
-                here = _group.unpack(row[:2])[0]
+                here = group_of_row(row)
                 soonest[here] = min(soonest[here], micros_of_sortable(row, len(row) - 8))
             if not soonest:
                 return
@@ -169,8 +168,8 @@ class Waiting:
     def _firsts(self, group: int, last: int, *, after: int | None = None) -> Iterator[bytes]:
         """Key group and time of the first waiting record and of the first timer."""
         later = b"" if after is None else sortable_micros(after + 1)
-        end = _group.pack(last + 1)
-        row = self._backend.first(WAITING, _group.pack(group) + later, end)
+        end = pack_group(last + 1)
+        row = self._backend.first(WAITING, pack_group(group) + later, end)
         if row is not None:
             yield row[:10]
         if self._has_timers:
@@ -179,7 +178,7 @@ class Waiting:
                 yield row[:2] + row[3:11]
 
     def _due_in(self, group: int) -> Iterator[_Due]:
-        start, behind = _group.pack(group), sortable_micros(self._now + 1)
+        start, behind = pack_group(group), sortable_micros(self._now + 1)
         waiting = (
             self._record(row) for row, _ in self._backend.scan(WAITING, start, start + behind)
         )

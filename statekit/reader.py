@@ -20,7 +20,7 @@ from statekit.errors import QueryError, StatekitError
 from statekit.expiry import has_expired, ttl_text, unstamped
 from statekit.generic_codec import generic_decoder, generic_key_decoder, generic_key_encoder
 from statekit.key_codec import schema_key_codec
-from statekit.keygroup import key_group
+from statekit.keygroup import key_group, pack_group
 from statekit.manifest import EpochManifest, JobFile, OperatorEpoch, OperatorRecord, StateRecord
 from statekit.repository import Repository, group_bounds
 from statekit.rocks import RocksBackend
@@ -116,7 +116,7 @@ class CheckpointReader:
         group = key_group(schema_key_codec(codec).decode(encoded)[0], self.job.key_groups)
         backend = MemoryBackend([s.name for s in record.states])
         self._replay(record, group, group, backend)
-        prefix = group_bounds(group, group)[0] + encoded
+        prefix = pack_group(group) + encoded
         rows = backend.scan(state.name, prefix, prefix_end(prefix))
         return self._plain(state, prefix, self._unexpired(record, state, rows))
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +33,7 @@ from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 from statekit.backend import Backend
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError, StorageError
+from statekit.keygroup import pack_group
 from statekit.manifest import (
     EpochInstant,
     EpochManifest,
@@ -397,7 +397,7 @@ def group_bounds(first: int, last: int) -> tuple[bytes, bytes]:
     >>> group_bounds(0, 127)
     (b'\\x00\\x00', b'\\x00\\x80')
     """
-    return struct.pack(">H", first), struct.pack(">H", last + 1)
+    return pack_group(first), pack_group(last + 1)
 
 
 def _reference(path: str, data: bytes) -> FileRef:

@@ -118,7 +118,7 @@ class SingleRowState(State):
                 before = self._read(prefix)
                 stored = 0 if before is None else len(prefix) + len(before)
                 if self.expiry is not None and before is not None:
-                    self._indexed = self.expiry.read(before)[1]
+                    self._indexed = self.expiry.split(before)[1]
             if value is ABSENT:
                 visit.batch.delete(self._name, prefix)
                 self._resized(prefix, stored, None)

@@ -222,7 +222,7 @@ class ManyRowState(State):
             found = True
             self._resized(row_key, len(row_key) + len(row), None)
             if self.expiry is not None:
-                self.expiry.forget(row_key, self.expiry.read(row)[1])
+                self.expiry.forget(row_key, self.expiry.split(row)[1])
         self._cleared = self._cleared or found
 
     def _enter(self) -> None:

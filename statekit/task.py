@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from struct import Struct
 from typing import Any, NamedTuple
 
 from statekit.backend import Backend, StateSize
 from statekit.context import Context
 from statekit.errors import ProcessError, StatekitError, StateTypeError
+from statekit.keygroup import pack_group
 from statekit.manifest import TIMERS, WAITING, Clock, ShardPlan
 from statekit.mutation import Batch
 from statekit.ordered import Waiting
@@ -31,7 +31,6 @@ __all__ = ["Chunk", "ShardTask"]
 OUTPUTS_MAX = 10_000
 
 _NOTHING: Any = object()
-_pack_group = Struct(">H").pack
 
 
 class Chunk(NamedTuple):
@@ -359,7 +358,7 @@ class ShardTask:
     def _prefix(self, group: int, key: Any, record: Any) -> bytes:
         """The start of every row of a key."""
         if group != self._group:
-            self._group, self._packed_group = group, _pack_group(group)
+            self._group, self._packed_group = group, pack_group(group)
         try:
             return self._packed_group + self._encode_key(key)
         except StateTypeError as error:

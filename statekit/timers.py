@@ -17,7 +17,6 @@ that stops at the first which is not: timers that wait cost nothing.
 from __future__ import annotations
 
 import datetime as dt
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, merge
@@ -27,7 +26,8 @@ from statekit import state
 from statekit.backend import Backend, StateSize, first_of_groups
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.key_codec import KeyCodec
-from statekit.manifest import TIMERS, Clock
+from statekit.keygroup import group_of_row
+from statekit.manifest import CLOCK_TAGS, TIMERS, Clock
 from statekit.timestamp import (
     MAX_MICROS,
     datetime_to_micros,
@@ -48,11 +48,9 @@ _GATHERED_MAX = 50_000
 # What the backend holds of a key's timers is kept for the visit up to so many.
 _KEPT_MAX = 100
 
-CLOCKS: tuple[Clock, ...] = ("event", "processing")
-_TAGS: dict[Clock, bytes] = {"event": b"\x00", "processing": b"\x01"}
+CLOCKS: tuple[Clock, ...] = tuple(CLOCK_TAGS)
 _BEHIND = {b"\x00": b"\x01", b"\x01": b"\x02"}  # all rows of a clock
-EVENT_TAG = _TAGS["event"]
-_group = struct.Struct(">H")
+EVENT_TAG = CLOCK_TAGS["event"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ class Timers:
         self._scan = backend.scanner(TIMERS)
         self._handled = handled
         self._has_event_time = has_event_time
-        self._now = {_TAGS[clock]: sortable_micros(now) for clock, now in now_us.items()}
+        self._now = {CLOCK_TAGS[clock]: sortable_micros(now) for clock, now in now_us.items()}
         # What the backend holds, as far as it was looked up, row by row or all of a clock, and how
         # it is to change.
         self._stored: dict[_Row, bool] = {}
@@ -170,7 +168,7 @@ class Timers:
         """The timers of this key, soonest first; those of a name, of a clock, or all."""
         if clock not in (None, *CLOCKS):
             raise self._wrong(f'clock={clock!r}: use "event" or "processing"')
-        tags = [_TAGS[clock]] if clock is not None else list(_TAGS.values())
+        tags = [CLOCK_TAGS[clock]] if clock is not None else list(CLOCK_TAGS.values())
         rows = merge(*map(self._rows, tags), key=_firing_order)
         wanted = None if name is None else name.encode()
         return [
@@ -189,7 +187,9 @@ class Timers:
             due: those of the clocks by which timers were due before any was called.
         """
         self._enter()  # even if nothing is taken, what was looked up is of this key alone
-        self._agenda = Agenda(self, [_TAGS[clock] for clock in clocks], [_TAGS[c] for c in due])
+        self._agenda = Agenda(
+            self, [CLOCK_TAGS[clock] for clock in clocks], [CLOCK_TAGS[c] for c in due]
+        )
         return self._agenda
 
     @property
@@ -202,7 +202,7 @@ class Timers:
         """Per clock, the soonest of the timers that were set in this epoch and are not due."""
         return {
             clock: micros_of_sortable(self._wake[tag])
-            for clock, tag in _TAGS.items()
+            for clock, tag in CLOCK_TAGS.items()
             if tag in self._wake
         }
 
@@ -215,7 +215,7 @@ class Timers:
     # -------------------------------------------------------------------------------- changes
 
     def _row(self, at: dt.datetime, name: str, clock: Clock) -> _Row:
-        if clock not in _TAGS:
+        if clock not in CLOCK_TAGS:
             raise self._wrong(f'clock={clock!r}: use "event" or "processing"')
         if clock == "event" and not self._has_event_time:
             raise self._wrong(
@@ -225,7 +225,7 @@ class Timers:
         if not isinstance(at, dt.datetime):
             raise self._wrong(f"a timer is set at a datetime, not at {at!r}")
         try:
-            row = _TAGS[clock] + sortable_micros(datetime_to_micros(at)) + name.encode()
+            row = CLOCK_TAGS[clock] + sortable_micros(datetime_to_micros(at)) + name.encode()
         except (StateTypeError, AttributeError, UnicodeEncodeError) as error:
             raise self._wrong(str(error)) from None
         if not self._handled(name):
@@ -428,15 +428,15 @@ class DueKeys:
             found: dict[bytes, tuple[int, object]] = {}
             for row in gathered:
                 key, end = self._decode(row, 2 + _NAMED)
-                found[row[:2] + row[2 + _NAMED : end]] = (_group.unpack(row[:2])[0], key)
+                found[row[:2] + row[2 + _NAMED : end]] = (group_of_row(row), key)
             yield [found[prefix] for prefix in sorted(found)]
 
     def _rows(self, clock: Clock) -> Iterator[bytes]:
         """Due rows of one clock. Key groups without any are jumped over."""
-        tag, now = _TAGS[clock], self._now_us[clock]
+        tag, now = CLOCK_TAGS[clock], self._now_us[clock]
         (group, last), later = self._groups, b""
         while (first := first_due(self._backend, tag, (group, last), later)) is not None:
-            (group,), soonest = _group.unpack(first[:2]), micros_of_sortable(first, 3)
+            group, soonest = group_of_row(first), micros_of_sortable(first, 3)
             if soonest > now:
                 self.wake_us[clock] = min(soonest, self.wake_us.get(clock, soonest))
                 group, later = group + 1, b""

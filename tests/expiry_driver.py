@@ -11,6 +11,7 @@ import statekit as sk
 from statekit.backend import MemoryBackend
 from statekit.manifest import EXPIRY
 from statekit.testing import Harness
+from tests.instants import at
 
 TTL_SECONDS = 20
 LATENESS = 3
@@ -18,10 +19,6 @@ LATENESS = 3
 COUNT: sk.Aggregate[int, int, int] = sk.Aggregate(
     create=int, add=lambda acc, added: acc + added, result=lambda acc: acc
 )
-
-
-def at(seconds: float) -> dt.datetime:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC)
 
 
 class Op(NamedTuple):

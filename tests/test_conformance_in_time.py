@@ -15,6 +15,7 @@ import pytest
 
 import statekit as sk
 from statekit.testing import Harness
+from tests.instants import at
 
 Backend = Literal["memory", "rocksdb"]
 BACKENDS: list[Backend] = ["memory", "rocksdb"]
@@ -30,10 +31,6 @@ class Text(NamedTuple):
     key: str
     at: dt.datetime
     value: str
-
-
-def at(seconds: float) -> dt.datetime:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC)
 
 
 def numbers(seconds: float, *values: int) -> list[Number]:

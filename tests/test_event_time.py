@@ -22,17 +22,10 @@ from statekit.testing import Harness
 from statekit.timestamp import MAX_MICROS
 from statekit.watermark import BEGINNING, END, advanced, is_late
 from statekit.working_copy import MemoryCopies
+from tests.instants import after, at
 
 Backend = Literal["memory", "rocksdb"]
 BACKENDS: list[Backend] = ["memory", "rocksdb"]
-
-
-def at(seconds: float) -> dt.datetime:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC)
-
-
-def after(seconds: float) -> dt.timedelta:
-    return dt.timedelta(seconds=seconds)
 
 
 class Event(NamedTuple):

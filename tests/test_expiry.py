@@ -24,11 +24,11 @@ from tests.expiry_driver import (
     Model,
     Op,
     Saw,
-    at,
     do,
     rows_left,
     states_that_expire,
 )
+from tests.instants import at
 
 Backend = Literal["memory", "rocksdb"]
 BACKENDS: list[Backend] = ["memory", "rocksdb"]

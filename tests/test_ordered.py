@@ -18,6 +18,7 @@ from statekit import ordered, state
 from statekit.keygroup import key_group
 from statekit.manifest import WAITING
 from statekit.testing import Harness
+from tests.instants import at
 
 Backend = Literal["memory", "rocksdb"]
 BACKENDS: list[Backend] = ["memory", "rocksdb"]
@@ -36,10 +37,6 @@ class Seen(NamedTuple):
     seconds: int
     history: str
     watermark: int
-
-
-def at(seconds: float) -> dt.datetime:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC)
 
 
 def event(key: str, seconds: float, value: int = 0) -> Event:

@@ -16,13 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import statekit as sk
 from statekit.manifest import TIMERS, Clock
 from statekit.testing import Harness
+from tests.instants import at
 
 Backend = Literal["memory", "rocksdb"]
 BACKENDS: list[Backend] = ["memory", "rocksdb"]
-
-
-def at(seconds: float) -> dt.datetime:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC)
 
 
 class Op(NamedTuple):

@@ -24,6 +24,7 @@ import statekit as sk
 from statekit.job import Windowed
 from statekit.testing import Harness
 from statekit.windows import Session, Sliding, Window
+from tests.instants import after, at
 
 Backend = Literal["memory", "rocksdb"]
 BACKENDS: list[Backend] = ["memory", "rocksdb"]
@@ -36,14 +37,6 @@ class Event(NamedTuple):
     key: str
     at: dt.datetime
     value: int = 0
-
-
-def at(seconds: float) -> dt.datetime:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC)
-
-
-def after(seconds: float) -> dt.timedelta:
-    return dt.timedelta(seconds=seconds)
 
 
 def event(seconds: float, value: int = 0, key: str = "k") -> Event:

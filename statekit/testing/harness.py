@@ -16,14 +16,14 @@ from statekit.backend import MemoryBackend
 from statekit.context import Context
 from statekit.errors import QueryError, RestoreError, StatekitError, StateTypeError
 from statekit.job import Job, Stream
-from statekit.keygroup import key_group, shard_of_group
+from statekit.keygroup import key_group, pack_group, shard_of_group
 from statekit.list_state import ListState
 from statekit.local import LocalRunner
 from statekit.manifest import ShardPlan, ShardState
 from statekit.map_state import MapState
 from statekit.mutation import Batch
 from statekit.process import Process
-from statekit.repository import Repository, group_bounds
+from statekit.repository import Repository
 from statekit.state import State, StateSpec
 from statekit.timers import Timer
 from statekit.timestamp import datetime_to_micros, instant
@@ -303,5 +303,5 @@ def plain(spec: StateSpec, state: State) -> Any:
 
 def _visit(process: Process[Any, Any, Any], key: Any, key_groups: int) -> Visit:
     group = key_group(key, key_groups)
-    prefix = group_bounds(group, group)[0] + process.key_codec.encode(key)
+    prefix = pack_group(group) + process.key_codec.encode(key)
     return Visit(process.name, 0, Batch(), lambda: None, prefix, key)

@@ -117,6 +117,19 @@ def _kill_at_random(home: Path, chosen: random.Random) -> None:
         assert victim.wait() == -signal.SIGKILL, "it had come to its end before"
 
 
+def _killed(script: str, home: Path, seeds: range, *, within_s: float) -> Iterator[int]:
+    """Kill a process once per seed, which is yielded, and let a last one come to its end."""
+    for seed in seeds:
+        chosen = random.Random(seed)
+        shards = chosen.choice([1, 2, 3, 3, 3])
+        with Victim(script, home, seeds[0], shards, log=home / "log") as victim:
+            victim.wait_for("ready")
+            time.sleep(chosen.uniform(0.0, within_s))
+        yield seed
+    with Victim(script, home, seeds[0], 3, log=home / "log") as victim:
+        assert victim.wait() == 0, victim.log()
+
+
 GROUPS = 7 * SOAK
 POINTS_PER_GROUP = 7
 
@@ -130,16 +143,8 @@ def test_a_process_on_rocksdb_killed_at_random_points(tmp_path: Path, seeds: ran
     """Each seed is one kill: its delay, and how many shards the next process has."""
     given = events(seeds[0], local_victim.EPOCHS * local_victim.EPOCH_SIZE)
     out = tmp_path / "out"
-    arguments: tuple[object, ...] = (tmp_path, seeds[0])
-    for seed in seeds:
-        chosen = random.Random(seed)
-        shards = chosen.choice([1, 2, 3, 3, 3])
-        with Victim("local_victim.py", *arguments, shards, log=tmp_path / "log") as victim:
-            victim.wait_for("ready")
-            time.sleep(chosen.uniform(0.0, 0.5))
+    for seed in _killed("local_victim.py", tmp_path, seeds, within_s=0.5):
         _check_prefix(tmp_path, given, seed)
-    with Victim("local_victim.py", *arguments, 3, log=tmp_path / "log") as victim:
-        assert victim.wait() == 0, victim.log()
 
     expected, states = counted(given)
     outputs = [Counted(*row) for path in sorted(out.glob("*.json")) for row in _rows(path)]
@@ -165,15 +170,8 @@ def test_no_timer_is_called_twice_or_never_by_a_process_that_is_killed(
     tmp_path: Path, seeds: range
 ) -> None:
     """Each seed is one kill. By event time all is as if uninterrupted, whatever the parallelism."""
-    arguments: tuple[object, ...] = (tmp_path, seeds[0])
-    for seed in seeds:
-        chosen = random.Random(seed)
-        shards = chosen.choice([1, 2, 3, 3, 3])
-        with Victim("timed_victim.py", *arguments, shards, log=tmp_path / "log") as victim:
-            victim.wait_for("ready")
-            time.sleep(chosen.uniform(0.0, 1.0))
-    with Victim("timed_victim.py", *arguments, 3, log=tmp_path / "log") as victim:
-        assert victim.wait() == 0, victim.log()
+    for _ in _killed("timed_victim.py", tmp_path, seeds, within_s=1.0):
+        pass
 
     given = timed_victim.given(seeds[0])
     calm = timed_victim.timed_job().run(

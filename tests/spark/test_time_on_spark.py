@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 import statekit as sk
 from statekit.running import RunningJob
+from tests.instants import at
 from tests.spark.spark_runs import ONCE, Runs, collector, pieces
 
 SCHEMA = "key string, at timestamp, value bigint"
@@ -32,10 +33,6 @@ class Closed(NamedTuple):
     key: str
     at: dt.datetime
     total: int
-
-
-def at(seconds: float) -> dt.datetime:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC)
 
 
 @sk.process(key="key", event_time="at", lateness="20 seconds")

@@ -19,10 +19,16 @@ from statekit.errors import (
 from statekit.job import Job, Stream, Windowed
 from statekit.list_state import ListState
 from statekit.map_state import MapState
+from statekit.operator_state import (
+    BroadcastState,
+    Checkpointed,
+    OperatorListState,
+    OperatorState,
+)
 from statekit.process import Process, process
 from statekit.rocks import RocksOptions
 from statekit.single_row_states import AggregatingState, ReducingState, ValueState
-from statekit.state_options import TTL, Aggregate, Default, Reduce
+from statekit.state_options import TTL, Aggregate, Default, Redistribute, Reduce
 from statekit.timers import Timer, Timers
 from statekit.windows import session, sliding, tumbling
 
@@ -30,6 +36,8 @@ __all__ = [
     "TTL",
     "Aggregate",
     "AggregatingState",
+    "BroadcastState",
+    "Checkpointed",
     "Context",
     "CorruptCheckpointError",
     "Default",
@@ -38,10 +46,13 @@ __all__ = [
     "Job",
     "ListState",
     "MapState",
+    "OperatorListState",
+    "OperatorState",
     "PickleCodec",
     "Process",
     "ProcessError",
     "QueryError",
+    "Redistribute",
     "Reduce",
     "ReducingState",
     "RescaleError",

@@ -26,6 +26,7 @@ __all__ = [
     "first_of_groups",
     "prefix_end",
     "size_of",
+    "total_size",
 ]
 
 
@@ -47,6 +48,19 @@ def size_of(rows: Iterable[tuple[bytes, bytes]]) -> StateSize:
         count += 1
         size += len(key) + len(row)
     return StateSize(count, size)
+
+
+def total_size(sizes: Iterable[StateSize]) -> StateSize:
+    """Rows and bytes of several parts.
+
+    >>> total_size([StateSize(1, 10), StateSize(2, 5)])
+    StateSize(rows=3, bytes=15)
+    """
+    rows = size = 0
+    for part in sizes:
+        rows += part.rows
+        size += part.bytes
+    return StateSize(rows, size)
 
 
 class Backend(Protocol):

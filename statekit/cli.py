@@ -1,7 +1,7 @@
 """The command line: parse, call one function, print.
 
 What lives here: commands, their help and their exit codes: 0 for success, 1 for an error that
-statekit explains, 2 for wrong usage. What does not: any work.
+statekit explains, 2 for wrong usage, and 3 for states that differ. What does not: any work.
 """
 
 from __future__ import annotations
@@ -10,24 +10,20 @@ import importlib.util
 import json
 import math
 import sys
-import tempfile
-from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from statekit.backend import StateSize
+from statekit import cli_diff, cli_inspect, cli_migrate, cli_rescale, cli_rollback
+from statekit import rollback as rollbacks
+from statekit.cli_savepoint import inspect_savepoint, savepoint
+from statekit.difference import compare
 from statekit.errors import StatekitError
-from statekit.keygroup import group_range
-from statekit.manifest import TIMERS
-from statekit.reader import CheckpointReader, key_text, state_text, time_text
-from statekit.timestamp import instant
+from statekit.reader import CheckpointReader
+from statekit.repository import Repository
 
 __all__ = ["app", "main"]
 
@@ -49,6 +45,14 @@ Epoch = Annotated[
     int | None, typer.Option(help="Look at this epoch instead of the last one.", show_default=False)
 ]
 
+AllowPickle = Annotated[
+    bool,
+    typer.Option("--allow-pickle", help="Unpickle; only for checkpoints that you trust like code."),
+]
+
+_DIFFERENT = 3
+"""The exit code of `diff` that tells a difference from an error."""
+
 
 def main() -> None:
     """Run the command line; errors that statekit explains become one message and exit code 1."""
@@ -69,17 +73,21 @@ def inspect(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Show what a checkpoint holds: job, operators, states with types and sizes, epochs, skew."""
-    reader = CheckpointReader(checkpoint, epoch=epoch)
-    counted = {op.name: _counted(reader, op.name, fast) for op in reader.job.operators}
-    if as_json:
-        print(json.dumps(_as_data(reader, counted), indent=2))
+    """Show what a checkpoint holds: job, operators, states with types and sizes, epochs, skew.
+
+    Of a savepoint, the job, and states with types, sizes and files.
+    """
+    if Repository(checkpoint, create=False).is_savepoint:
+        if epoch is not None:
+            raise typer.BadParameter("a savepoint is of one epoch: leave --epoch out")
+        inspect_savepoint(checkpoint, as_json=as_json)
         return
-    _print_head(reader)
-    for operator in reader.job.operators:
-        sizes, groups = counted[operator.name]
-        _print_states(reader, operator.name, sizes)
-        _print_skew(reader, operator.name, groups, counted_all=not fast)
+    reader = CheckpointReader(checkpoint, epoch=epoch)
+    counted = cli_inspect.counted(reader, fast=fast)
+    if as_json:
+        print(json.dumps(cli_inspect.as_data(reader, counted), indent=2))
+    else:
+        cli_inspect.print_checkpoint(_out, reader, counted)
 
 
 @app.command(
@@ -93,21 +101,101 @@ def get(
     operator: Annotated[str, typer.Argument(help="Name of the operator.", show_default=False)],
     state: Annotated[str, typer.Argument(help="Name of the state.", show_default=False)],
     key: Annotated[
-        str,
-        typer.Argument(help="The key; several fields as a JSON array.", show_default=False),
-    ],
-    epoch: Epoch = None,
-    allow_pickle: Annotated[
-        bool,
-        typer.Option(
-            "--allow-pickle", help="Unpickle; only for checkpoints that you trust like code."
+        str | None,
+        typer.Argument(
+            help="The key; several fields as a JSON array. Leave it out for operator state.",
+            show_default=False,
         ),
+    ] = None,
+    epoch: Epoch = None,
+    allow_pickle: AllowPickle = False,
+) -> None:
+    """Print what a state holds for one key, as JSON; null if it holds nothing.
+
+    Of operator state, which belongs to shards and not to keys: a list with what each shard holds.
+    """
+    reader = CheckpointReader(checkpoint, epoch=epoch, allow_pickle=allow_pickle)
+    if key is None:
+        held = _finite(reader.operator_state(operator, state))
+    else:
+        held = _finite(reader.get(operator, state, key))
+    print(json.dumps(held, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+@app.command(epilog="Example: statekit migrate ./checkpoint --app fleet:job --dry-run")
+def migrate(
+    checkpoint: Checkpoint,
+    application: Annotated[
+        str,
+        typer.Option(
+            "--app", help="The job as it is declared now: module:attribute.", show_default=False
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Convert every row, and change nothing.")
     ] = False,
 ) -> None:
-    """Print what a state holds for one key, as JSON; null if it holds nothing."""
-    reader = CheckpointReader(checkpoint, epoch=epoch, allow_pickle=allow_pickle)
-    held = _finite(reader.get(operator, state, key))
-    print(json.dumps(held, indent=2, ensure_ascii=False, allow_nan=False))
+    """Rewrite the rows of states whose types changed, with the hooks of the job; offline."""
+    if not cli_migrate.migrate_and_print(checkpoint, application, dry_run=dry_run):
+        raise typer.Exit(1)
+
+
+app.command(
+    epilog="Examples: statekit rescale ./checkpoint --to 8 --plan  ·  "
+    "statekit rescale ./checkpoint --to 8 --key-groups 1024",
+)(cli_rescale.rescale)
+
+
+@app.command(epilog="Example: statekit rollback ./checkpoint --to 12 --dry-run")
+def rollback(
+    checkpoint: Checkpoint,
+    to: Annotated[int, typer.Option(help="Go on from where this epoch stood.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+) -> None:
+    """Let a checkpoint go on from an earlier epoch. A job that still runs is fenced.
+
+    Asks for nothing. If it is killed, running it again, or starting the job, finishes it.
+    """
+    found = rollbacks.plan(Repository(checkpoint, create=False), to)
+    cli_rollback.print_plan(_out, found)
+    if not dry_run:
+        found.carry_out()
+    cli_rollback.print_done(_out, found, dry_run=dry_run)
+
+
+@app.command(
+    epilog="Examples: statekit diff ./checkpoint@12 ./checkpoint@15 --rows 5  ·  "
+    "statekit diff ./checkpoint ./copy --json"
+)
+def diff(
+    a: Annotated[
+        str, typer.Argument(help="A checkpoint, or CHECKPOINT@EPOCH.", show_default=False)
+    ],
+    b: Annotated[str, typer.Argument(help="What to compare it with.", show_default=False)],
+    rows: Annotated[int, typer.Option(min=0, help="Show so many rows that differ per state.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    allow_pickle: AllowPickle = False,
+) -> None:
+    """Compare two states: schemas, and the rows of each state.
+
+    The exit code is 0 if they are the same, and 3 if they differ.
+    """
+    found = compare(
+        cli_diff.source_of(a), cli_diff.source_of(b), examples=rows, allow_pickle=allow_pickle
+    )
+    if as_json:
+        print(
+            json.dumps(
+                _finite(cli_diff.as_data(found)), indent=2, ensure_ascii=False, allow_nan=False
+            )
+        )
+    else:
+        cli_diff.print_difference(_out, found)
+    if not found.is_same:
+        raise typer.Exit(_DIFFERENT)
+
+
+app.command(epilog="Example: statekit savepoint ./checkpoint before-upgrade")(savepoint)
 
 
 @app.command(epilog="Example: statekit demo --directory /tmp/flights")
@@ -131,7 +219,7 @@ def _finite(held: Any) -> Any:
         return str(held)
     if isinstance(held, dict):
         return {key: _finite(value) for key, value in held.items()}
-    return [_finite(value) for value in held] if isinstance(held, list) else held
+    return [_finite(value) for value in held] if isinstance(held, list | tuple) else held
 
 
 def _demo_runner() -> Callable[[Path], bool]:
@@ -140,121 +228,6 @@ def _demo_runner() -> Callable[[Path], bool]:
     from statekit.demo import run
 
     return run
-
-
-def _counted(
-    reader: CheckpointReader, operator: str, fast: bool
-) -> tuple[dict[str, StateSize], Counter[int]]:
-    """Rows and bytes per state; rows per key group, or per shard if nothing is to be read."""
-    shards = reader.manifest.operators[operator].shards
-    if not fast:
-        with tempfile.TemporaryDirectory(prefix="statekit-inspect-") as directory:
-            return reader.sizes(operator, directory)
-    sizes = {
-        name: StateSize(
-            sum(shard.rows.get(name, 0) for shard in shards),
-            sum(shard.bytes.get(name, 0) for shard in shards),
-        )
-        for name in reader.operator(operator).holds
-    }
-    return sizes, Counter({n: sum(shard.rows.values()) for n, shard in enumerate(shards)})
-
-
-def _print_head(reader: CheckpointReader) -> None:
-    manifest, epochs = reader.manifest, reader.epochs
-    committed = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=manifest.committed_at_us)
-    _out.print(f"[bold]job {reader.job.name}[/]  {reader.repository.url}", highlight=False)
-    _out.print(
-        f"epoch {manifest.epoch} of {epochs[0]}–{epochs[-1]} ({len(epochs)} kept), committed "
-        f"{committed:%Y-%m-%d %H:%M:%S} UTC, parallelism {manifest.parallelism}, "
-        f"{manifest.key_groups} key groups",
-        highlight=False,
-    )
-
-
-def _print_states(reader: CheckpointReader, operator: str, sizes: dict[str, StateSize]) -> None:
-    record = reader.operator(operator)
-    title = f"operator {operator} by {key_text(record)} ← {', '.join(record.inputs)}"
-    table = Table(title=Text(title), title_justify="left")
-    for heading in ("state", "type"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("rows", "bytes"):
-        table.add_column(heading, justify="right")
-    for state in record.states:
-        size = sizes[state.name]
-        table.add_row(state.name, Text(state_text(state)), f"{size.rows:,}", f"{size.bytes:,}")
-    if record.timers:
-        size = sizes[TIMERS]
-        table.add_row(TIMERS, "timers", f"{size.rows:,}", f"{size.bytes:,}")
-    _out.print()
-    _out.print(table)
-    told = time_text(record, reader.manifest.operators[operator])
-    if told:
-        _out.print(told, highlight=False, soft_wrap=True)
-
-
-def _print_skew(
-    reader: CheckpointReader, operator: str, counts: Counter[int], *, counted_all: bool
-) -> None:
-    """How evenly rows are spread: over shards, and over key groups where they were counted."""
-    shards, groups = reader.manifest.parallelism, reader.job.key_groups
-    table = Table(title=f"skew of {operator}", title_justify="left")
-    for heading in ("shard", "key groups", "rows", "of mean", "fullest group"):
-        table.add_column(heading, justify="right")
-    ranges = [group_range(shard, shards, groups) for shard in range(shards)]
-    total = counts.total()
-    for shard, (first, last) in enumerate(ranges):
-        own = Counter({g: counts[g] for g in range(first, last + 1)}) if counted_all else None
-        rows = own.total() if own is not None else counts[shard]
-        fullest = "–"
-        if own is not None and rows:
-            group, held = own.most_common(1)[0]
-            fullest = f"{group}: {held:,}"
-        share = f"{rows * shards / total:.2f}" if total else "–"
-        table.add_row(str(shard), f"{first}–{last}", f"{rows:,}", share, fullest)
-    _out.print(table)
-
-
-def _as_data(
-    reader: CheckpointReader, counted: dict[str, tuple[dict[str, StateSize], Counter[int]]]
-) -> dict[str, object]:
-    return {
-        "job": reader.job.name,
-        "checkpoint": reader.repository.url,
-        "epoch": reader.manifest.epoch,
-        "epochs": reader.epochs,
-        "parallelism": reader.manifest.parallelism,
-        "key_groups": reader.job.key_groups,
-        "operators": [
-            {
-                "name": operator.name,
-                "key": key_text(operator),
-                "states": [
-                    {
-                        "name": state.name,
-                        "type": state_text(state),
-                        **counted[operator.name][0][state.name]._asdict(),
-                    }
-                    for state in operator.states
-                ],
-                "timers": counted[operator.name][0][TIMERS].rows if operator.timers else None,
-                "event_time": _time_as_data(reader, operator.name),
-            }
-            for operator in reader.job.operators
-        ],
-    }
-
-
-def _time_as_data(reader: CheckpointReader, operator: str) -> dict[str, object] | None:
-    record, epoch = reader.operator(operator), reader.manifest.operators[operator]
-    if record.event_time is None or epoch.watermark_us is None:
-        return None
-    return {
-        "field": record.event_time,
-        "lateness_us": record.lateness_us,
-        "watermark": instant(epoch.watermark_us).isoformat(),
-        "late": epoch.late_so_far,
-    }
 
 
 if __name__ == "__main__":

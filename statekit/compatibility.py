@@ -1,21 +1,59 @@
 """Whether a checkpoint can go on with the code: what is stored, held against what is declared.
 
 What lives here: the checks when a job starts, and the job file that follows from code and
-checkpoint. What does not: reading and writing job files (`repository`), and starting
-(`coordinator`).
+checkpoint. What does not: single states (`succession`), reading and writing job files
+(`repository`), and starting (`coordinator`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
-from statekit.errors import StateSchemaError
-from statekit.job import Operator
-from statekit.manifest import TIMERS, WAITING, JobFile, OperatorRecord, StateRecord
+from statekit.errors import RescaleError, RestoreError, StateSchemaError
+from statekit.evolution import why_unreadable
+from statekit.job import Job
+from statekit.job_file import TIMERS, WAITING, JobFile, OperatorRecord, StateRecord
+from statekit.plan import Operator
 from statekit.schema import Schema
+from statekit.side_by_side import side_by_side
+from statekit.succession import Succession, succession
 
-__all__ = ["next_job_file"]
+__all__ = ["check_job_name", "continued_job_file", "next_job_file", "successions"]
+
+
+def continued_job_file(
+    stored: JobFile, job: Job, url: str, *, allow_dropped_state: bool
+) -> JobFile:
+    """The job file that a job asks for, if a checkpoint that holds state can go on with it.
+
+    Parameters:
+        url: of the checkpoint, for messages.
+        allow_dropped_state: go on although the code no longer declares a stored state.
+
+    Raises:
+        RescaleError: the number of key groups is another one.
+        StateSchemaError: stored and declared state do not match.
+    """
+    if job.key_groups not in (None, stored.key_groups):
+        raise RescaleError(
+            f"{url} has {stored.key_groups} key groups, the job asks for {job.key_groups}: leave "
+            "key_groups out to keep what is stored; changing it means rewriting the checkpoint"
+        )
+    return next_job_file(stored, job.operators, allow_dropped_state=allow_dropped_state)
+
+
+def check_job_name(stored: JobFile, job: Job, url: str) -> None:
+    """Make sure that a checkpoint is one of this job.
+
+    Raises:
+        RestoreError: it is not.
+    """
+    if stored.name != job.name:
+        raise RestoreError(
+            f"{url} is a checkpoint of job {stored.name!r}, not of {job.name!r}: pass another "
+            "checkpoint, or give the job its old name"
+        )
 
 
 def next_job_file(
@@ -32,26 +70,56 @@ def next_job_file(
     """
     for operator in stored.operators:
         _check_operator(operator, operators, allow_dropped_state)
-    declared = tuple(_in_its_era(operator.record(), stored) for operator in operators)
+    declared = tuple(_continued(operator, stored) for operator in operators)
     dropped = {operator.name: _dropped_names(operator, stored) for operator in declared}
     named = {name: states for name, states in dropped.items() if states}
     return stored.model_copy(update={"operators": declared, "dropped": named})
 
 
-def _in_its_era(declared: OperatorRecord, stored: JobFile) -> OperatorRecord:
-    """The declaration, with the eras of its states."""
-    before = stored.operator(declared.name)
-    known = {} if before is None else {state.name: state for state in before.states}
-    try:
-        states = tuple(
-            state.succeeding(known[state.name]) if state.name in known else state
-            for state in declared.states
-        )
-    except ValueError as error:
-        raise StateSchemaError(
-            f"operator {declared.name!r}: {error}: give the state another name"
-        ) from None
-    return declared.model_copy(update={"states": states})
+def successions(stored: JobFile, operators: Sequence[Operator]) -> list[Succession]:
+    """What becomes of each state that is stored and still declared, allowed or refused."""
+    return [
+        found
+        for operator in operators
+        if (before := stored.operator(operator.name)) is not None
+        for found in _of_states(operator, before)
+    ]
+
+
+def _of_states(operator: Operator, before: OperatorRecord) -> Iterator[Succession]:
+    declared = {state.name: state for state in operator.record().states}
+    hooks = {spec.name: spec.hooks for spec in operator.declared.states}
+    for state in before.states:
+        if state.name in declared:
+            yield succession(operator.name, state, declared[state.name], hooks[state.name])
+
+
+def _continued(operator: Operator, stored: JobFile) -> OperatorRecord:
+    """The declaration of an operator as it follows from what is stored.
+
+    Raises:
+        StateSchemaError: rows of a state would not be read rightly.
+    """
+    declared, before = operator.record(), stored.operator(operator.name)
+    if before is None:
+        return declared
+    follow = {found.record.name: found.allowed() for found in _of_states(operator, before)}
+    states = tuple(follow.get(state.name, state) for state in declared.states)
+    return declared.model_copy(
+        update={"states": states, "ordered_past": _types_waiting(before, declared)}
+    )
+
+
+def _types_waiting(before: OperatorRecord, declared: OperatorRecord) -> tuple[Any, ...]:
+    """The types of records that may wait from before, without that which is declared."""
+    if before.ordered is None or declared.ordered is None:
+        return before.ordered_past
+    types = (*before.ordered_past, before.ordered)
+    return tuple(
+        found
+        for at, found in enumerate(types)
+        if found not in types[:at] and found != declared.ordered
+    )
 
 
 def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]:
@@ -116,9 +184,10 @@ def _check_operator(
         _check_timers(stored, declared, f"@{operator.declared.name}.on_timer")
     if stored.ordered is not None and not allow_dropped_state:
         _check_waiting(stored, declared)
-    by_name = {state.name: state for state in declared.states}
+    names = {state.name for state in declared.states}
     for state in stored.states:
-        _check_state(stored.name, state, by_name.get(state.name), allow_dropped_state)
+        if state.name not in names and not allow_dropped_state:
+            _refuse_dropped(stored.name, state)
 
 
 def _refuse_definition(stored: OperatorRecord, declared: OperatorRecord) -> NoReturn:
@@ -163,32 +232,23 @@ def _check_waiting(stored: OperatorRecord, declared: OperatorRecord) -> None:
             f"records of operator {stored.name!r} wait in the checkpoint, and it is no longer "
             "ordered: declare ordered=True, or pass allow_dropped_state=True to give them up"
         )
-    if declared.ordered != stored.ordered:
-        raise StateSchemaError(
-            f"records of operator {stored.name!r} wait in the checkpoint, and changed their type:\n"
-            f"  stored:   {Schema.from_json(stored.ordered)}\n"
-            f"  declared: {Schema.from_json(declared.ordered)}\n"
-            "Declare the stored type again, or give the operator another name"
-        )
-
-
-def _check_state(
-    operator: str, stored: StateRecord, declared: StateRecord | None, allow_dropped_state: bool
-) -> None:
-    if declared is None:
-        if not allow_dropped_state:
+    now = Schema.from_json(declared.ordered)
+    for found in (stored.ordered, *stored.ordered_past):
+        before = Schema.from_json(found)
+        if why := why_unreadable(before, now, root="record"):
+            shown = side_by_side("waits", [("record", before)], "waits", [("record", now)])
             raise StateSchemaError(
-                f"state {stored.name!r} of operator {operator!r} is in the checkpoint and no "
-                "longer declared: declare it, or pass allow_dropped_state=True to give it up"
+                f"records of operator {stored.name!r} wait in the checkpoint, and changed their "
+                f"type: {why}.\n{shown}\nDeclare the stored type again, give a new field a "
+                "default, or give the operator another name"
             )
-        return
-    if stored.untimed != declared.untimed:
-        raise StateSchemaError(
-            f"state {stored.name!r} of operator {operator!r} changed its type:\n"
-            f"  stored:   {_state_text(stored)}\n"
-            f"  declared: {_state_text(declared)}\n"
-            "Declare the stored type again, or give the state another name"
-        )
+
+
+def _refuse_dropped(operator: str, stored: StateRecord) -> NoReturn:
+    raise StateSchemaError(
+        f"state {stored.name!r} of operator {operator!r} is in the checkpoint and no "
+        "longer declared: declare it, or pass allow_dropped_state=True to give it up"
+    )
 
 
 def _held_text(operator: OperatorRecord) -> str:
@@ -200,9 +260,3 @@ def _held_text(operator: OperatorRecord) -> str:
 
 def _key_text(operator: OperatorRecord) -> str:
     return ", ".join(f"{field.name}: {Schema.from_json(field.type)}" for field in operator.key)
-
-
-def _state_text(state: StateRecord) -> str:
-    types = {role: str(Schema.from_json(tree)) for role, tree in state.types.items()}
-    key = f"{types['key']} → " if "key" in types else ""
-    return f"{state.kind}[{key}{types['value']}] ({state.codec})"

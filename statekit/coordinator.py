@@ -8,31 +8,29 @@ and what a shard does (`shard`). Both runtimes commit through this module and no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from statekit.clock import now_us, unique_id
-from statekit.compatibility import next_job_file
-from statekit.errors import (
-    FencedError,
-    IncompleteEpochError,
-    RescaleError,
-    RestoreError,
-)
-from statekit.job import Job, Operator
+from statekit.compatibility import check_job_name, continued_job_file
+from statekit.errors import FencedError, IncompleteEpochError, RestoreError
+from statekit.job import Job
+from statekit.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.keygroup import DEFAULT_GROUPS, check_parallelism, group_range
 from statekit.manifest import (
     EpochInstant,
     EpochManifest,
-    FileRef,
-    JobFile,
     OperatorEpoch,
-    OperatorRecord,
     ShardPlan,
     ShardReport,
     ShardState,
 )
-from statekit.repository import Repository, job_number
+from statekit.plan import Operator
+from statekit.redistribution import redistributed
+from statekit.repository import Repository
+from statekit.rescale import rescaled
+from statekit.rollback import for_start
+from statekit.sealed import FileRef
 from statekit.watermark import BEGINNING, END, advanced
 
 __all__ = ["Coordinator"]
@@ -55,11 +53,11 @@ class Coordinator:
         job: what runs.
         repository: its checkpoint.
         parallelism: shards per operator; None takes what the checkpoint has, or 1.
-        allow_dropped_state: as for `statekit.local.run`.
+        allow_dropped_state, from_epoch: as for `statekit.local.run`.
         clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
 
     Raises:
-        RestoreError: the checkpoint belongs to another job.
+        RestoreError: the checkpoint belongs to another job, or cannot go back to that epoch.
         RescaleError: the parallelism or the number of key groups cannot be.
         StateSchemaError: stored and declared state do not match.
         CorruptCheckpointError: the last manifest or the job file cannot be read.
@@ -72,6 +70,7 @@ class Coordinator:
         *,
         parallelism: int | None = None,
         allow_dropped_state: bool = False,
+        from_epoch: int | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
         if not job.operators:
@@ -81,8 +80,13 @@ class Coordinator:
         self.writer = unique_id()
         latest = repository.latest_epoch()
         self.last: EpochManifest | None = None
-        if latest is not None:
+        if latest is None:
+            repository.check_checkpoint()
+        else:
             self.last = repository.manifest(latest)
+        back = None if from_epoch is None else for_start(repository, job.name, from_epoch)
+        if back is not None:
+            self.last = back.manifest
         started = self._start(allow_dropped_state)
         self.job_file, self._reference = started.job_file, started.reference
         self.key_groups = self.job_file.key_groups
@@ -90,9 +94,14 @@ class Coordinator:
         if parallelism is None:
             parallelism = self.last.parallelism if self.last else 1
         self.parallelism = check_parallelism(parallelism, self.key_groups)
+        self.layout = self._laid_out(self.last if back is None else back.target)
+        """The shards that the epoch to make next starts from."""
+        if back is not None:
+            back.carry_out()  # now that the code is known to go on from there
         self.processing_time_us = BEGINNING
         self.watermarks_us: dict[str, int] = {}
         self._drains = False
+        self._by_name = {operator.name: operator for operator in job.operators}
         self.notes_beginnings = any(op.declared.reads_clocks for op in job.operators)
         """Whether an epoch is noted before it runs, so that a replay sees the same instant."""
         self.begun = repository.begun(self.epoch)
@@ -159,40 +168,56 @@ class Coordinator:
             before = self._operator_epoch(operator.name)
             current = self._watermark(operator.name)
             current = BEGINNING if current is None else current
-            feeding = self._feeding(operator)
-            if feeding is not None:
-                seen = self._watermark(feeding)
-            elif drain and self._may_end(operator):
-                seen = END
-            else:
-                seen = None if before is None else before.largest_event_us
+            seen = min(
+                self._come(name, before.largest_of(name) if before else None, drain=drain)
+                for name in operator.inputs
+            )
             reached = advanced(current, seen, declared.lateness_us)
             found[operator.name] = max(reached, to.get(operator.name, BEGINNING))
         return found
 
-    def _above(self, operator: Operator) -> Iterator[Operator]:
-        """The operators that an operator's records come through, the nearest first.
+    def _come(self, stream: str, read: int | None, *, drain: bool) -> int:
+        """How far event time has come on an input of an operator.
 
-        Late records are behind any watermark: an operator that takes them begins a chain.
+        An operator without event time passes on how far what feeds it has come, and of several
+        inputs that is the one that is furthest behind.
+
+        Parameters:
+            read: the largest event time that came from there.
         """
-        by_name = {found.name: found for found in self.job.operators}
-        while (above := by_name.get(operator.input)) is not None:
-            yield above
-            operator = above
+        above = self._by_name.get(stream)
+        if above is not None and above.declared.event_time is None:
+            return min(self._come(name, read, drain=drain) for name in above.inputs)
+        if above is not None:
+            reached = self._watermark(stream)
+        else:
+            reached = END if drain and self._may_end(stream) else read
+        return BEGINNING if reached is None else reached
 
-    def _feeding(self, operator: Operator) -> str | None:
-        """The nearest operator with event time that an operator's records come through."""
-        timed = (above for above in self._above(operator) if above.declared.event_time is not None)
-        return next((above.name for above in timed), None)
+    def _may_end(self, stream: str) -> bool:
+        """Whether nothing can follow on a stream that begins a chain when it is drained.
 
-    def _may_end(self, operator: Operator) -> bool:
-        """Whether nothing can follow at the beginning of an operator's chain when it is drained.
-
-        Late records of another operator come until that one has come to its end.
+        Late records are behind any watermark, so they begin a chain. They come until the operator
+        that they were late for has come to its end.
         """
-        first = [operator, *self._above(operator)][-1]
-        late = {found.late: found.name for found in self.job.operators}
-        return first.input not in late or self._watermark(late[first.input]) == END
+        late = {operator.late: operator.name for operator in self.job.operators}
+        return stream not in late or self._watermark(late[stream]) == END
+
+    def _laid_out(self, stored: EpochManifest | None) -> EpochManifest | None:
+        """The last epoch's shards, or others of the same content for another parallelism.
+
+        A change of parallelism is no epoch of its own: it becomes part of the next one. So an epoch
+        that was begun, and whose outputs may be published, keeps its number whatever the
+        parallelism is when it is run again.
+
+        Parameters:
+            stored: a committed epoch of the same content: the last one may be yet to be committed.
+        """
+        if self.last is None or stored is None or self.last.parallelism == self.parallelism:
+            return self.last
+        layout = rescaled(self.last, self.parallelism)
+        specs = {operator.name: operator.declared.states for operator in self.job.operators}
+        return redistributed(self.repository, stored, layout, self.job_file.operators, specs)
 
     def _operator_epoch(self, name: str) -> OperatorEpoch | None:
         return None if self.last is None else self.last.operators.get(name)
@@ -224,31 +249,45 @@ class Coordinator:
             for operator in found
         )
 
+    @property
+    def without_outputs(self) -> tuple[tuple[int, int], ...]:
+        """Epochs that have no part in the outputs, as ranges of numbers, first and last.
+
+        Those that were rolled back, and those that no run made: a run that did not get as far as
+        its commit may have written outputs under the number that was then taken.
+        """
+        if self.last is None:
+            return ()
+        taken = () if self.last.cause == "records" else ((self.last.epoch, self.last.epoch),)
+        return (*((first, end + 1) for first, end in self.last.abandoned), *taken)
+
     def plan(self, operator: str, shard: int) -> ShardPlan:
         """What the worker of a shard needs to know to make the next epoch."""
-        first, last = group_range(shard, self.parallelism, self.key_groups)
-        if self.last is None:
-            base, base_epoch = ShardState(first_group=first, last_group=last), None
+        laid_out = None if self.layout is None else self.layout.operators.get(operator)
+        if laid_out is not None:
+            base = laid_out.shards[shard]
         else:
-            base, base_epoch = self.last.standing(operator, first, last), self.last.epoch
-        reached = self._watermark(operator)
+            first, last = group_range(shard, self.parallelism, self.key_groups)
+            base = ShardState(first_group=first, last_group=last)
+        reached, states = self._watermark(operator), self._states(operator)
         return ShardPlan(
             checkpoint_id=self.job_file.id,
             operator=operator,
             shard=shard,
             epoch=self.epoch,
             base=base,
-            base_epoch=base_epoch,
+            base_epoch=None if self.last is None else self.last.epoch,
             watermark_us=self.watermarks_us.get(operator, BEGINNING),
             reached_us=BEGINNING if reached is None else reached,
             processing_time_us=self.processing_time_us,
-            eras=self._eras(operator),
+            eras={state.name: state.era for state in states if state.era},
+            migrated={state.name: state for state in states if state.generation},
         )
 
-    def _eras(self, operator: str) -> dict[str, int]:
+    def _states(self, operator: str) -> tuple[StateRecord, ...]:
         record = self.job_file.operator(operator)
         assert record is not None, "the job file names all operators of the job"
-        return {state.name: state.era for state in record.states if state.era}
+        return record.states
 
     def plans(self, operator: str) -> list[ShardPlan]:
         """The plans of all shards of an operator, in order."""
@@ -290,6 +329,7 @@ class Coordinator:
             job_file=self._reference,
             epoch=self.epoch,
             previous=None if previous is None else previous.epoch,
+            abandoned=() if previous is None else previous.abandoned,
             batch=batch if batch is not None else (previous.batch if previous else None),
             offsets=offsets if offsets is not None else (previous.offsets if previous else {}),
             parallelism=self.parallelism,
@@ -301,7 +341,7 @@ class Coordinator:
             operators=operators,
         )
         self.repository.commit(manifest)
-        self.last = manifest
+        self.last = self.layout = manifest
         if self.begun is not None:
             self.begun = None
             self.repository.forget_instant(manifest.epoch)
@@ -312,11 +352,11 @@ class Coordinator:
         for report in reports:
             by_operator[report.operator][report.shard.groups].append(report)
         return {
-            operator.name: self._checked_operator(operator.name, by_operator[operator.name])
+            operator.name: self._checked_operator(operator, by_operator[operator.name])
             for operator in self.job.operators
         }
 
-    def _checked_operator(self, operator: str, found: _Reports) -> OperatorEpoch:
+    def _checked_operator(self, operator: Operator, found: _Reports) -> OperatorEpoch:
         ranges = [
             group_range(shard, self.parallelism, self.key_groups)
             for shard in range(self.parallelism)
@@ -329,24 +369,55 @@ class Coordinator:
             told += [f"shards {repeated} ran more than once"] if repeated else []
             told += [f"key groups {strange} are of no shard of this run"] if strange else []
             raise IncompleteEpochError(
-                f"epoch {self.epoch}, operator {operator!r}: {' and '.join(told)}. The sink must "
-                "read the whole output exactly once; use a callback sink if it may not. Nothing "
-                "of this epoch is committed: correct the sink, then start the job again"
+                f"epoch {self.epoch}, operator {operator.name!r}: {' and '.join(told)}. The sink "
+                "must read the whole output exactly once; use a callback sink if it may not. "
+                "Nothing of this epoch is committed: correct the sink, then start the job again"
             )
-        ordered = [found[groups][0] for groups in ranges]
-        before = self._operator_epoch(operator)
-        late = sum(report.late for report in ordered)
-        times = [before.largest_event_us] if before else []
-        times += [report.largest_event_us for report in ordered]
+        return self._operator_in_epoch(operator, [found[groups][0] for groups in ranges])
+
+    def _operator_in_epoch(self, operator: Operator, told: list[ShardReport]) -> OperatorEpoch:
+        """What all shards of an operator told, in one."""
+        before = None if self.layout is None else self.layout.operators.get(operator.name)
+        late = sum(report.late for report in told)
+        read: dict[str, int] = {}
+        largest: dict[str, int] = {}
+        for number, stream in enumerate(operator.streams):
+            counts = [report.records_by_input.get(number, 0) for report in told]
+            is_broadcast = number >= len(operator.inputs)
+            if is_broadcast and len(set(counts)) > 1:
+                raise IncompleteEpochError(
+                    f"epoch {self.epoch}, operator {operator.name!r}: its shards were given "
+                    f"{sorted(set(counts))} records of the broadcast stream {stream!r}, and each "
+                    "must be given all: the input changed while it was read. Nothing of this epoch "
+                    "is committed: give an input that reads the same again, then start the job"
+                )
+            read[stream] = counts[0] if is_broadcast else sum(counts)
+            times = [report.largest_by_input.get(number) for report in told]
+            times += [before.largest_of(stream)] if before and not is_broadcast else []
+            if known := [time for time in times if time is not None]:
+                largest[stream] = max(known)
+        times = [*largest.values(), *([before.largest_event_us] if before else [])]
         return OperatorEpoch(
-            shards=tuple(report.shard for report in ordered),
-            records_in=sum(report.records_in for report in ordered),
-            records_out=sum(report.records_out for report in ordered),
+            shards=tuple(report.shard for report in told),
+            records_in=sum(read[stream] for stream in operator.inputs),
+            records_out=sum(report.records_out for report in told),
             late=late,
             late_so_far=late + (before.late_so_far if before else 0),
-            watermark_us=self.watermarks_us.get(operator),
+            watermark_us=self.watermarks_us.get(operator.name),
             largest_event_us=max((time for time in times if time is not None), default=None),
+            undivided_rows=self._still_held(operator.name, before.undivided_rows if before else {}),
+            undivided_bytes=self._still_held(
+                operator.name, before.undivided_bytes if before else {}
+            ),
+            records_by_input=read,
+            largest_by_input=largest,
         )
+
+    def _still_held(self, operator: str, counts: dict[str, int]) -> dict[str, int]:
+        """Counts without those of states that were given up."""
+        record = self.job_file.operator(operator)
+        assert record is not None, "the job file names all operators of the job"
+        return {name: count for name, count in counts.items() if name in record.holds}
 
     # --------------------------------------------------------------------------------- starting
 
@@ -360,21 +431,13 @@ class Coordinator:
             first = JobFile(
                 id=unique_id(), name=self.job.name, key_groups=groups, operators=declared
             )
-            return _Started(first, self.repository.create_job_file(first, 1))
+            return _Started(*self.repository.settle_job_file(first))
         stored, reference = found
-        if stored.name != self.job.name:
-            raise RestoreError(
-                f"{self.repository.url} is a checkpoint of job {stored.name!r}, not of "
-                f"{self.job.name!r}: pass another checkpoint, or give the job its old name"
-            )
+        check_job_name(stored, self.job, self.repository.url)
         wanted = self._succeeding(stored, declared, allow_dropped_state)
         if stored == wanted:
             return _Started(stored, reference)
-        newest, reference = self.repository.job_file() or found
-        if newest == wanted:
-            return _Started(newest, reference)  # written by a start that never committed
-        number = job_number(reference.path) + 1
-        return _Started(wanted, self.repository.create_job_file(wanted, number))
+        return _Started(*self.repository.settle_job_file(wanted))
 
     def _succeeding(
         self, stored: JobFile, declared: tuple[OperatorRecord, ...], allow_dropped_state: bool
@@ -385,10 +448,6 @@ class Coordinator:
             return stored.model_copy(
                 update={"key_groups": groups, "operators": declared, "dropped": {}}
             )
-        if self.job.key_groups not in (None, stored.key_groups):
-            raise RescaleError(
-                f"{self.repository.url} has {stored.key_groups} key groups, the job asks for "
-                f"{self.job.key_groups}: leave key_groups out to keep what is stored; changing it "
-                "means rewriting the checkpoint"
-            )
-        return next_job_file(stored, self.job.operators, allow_dropped_state=allow_dropped_state)
+        return continued_job_file(
+            stored, self.job, self.repository.url, allow_dropped_state=allow_dropped_state
+        )

@@ -8,6 +8,9 @@ no value, so a row without a stamp is told from one with:
 
     C1 + era (1 byte) + written (8 bytes, sortable) + value
 
+Eras are counted from 1: a row that begins with C1 00 has no stamp but the mark of its generation
+(`generations`), which comes behind the stamp where there is one.
+
 Only stamps of the state's present era count: the era goes up when expiry is turned on, or moves to
 another clock, and a row of an era before, or without a stamp, stays until it is written again.
 
@@ -34,13 +37,22 @@ from struct import Struct
 
 from statekit.backend import Backend, first_of_groups
 from statekit.errors import CorruptCheckpointError
+from statekit.job_file import CLOCK_TAGS, EXPIRY, ROW_MARK, Clock, TtlRecord
 from statekit.keygroup import group_of_row
-from statekit.manifest import CLOCK_TAGS, EXPIRY, Clock, TtlRecord
 from statekit.timestamp import micros_of_sortable, sortable_micros
 from statekit.visit import Visit
 from statekit.watermark import BEGINNING
 
-__all__ = ["PERMANENT", "UNWRITTEN", "Expiry", "has_expired", "ttl_text", "unstamped"]
+__all__ = [
+    "PERMANENT",
+    "UNWRITTEN",
+    "Expiry",
+    "has_expired",
+    "index_entry",
+    "stamp_of",
+    "ttl_text",
+    "unstamped",
+]
 
 PERMANENT = 1 << 62
 """When a row was written that never expires."""
@@ -48,9 +60,7 @@ PERMANENT = 1 << 62
 UNWRITTEN = -PERMANENT
 """When a row was written that is not there."""
 
-_MARK = 0xC1  # never the first byte of MessagePack, nor of a pickle
-_MARKED = bytes([_MARK])
-_STAMP = Struct(">BBQ")
+_STAMP = Struct(">cBQ")
 _STAMP_BYTES = _STAMP.size
 _SIGN = 1 << 63
 _MARKS_PER_TTL = 16
@@ -66,7 +76,7 @@ def unstamped(row: bytes, era: int) -> tuple[bytes, int]:
     >>> unstamped(b"value", era=1) == (b"value", PERMANENT)
     True
     """
-    if row[:1] != _MARKED:
+    if row[:1] != ROW_MARK or row[1:2] == b"\x00":
         return row, PERMANENT
     if len(row) < _STAMP_BYTES:
         raise CorruptCheckpointError(
@@ -75,6 +85,16 @@ def unstamped(row: bytes, era: int) -> tuple[bytes, int]:
         )
     _, stamped_era, written = _STAMP.unpack_from(row)
     return row[_STAMP_BYTES:], written - _SIGN if stamped_era == era else PERMANENT
+
+
+def stamp_of(row: bytes) -> bytes:
+    """The stamp in front of a row, of whatever era; empty if it has none.
+
+    >>> stamp_of(b"value"), len(stamp_of(bytes.fromhex("c1018000000000000000") + b"value"))
+    (b'', 10)
+    """
+    value, _ = unstamped(row, era=0)
+    return row[: len(row) - len(value)]
 
 
 def has_expired(written: int, ttl: TtlRecord | None, now: int) -> bool:
@@ -99,6 +119,34 @@ def ttl_text(ttl: TtlRecord) -> str:
     )
 
 
+def index_entry(
+    state: str, ttl: TtlRecord, era: int, row_key: bytes, row: bytes
+) -> tuple[bytes, int] | None:
+    """The row of the index that a row needs, and when it is due; None if it does not expire."""
+    _, written = unstamped(row, era)
+    if written == PERMANENT:
+        return None
+    mark = _mark(written, _step(ttl.duration_us))
+    return _entry(row_key, _tag(state, ttl.clock), mark), mark + ttl.duration_us
+
+
+def _step(duration: int) -> int:
+    return max(1, duration // _MARKS_PER_TTL)
+
+
+def _mark(written: int, step: int) -> int:
+    return -(-written // step) * step
+
+
+def _tag(state: str, clock: Clock) -> bytes:
+    """What the index of one state and clock starts with, behind the key group."""
+    return state.encode() + b"\x00" + CLOCK_TAGS[clock]
+
+
+def _entry(row_key: bytes, tag: bytes, mark: int) -> bytes:
+    return row_key[:2] + tag + sortable_micros(mark) + row_key[2:]
+
+
 class Expiry:
     """When the rows of one state expire, in one shard.
 
@@ -121,9 +169,9 @@ class Expiry:
         self._duration = 0 if ttl is None else ttl.duration_us
         self.clock: Clock = "processing" if ttl is None else ttl.clock
         self._by_event = self.clock == "event"
-        self._step = max(1, self._duration // _MARKS_PER_TTL)
+        self._step = _step(self._duration)
         # The index of the clock, and that of the other clock, which may have had a former era.
-        names = [state.encode() + b"\x00" + clock for clock in CLOCK_TAGS.values()]
+        names = [_tag(state, clock) for clock in CLOCK_TAGS]
         self._tag, self._other_tag = names if self._by_event else reversed(names)
         self.indexed = 0
         """How many rows this epoch added to the index."""
@@ -177,7 +225,7 @@ class Expiry:
             written = before
         packed_for, stamp = self._last_stamp
         if packed_for != written:
-            stamp = _STAMP.pack(_MARK, self._era, written + _SIGN)
+            stamp = _STAMP.pack(ROW_MARK, self._era, written + _SIGN)
             self._last_stamp = (written, stamp)
         return stamp + value
 
@@ -196,10 +244,10 @@ class Expiry:
         self._wakes_at(mark + self._duration)
 
     def _mark(self, written: int) -> int:
-        return -(-written // self._step) * self._step
+        return _mark(written, self._step)
 
     def _entry(self, row_key: bytes, mark: int) -> bytes:
-        return row_key[:2] + self._tag + sortable_micros(mark) + row_key[2:]
+        return _entry(row_key, self._tag, mark)
 
     def _wakes_at(self, time: int) -> None:
         if self.wake_us is None or time < self.wake_us:
@@ -227,9 +275,11 @@ class Expiry:
         self.wake_us = None
         # What is of another clock, or of a state that expires no more, is removed as a whole.
         until = self._expired_until if self._ttl is not None else PERMANENT - 1
-        left = self._sweep(backend, groups, most, self._tag, until, removed)
+        # A row that was cleared and written again, or by both clocks, has two rows in the index.
+        gone: set[bytes] = set()
+        left = self._sweep(backend, groups, most, self._tag, until, removed, gone)
         if self._ttl is None or self._era > 1:
-            left = self._sweep(backend, groups, left, self._other_tag, PERMANENT - 1, removed)
+            left = self._sweep(backend, groups, left, self._other_tag, PERMANENT - 1, removed, gone)
         if left <= 0:
             self.wake_us = self._now
 
@@ -241,13 +291,12 @@ class Expiry:
         tag: bytes,
         until: int,
         removed: Callable[[bytes, int], None],
+        gone: set[bytes],
     ) -> int:
         """The same for one clock's index, up to a mark; returns how many more may be dealt with."""
         find = partial(first_of_groups, backend, EXPIRY, tag)
         mark_at = 2 + len(tag)
         (group, last), later = groups, b""
-        # A row that was cleared and written again has two rows in the index.
-        gone: set[bytes] = set()
         while left > 0 and (first := find((group, last), later)) is not None:
             group = group_of_row(first)
             if (mark := micros_of_sortable(first, mark_at)) > until:

@@ -22,7 +22,14 @@ from statekit.schema import Schema
 from statekit.value_plan import is_map
 from statekit.value_union import split_member
 
-__all__ = ["generic_decoder", "generic_key_decoder", "generic_key_encoder"]
+__all__ = [
+    "expect",
+    "generic_decoder",
+    "generic_key_decoder",
+    "generic_key_encoder",
+    "key_to_json",
+    "show_wire",
+]
 
 Json = Any
 """None, bool, int, float, str, list or dict of those."""
@@ -69,33 +76,33 @@ def generic_decoder(
     if codec_name != "msgpack":
         raise QueryError(f"values were written by the codec {codec_name!r}: update statekit")
     read = msgspec.msgpack.Decoder().decode
-    return checked_decode(schema.brief, read, lambda wire: _show(schema, wire, {}))
+    return checked_decode(schema.brief, read, lambda wire: show_wire(schema, wire, {}))
 
 
-def _show(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
+def show_wire(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
     """What a decoded MessagePack value of that schema looks like as JSON."""
     match schema.kind:
         case "ref":
-            return _show(outer[schema.name], wire, outer)
+            return show_wire(outer[schema.name], wire, outer)
         case "optional":
-            return None if wire is None else _show(schema.items[0], wire, outer)
+            return None if wire is None else show_wire(schema.items[0], wire, outer)
         case "list" | "set" | "frozenset" | "variadic":
-            return [_show(schema.items[0], part, outer) for part in _expect(wire, list)]
+            return [show_wire(schema.items[0], part, outer) for part in expect(wire, list)]
         case "tuple":
-            pairs = zip(schema.items, _expect(wire, list), strict=True)
-            return [_show(item, part, outer) for item, part in pairs]
+            pairs = zip(schema.items, expect(wire, list), strict=True)
+            return [show_wire(item, part, outer) for item, part in pairs]
         case "dict":
             return _show_dict(schema, wire, outer)
         case "struct":
             inner = {**outer, schema.name: schema}
-            found = _expect(wire, dict)
+            found = expect(wire, dict)
             return {
-                field.name: _show(field.schema, found[field.name], inner)
+                field.name: show_wire(field.schema, found[field.name], inner)
                 for field in schema.fields
                 if field.name in found
             }
         case "union":
-            return _show(*split_member(schema, wire), outer)
+            return show_wire(*split_member(schema, wire), outer)
         case "enum":
             return next((name for name, value in schema.values if value == wire), wire)
         case "float":
@@ -118,12 +125,17 @@ def _show_scalar(kind: str, value: Any) -> Json:
 def _show_dict(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
     key, item = schema.items
     if not is_map(schema):
-        return [[_show(key, k, outer), _show(item, v, outer)] for k, v in _expect(wire, list)]
-    found = {_show(key, k, outer): _show(item, v, outer) for k, v in _expect(wire, dict).items()}
+        return [
+            [show_wire(key, k, outer), show_wire(item, v, outer)] for k, v in expect(wire, list)
+        ]
+    found = {
+        show_wire(key, k, outer): show_wire(item, v, outer) for k, v in expect(wire, dict).items()
+    }
     return {k if isinstance(k, str) else json.dumps(k): v for k, v in found.items()}
 
 
-def _expect(wire: Any, cls: type) -> Any:
+def expect(wire: Any, cls: type) -> Any:
+    """The decoded value, if it is of that class; ValueError otherwise."""
     if not isinstance(wire, cls):
         raise ValueError(f"{wire!r:.60} is not a {cls.__name__}")
     return wire
@@ -150,28 +162,29 @@ def generic_key_decoder(schema: Schema | Json) -> Callable[..., tuple[Json, int]
 
     def decode_json(data: bytes, offset: int = 0) -> tuple[Json, int]:
         value, end = decode(data, offset)
-        return _key_to_json(schema, value), end
+        return key_to_json(schema, value), end
 
     return decode_json
 
 
-def _key_to_json(schema: Schema, value: Any) -> Json:
+def key_to_json(schema: Schema, value: Any) -> Json:
+    """What a decoded key of that schema looks like as JSON."""
     if value is None:
         return None
     match schema.kind:
         case "optional":
-            return _key_to_json(schema.items[0], value)
+            return key_to_json(schema.items[0], value)
         case "enum":
             return next(name for name, held in schema.values if held == value)
         case "struct":
             pairs = zip(schema.fields, value, strict=True)
-            return {field.name: _key_to_json(field.schema, part) for field, part in pairs}
+            return {field.name: key_to_json(field.schema, part) for field, part in pairs}
         case "tuple":
             pairs_ = zip(schema.items, value, strict=True)
-            return [_key_to_json(item, part) for item, part in pairs_]
+            return [key_to_json(item, part) for item, part in pairs_]
     if isinstance(value, tuple):
         item = schema.items[0] if schema.items else schema
-        return [_key_to_json(item, part) for part in value]
+        return [key_to_json(item, part) for part in value]
     return _show_scalar(schema.kind, value)
 
 

@@ -1,106 +1,107 @@
-"""A job as data: sources, process functions and sinks, connected.
+"""A job put together: sources, process functions and sinks, connected.
 
-What lives here: `Job` and `Stream`, which only collect and check. What does not: running a job
-(`local`, `spark`); a plan can be read, drawn and compared without either.
+What lives here: `Job` and `Stream`, which only collect and check. What does not: the plan that
+comes of it (`plan`), and running a job (`local`, `spark`).
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import importlib
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from statekit.errors import StateTypeError
-from statekit.expiry import ttl_text
-from statekit.keygroup import DEFAULT_GROUPS, check_groups
-from statekit.manifest import KeyFieldRecord, OperatorRecord, StateRecord
+from statekit.keygroup import check_groups
+from statekit.plan import Operator, Plan, Sink, Source, check_name
 from statekit.process import Process
-from statekit.records import RecordType, show
+from statekit.record_union import Records, records_of
+from statekit.records import RecordType
 from statekit.rocks import RocksOptions
 from statekit.running import OutputCallback, Run, RunningJob
-from statekit.state import StateSpec
 from statekit.state_options import Aggregate
 from statekit.windowing import Windowing
 from statekit.windows import Window
 
-__all__ = ["Job", "Operator", "Sink", "Source", "Stream", "Windowed"]
+__all__ = ["Job", "Stream", "Windowed"]
 
 T = TypeVar("T")
 U = TypeVar("U")
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where records come in: a name that the runtime is given an input for."""
-
-    name: str
-    record_type: RecordType
-
-
-@dataclass(frozen=True)
-class Operator:
-    """A process function in its place: named, and fed by a source or another operator."""
-
-    name: str
-    declared: Process[Any, Any, Any]
-    input: str
-
-    @property
-    def late(self) -> str:
-        """The name of the stream of records that came too late."""
-        return f"{self.name}.late"
-
-    def record(self) -> OperatorRecord:
-        """What the checkpoint keeps of it: key and states with their types."""
-        fields = self.declared.record_type.fields
-        schema = self.declared.key_codec.schema
-        whole = schema.to_json()
-        parts = schema.items if len(self.declared.key) > 1 and fields is not None else ()
-        waiting = self.declared.ordered
-        types = [part.to_json() for part in parts] or [whole] * len(self.declared.key)
-        return OperatorRecord(
-            name=self.name,
-            inputs=(self.input,),
-            key=tuple(
-                KeyFieldRecord(name=name, type=type_)
-                for name, type_ in zip(self.declared.key, types, strict=True)
-            ),
-            states=tuple(_state_record(spec) for spec in self.declared.states),
-            event_time=self.declared.event_time,
-            lateness_us=self.declared.lateness_us,
-            timers=self.declared.handles_timers,
-            timer_names=self.declared.timer_names or None,
-            ordered=waiting.schema.to_json() if waiting is not None else None,
-            definition=self.declared.definition,
-        )
-
-
-@dataclass(frozen=True)
-class Sink:
-    """Where outputs leave: a name that the runtime is given an output for."""
-
-    name: str
-    stream: str
+V = TypeVar("V")
 
 
 class Stream(Generic[T]):
-    """Records of type T on their way through a job. Made by `Job.source` and `process`."""
+    """Records of type T on their way through a job. Made by `Job.source`, `process` and `union`."""
 
-    def __init__(self, job: Job, name: str) -> None:
+    def __init__(self, job: Job, *names: str) -> None:
         self._job = job
-        self.name = name
+        self._names = names
 
-    def process(self, declared: Process[T, ..., U], *, name: str | None = None) -> Stream[U]:
+    @property
+    def name(self) -> str:
+        """Of the source or operator that the records come from; of all of them for a union."""
+        return " | ".join(self._names)
+
+    @overload
+    def union(self, *others: Stream[T]) -> Stream[T]: ...
+    @overload
+    def union(self, other: Stream[U], /) -> Stream[T | U]: ...
+    @overload
+    def union(self, other: Stream[U], another: Stream[V], /) -> Stream[T | U | V]: ...
+    def union(self, *others: Stream[Any]) -> Stream[Any]:
+        """These records and those of other streams, for a process function that takes them all.
+
+        Its first parameter is annotated with all of their types, such as `Order | Payment`. Within
+        an epoch a key sees the records of this stream first, then those of the others in turn.
+
+        Raises:
+            StateTypeError: a stream is of another job, or there already.
+
+        >>> from collections.abc import Iterator
+        >>> from typing import NamedTuple
+        >>> from statekit.process import process
+        >>> from statekit.single_row_states import ValueState
+        >>> class Order(NamedTuple):
+        ...     account: str
+        ...     cents: int
+        >>> class Payment(NamedTuple):
+        ...     account: str
+        ...     cents: int
+        >>> @process(key="account")
+        ... def settle(event: Order | Payment, open: ValueState[int]) -> Iterator[tuple[str, int]]:
+        ...     cents = event.cents if isinstance(event, Order) else -event.cents
+        ...     open.update((open.get() or 0) + cents)
+        ...     yield event.account, open.get() or 0
+        >>> job = Job("shop")
+        >>> orders, payments = job.source("orders", Order), job.source("payments", Payment)
+        >>> _ = orders.union(payments).process(settle).sink("open")
+        >>> run = job.run({"orders": [Order("ada", 500)], "payments": [Payment("ada", 200)]})
+        >>> run["open"]
+        [('ada', 500), ('ada', 300)]
+        """
+        names = (*self._names, *_names_of(self._job, "union()", others))
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise StateTypeError(
+                f"union(): {', '.join(map(repr, twice))} would be in it twice, and each record "
+                "would be handled twice: name each stream once"
+            )
+        return Stream(self._job, *names)
+
+    def process(
+        self,
+        declared: Process[T, ..., U],
+        *,
+        name: str | None = None,
+        broadcast: Stream[Any] | Sequence[Stream[Any]] = (),
+    ) -> Stream[U]:
         """Feed these records to a process function.
 
         Parameters:
             name: of the operator; by default the function's. State is found again by it.
+            broadcast: streams whose records every shard handles, with the functions decorated with
+                `@….on_broadcast`; within an epoch they come before all others, in the order given.
 
         Raises:
             StateTypeError: the function takes other records, or the name is taken.
@@ -109,16 +110,51 @@ class Stream(Generic[T]):
             raise StateTypeError(
                 f"process() takes a function decorated with @process, not {declared!r}"
             )
-        given, taken = self._job.record_of(self.name), declared.record_type
-        if given is None or given.cls is not taken.cls:
-            found = given.name if given else "no records"
+        given = (broadcast,) if isinstance(broadcast, Stream) else broadcast
+        broadcasts = _names_of(self._job, "process(broadcast=…)", given)
+        self._check_fed(declared.name, declared.record_type, self._names)
+        self._check_broadcast(declared, broadcasts)
+        name = self._job.free_name(name or declared.name)
+        self._job.operators.append(Operator(name, declared, self._names, broadcasts))
+        return Stream(self._job, name)
+
+    def _check_broadcast(self, declared: Process[T, ..., U], streams: tuple[str, ...]) -> None:
+        """Make sure that what is broadcast is handled, and the other way round."""
+        taken = declared.handlers.record_type
+        if taken is None and streams:
             raise StateTypeError(
-                f"{declared.name} takes {taken.name}; stream {self.name!r} has {found}: "
-                "declare both with the same type"
+                f"{declared.name} handles no broadcast records, and {', '.join(streams)} would be "
+                f"broadcast to it: decorate a function with @{declared.name}.on_broadcast"
             )
-        operator = Operator(self._job.free_name(name or declared.name), declared, self.name)
-        self._job.operators.append(operator)
-        return Stream(self._job, operator.name)
+        if taken is not None and not streams:
+            raise StateTypeError(
+                f"{declared.name} handles broadcast records of {taken.name}, and no stream is "
+                f"broadcast to it: give process({declared.name}, broadcast=…) the stream"
+            )
+        if len(set(streams)) != len(streams):
+            raise StateTypeError(f"{declared.name}: broadcast={streams} must be different streams")
+        if taken is not None:
+            self._check_fed(f"{declared.name}.on_broadcast", taken, streams)
+
+    def _check_fed(self, who: str, taken: Records, streams: tuple[str, ...]) -> None:
+        """Make sure that streams have just those records that are taken."""
+        wanted = {member.cls: member.name for member in taken.members}
+        fed = set()
+        for stream in streams:
+            given = self._job.record_of(stream)
+            if given is None or any(member.cls not in wanted for member in given.members):
+                found = given.name if given else "no records"
+                raise StateTypeError(
+                    f"{who} takes {taken.name}; stream {stream!r} has {found}: "
+                    "declare both with the same type"
+                )
+            fed |= {member.cls for member in given.members}
+        missing = [name for cls, name in wanted.items() if cls not in fed]
+        if missing:
+            raise StateTypeError(
+                f"{who} takes {taken.name}, and none of the streams {', '.join(streams)} has "
+                f"{' or '.join(missing)}: add one, or take no such records"
+            )
 
     def window(
         self,
@@ -156,16 +192,31 @@ class Stream(Generic[T]):
         >>> [(found.ad, f"{found.start:%H:%M}", found.count) for found in run["hourly"]]
         [('a', '12:00', 2)]
         """
-        record = self._job.record_of(self.name)
-        if record is None:
-            raise StateTypeError(f"stream {self.name!r} has no records: there is nothing to window")
+        record = self._record_type()
         options: dict[str, Any] = {"lateness": lateness, "allowed_lateness": allowed_lateness}
         options |= {"key": key, "event_time": event_time, "emit": emit, "ordered": ordered}
         return Windowed(self, Windowing(record, window, **options))
 
+    def _record_type(self) -> RecordType:
+        """The one type that these records are of."""
+        found: dict[Any, RecordType] = {}
+        for name in self._names:
+            given = self._job.record_of(name)
+            if given is None:
+                raise StateTypeError(f"stream {name!r} has no records: there is nothing to window")
+            found |= {member.cls: member for member in given.members}
+        first, *others = found.values()
+        if others:
+            told = " | ".join(member.name for member in found.values())
+            raise StateTypeError(
+                f"stream {self.name!r} has {told}, and a window is of records of one type: "
+                "use a process function"
+            )
+        return first
+
     @property
     def declared(self) -> Process[Any, ..., T] | None:
-        """The process function that these records come from; None for those of a source."""
+        """The process function that these records come from; None for a source or a union."""
         found = next((op for op in self._job.operators if op.name == self.name), None)
         return None if found is None else found.declared
 
@@ -178,6 +229,7 @@ class Stream(Generic[T]):
         Raises:
             StateTypeError: this is no operator with event time.
         """
+        self._check_single("late")
         declared = self.declared
         if declared is None or declared.event_time is None:
             raise StateTypeError(
@@ -187,13 +239,36 @@ class Stream(Generic[T]):
         return Stream(self._job, self._job.operator(self.name).late)
 
     def sink(self, name: str) -> Stream[T]:
-        """Let these records leave the job under a name; returns the stream itself."""
+        """Let these records leave the job under a name; returns the stream itself.
+
+        Raises:
+            StateTypeError: the name is taken, or cannot be; or this is a union.
+        """
+        self._check_single("sink")
         if any(sink.name == name for sink in self._job.sinks):
             raise StateTypeError(f"job {self._job.name!r} has a sink {name!r} already")
-        if not _NAME.fullmatch(name):
-            raise StateTypeError(f"sink {name!r}: names have letters, digits, and any of _ . -")
+        check_name("sink", name)
         self._job.sinks.append(Sink(name, self.name))
         return self
+
+    def _check_single(self, what: str) -> None:
+        if len(self._names) > 1:
+            raise StateTypeError(
+                f"{self.name} is a union, which can only be processed: use .{what} of each stream"
+            )
+
+
+def _names_of(job: Job, what: str, streams: Iterable[Any]) -> tuple[str, ...]:
+    """The names of streams that are to be combined with one of `job`."""
+    names: list[str] = []
+    for stream in streams:
+        if not isinstance(stream, Stream) or stream._job is not job:
+            raise StateTypeError(
+                f"{what} takes streams of job {job.name!r}, not {stream!r}: give it what "
+                "source() and process() of that job return"
+            )
+        names += stream._names
+    return tuple(names)
 
 
 class Windowed(Generic[T]):
@@ -296,7 +371,7 @@ class Windowed(Generic[T]):
         return self._stream.process(made, name=name)
 
 
-class Job:
+class Job(Plan):
     """A job: what is computed from what. Nothing runs until `start` or `run`.
 
     Parameters:
@@ -325,124 +400,27 @@ class Job:
     """
 
     def __init__(self, name: str, *, key_groups: int | None = None) -> None:
-        if not _NAME.fullmatch(name):
-            raise StateTypeError(f"job {name!r}: names have letters, digits, and any of _ . -")
-        self.name = name
-        self.key_groups = None if key_groups is None else check_groups(key_groups)
-        self.sources: list[Source] = []
-        self.operators: list[Operator] = []
-        self.sinks: list[Sink] = []
+        check_name("job", name)
+        super().__init__(name, None if key_groups is None else check_groups(key_groups))
 
-    def source(self, name: str, record_type: type[T]) -> Stream[T]:
-        """Declare an input of records of a type."""
-        made = RecordType.of(record_type, where=f"job {self.name!r}, source {name!r}")
+    @overload
+    def source(self, name: str, record_type: type[T]) -> Stream[T]: ...
+    @overload
+    def source(self, name: str, record_type: type[T], other: type[U], /) -> Stream[T | U]: ...
+    @overload
+    def source(
+        self, name: str, record_type: type[T], other: type[U], another: type[V], /
+    ) -> Stream[T | U | V]: ...
+    def source(self, name: str, record_type: Any, *others: Any) -> Stream[Any]:
+        """Declare an input of records of a type.
+
+        In this process it may have records of several types, in the order in which they are given.
+        On Spark the rows of a frame are of one type: declare a source for each, and `union` them.
+        """
+        where = f"job {self.name!r}, source {name!r}"
+        made = records_of(record_type, *others, where=where)
         self.sources.append(Source(self.free_name(name), made))
         return Stream(self, name)
-
-    def free_name(self, name: str) -> str:
-        """`name`, if no stream of this job has it."""
-        taken = {source.name for source in self.sources}
-        taken |= {name for op in self.operators for name in (op.name, op.late)}
-        if name in taken:
-            raise StateTypeError(
-                f"job {self.name!r} has a stream {name!r} already: give another name="
-            )
-        if not _NAME.fullmatch(name):
-            raise StateTypeError(f"stream {name!r}: names have letters, digits, and any of _ . -")
-        return name
-
-    def record_of(self, stream: str) -> RecordType | None:
-        """The type of a stream's records; None if it carries none."""
-        for source in self.sources:
-            if source.name == stream:
-                return source.record_type
-        for operator in self.operators:
-            if operator.late == stream:
-                return operator.declared.record_type
-        output = self.operator(stream).declared.output_type
-        return output.record_type if output is not None else None
-
-    def operator(self, name: str) -> Operator:
-        """The operator of that name."""
-        return next(found for found in self.operators if found.name == name)
-
-    def sinks_of(self, stream: str) -> list[Sink]:
-        """The sinks that a stream leaves by."""
-        return [sink for sink in self.sinks if sink.stream == stream]
-
-    def consumers_of(self, stream: str) -> list[Operator]:
-        """The operators that a stream feeds."""
-        return [operator for operator in self.operators if operator.input == stream]
-
-    def is_source(self, stream: str) -> bool:
-        """Whether a stream comes from outside of the job."""
-        return any(source.name == stream for source in self.sources)
-
-    def wants_late(self, operator: Operator) -> bool:
-        """Whether anything takes the late records of an operator."""
-        return bool(self.sinks_of(operator.late) or self.consumers_of(operator.late))
-
-    def check_names(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
-        """Make sure that there is an input for each source and an output for each sink.
-
-        Raises:
-            StateTypeError: one is missing, or belongs to nothing.
-        """
-        for kind, declared, given in (
-            ("source", [source.name for source in self.sources], inputs),
-            ("sink", [sink.name for sink in self.sinks], outputs),
-        ):
-            if set(declared) != set(given):
-                word = "inputs" if kind == "source" else "outputs"
-                raise StateTypeError(
-                    f"job {self.name!r} has the {kind}s {sorted(declared)}; {word}= has "
-                    f"{sorted(given)}: give each {kind} its own"
-                )
-
-    def describe(self) -> dict[str, Any]:
-        """The whole plan as JSON-able data."""
-        return {
-            "name": self.name,
-            "key_groups": self.key_groups or DEFAULT_GROUPS,
-            "sources": [
-                {"name": source.name, "record": source.record_type.name} for source in self.sources
-            ],
-            "operators": [
-                {**operator.record().model_dump(mode="json"), "output": _output_text(operator)}
-                for operator in self.operators
-            ],
-            "sinks": [{"name": sink.name, "input": sink.stream} for sink in self.sinks],
-        }
-
-    def __str__(self) -> str:
-        lines = [f"job {self.name}"]
-        for position, source in enumerate(self.sources):
-            last = position == len(self.sources) - 1
-            corner = "└" if last else "├"
-            lines.append(f"{corner}── source {source.name}: {source.record_type.name}")
-            self._draw(source.name, "    " if last else "│   ", lines, states=())
-        return "\n".join(lines)
-
-    def _draw(
-        self, stream: str, indent: str, lines: list[str], *, states: tuple[StateSpec, ...]
-    ) -> None:
-        below: list[tuple[str, Operator | None]] = [
-            (f"state {spec.name}: {_state_text(spec)}", None) for spec in states
-        ]
-        below += [(f"sink {sink.name}", None) for sink in self.sinks_of(stream)]
-        for operator in self.consumers_of(stream):
-            key = ", ".join(operator.declared.key)
-            title = f"operator {operator.name} by {key} → {_output_text(operator)}"
-            below.append((title, operator))
-        for position, (title, child) in enumerate(below):
-            last = position == len(below) - 1
-            lines.append(f"{indent}{'└' if last else '├'}── {title}")
-            if child is not None:
-                deeper = indent + ("    " if last else "│   ")
-                self._draw(child.name, deeper, lines, states=child.declared.states)
-                if self.wants_late(child):
-                    lines.append(f"{deeper}late records of {child.name}")
-                    self._draw(child.late, deeper, lines, states=())
 
     def run(
         self,
@@ -450,11 +428,13 @@ class Job:
         *,
         outputs: Mapping[str, OutputCallback] | None = None,
         checkpoint: str | Path | None = None,
+        from_savepoint: str | Path | None = None,
         parallelism: int | None = None,
         epoch_size: int = 1000,
         backend: Literal["memory", "rocksdb"] = "memory",
         working_directory: str | Path | None = None,
         allow_dropped_state: bool = False,
+        from_epoch: int | None = None,
         drain: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> Run:
@@ -464,11 +444,13 @@ class Job:
             inputs,
             outputs=outputs,
             checkpoint=checkpoint,
+            from_savepoint=from_savepoint,
             parallelism=parallelism,
             epoch_size=epoch_size,
             backend=backend,
             working_directory=working_directory,
             allow_dropped_state=allow_dropped_state,
+            from_epoch=from_epoch,
             drain=drain,
             clock=clock,
         )
@@ -480,10 +462,12 @@ class Job:
         outputs: Mapping[str, Any] | None = None,
         *,
         checkpoint: str | Path,
+        from_savepoint: str | Path | None = None,
         parallelism: int | None = None,
         trigger: Mapping[str, Any] | str | None = None,
         query_name: str | None = None,
         allow_dropped_state: bool = False,
+        from_epoch: int | None = None,
         working_directory: str | Path | None = None,
         rocksdb: RocksOptions | None = None,
         heartbeat: dt.timedelta | str | None = None,
@@ -497,10 +481,12 @@ class Job:
             inputs,
             outputs,
             checkpoint=checkpoint,
+            from_savepoint=from_savepoint,
             parallelism=parallelism,
             trigger=trigger,
             query_name=query_name,
             allow_dropped_state=allow_dropped_state,
+            from_epoch=from_epoch,
             working_directory=working_directory,
             rocksdb=rocksdb,
             heartbeat=heartbeat,
@@ -515,31 +501,3 @@ def _runtime(module: str, name: str) -> Callable[..., Any]:
     A plan does not depend on what runs it, and `import statekit` must not need PySpark.
     """
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
-
-
-def _state_record(spec: StateSpec) -> StateRecord:
-    types = {"value": spec.codec.schema.to_json()}
-    fingerprint = spec.codec.schema.fingerprint
-    if spec.key_codec is not None:
-        types["key"] = spec.key_codec.schema.to_json()
-        fingerprint = f"{spec.key_codec.schema.fingerprint}-{fingerprint}"
-    return StateRecord(
-        name=spec.name,
-        kind=spec.kind.kind_name,
-        codec=spec.codec.name,
-        types=types,
-        fingerprint=fingerprint,
-        ttl=spec.ttl,
-        era=0 if spec.ttl is None else 1,
-    )
-
-
-def _state_text(spec: StateSpec) -> str:
-    key = f"{spec.key_codec.schema} → " if spec.key_codec is not None else ""
-    expires = "" if spec.ttl is None else f", {ttl_text(spec.ttl)}"
-    return f"{spec.kind.kind_name}[{key}{spec.codec.schema}]{expires}"
-
-
-def _output_text(operator: Operator) -> str:
-    output = operator.declared.output_type
-    return "nothing" if output is None else show(output.annotation)

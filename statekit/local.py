@@ -10,17 +10,19 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
 from statekit.coordinator import Coordinator
 from statekit.errors import ProcessError, StateTypeError
-from statekit.job import Job, Operator
-from statekit.keygroup import key_group, pack_group, shard_of_group
+from statekit.job import Job
+from statekit.keygroup import group_range, key_group, pack_group, shard_of_group
 from statekit.manifest import ShardReport
+from statekit.plan import Operator
 from statekit.repository import Repository
 from statekit.running import OutputCallback, Run
+from statekit.savepoint_restore import prepare_from_savepoint
 from statekit.shard import run_shard
 from statekit.task import Chunk
 from statekit.watermark import is_late
@@ -47,6 +49,7 @@ class LocalRunner:
         *,
         parallelism: int | None = None,
         allow_dropped_state: bool = False,
+        from_epoch: int | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
         self.job = job
@@ -56,6 +59,7 @@ class LocalRunner:
             repository,
             parallelism=parallelism,
             allow_dropped_state=allow_dropped_state,
+            from_epoch=from_epoch,
             clock=clock,
         )
 
@@ -81,11 +85,11 @@ class LocalRunner:
             streams[source.name] = list(map(source.record_type.coerce, inputs.get(source.name, ())))
         reports: list[ShardReport] = []
         for operator in self.job.operators:
-            records = streams[operator.input]
-            outputs_of, reports_of = self._operator(operator, records)
+            outputs_of, reports_of = self._operator(operator, streams)
             streams[operator.name] = outputs_of
             if self.job.wants_late(operator):
-                streams[operator.late] = self._late(operator, records)
+                incoming = chain.from_iterable(streams[name] for name in operator.inputs)
+                streams[operator.late] = self._late(operator, incoming)
             reports += reports_of
         epoch = self.coordinator.epoch
         self.coordinator.check_owner()
@@ -95,23 +99,25 @@ class LocalRunner:
         self.coordinator.commit(reports, offsets=offsets)
         return emitted
 
-    def _late(self, operator: Operator, records: list[Any]) -> list[Any]:
+    def _late(self, operator: Operator, records: Iterable[Any]) -> list[Any]:
         watermark = self.coordinator.watermarks_us[operator.name]
         time_of = operator.declared.time_of()
         return [record for record in records if is_late(time_of(record), watermark)]
 
     def _operator(
-        self, operator: Operator, records: list[Any]
+        self, operator: Operator, streams: Mapping[str, list[Any]]
     ) -> tuple[list[Any], list[ShardReport]]:
         coordinator = self.coordinator
         declared, output_type = operator.declared, operator.declared.output_type
-        routed = _routed(operator, records, coordinator.parallelism, coordinator.key_groups)
+        incoming = [streams[name] for name in operator.inputs]
+        routed = _routed(operator, incoming, coordinator.parallelism, coordinator.key_groups)
+        broadcast = enumerate((streams[name] for name in operator.broadcasts), len(incoming))
+        news = [(number, records) for number, records in broadcast if records]
         outputs: list[Any] = []
         reports: list[ShardReport] = []
         for plan, chunk in zip(coordinator.plans(operator.name), routed, strict=True):
-            running = run_shard(
-                declared, plan, [chunk] if chunk else [], coordinator.repository, self.copies
-            )
+            chunks = [chunk] if chunk else []
+            running = run_shard(declared, plan, chunks, coordinator.repository, self.copies, news)
             try:
                 while True:
                     emitted = next(running)
@@ -133,20 +139,36 @@ def _emits_undeclared(operator: str, emitted: list[Any]) -> ProcessError:
     )
 
 
-def _routed(operator: Operator, records: list[Any], shards: int, groups: int) -> list[Chunk | None]:
-    """The records of each shard, sorted by row prefix and arrival; None for a shard without any."""
+_Row = tuple[bytes, int, Any, Any, int, int]
+"""Row prefix, key group, key, record, event time and number of the input of a record."""
+
+
+def _routed(
+    operator: Operator, incoming: list[list[Any]], shards: int, groups: int
+) -> list[Chunk | None]:
+    """The records of each shard, sorted by row prefix and arrival; None for a shard without any.
+
+    Without a key they are dealt out in turn, each with the first key group of its shard.
+
+    Parameters:
+        incoming: the records of each input.
+    """
     declared = operator.declared
     key_of, encode = declared.key_of(), declared.key_codec.encode
     time_of = None if declared.event_time is None else declared.time_of()
-    rows: list[list[tuple[bytes, int, Any, Any, int]]] = [[] for _ in range(shards)]
-    for record in records:
+    rows: list[list[_Row]] = [[] for _ in range(shards)]
+    arriving = ((number, record) for number, of in enumerate(incoming) for record in of)
+    for turn, (number, record) in enumerate(arriving):
         try:
             key = key_of(record)
         except KeyError as error:
             raise declared.record_type.missing(error, record) from None
         try:
             encoded = encode(key)
-            group = key_group(key, groups)
+            if declared.key:
+                group = key_group(key, groups)
+            else:
+                group, _ = group_range(turn % shards, shards, groups)
         except StateTypeError as error:
             raise ProcessError(
                 f"operator {operator.name!r}: key ({', '.join(declared.key)}) = {key!r} of record "
@@ -154,13 +176,15 @@ def _routed(operator: Operator, records: list[Any], shards: int, groups: int) ->
             ) from error
         prefix = pack_group(group) + encoded
         time = 0 if time_of is None else time_of(record)
-        rows[shard_of_group(group, shards, groups)].append((prefix, group, key, record, time))
-    return [_chunk(shard) if shard else None for shard in rows]
+        row = (prefix, group, key, record, time, number)
+        rows[shard_of_group(group, shards, groups)].append(row)
+    return [_chunk(shard, len(incoming)) if shard else None for shard in rows]
 
 
-def _chunk(rows: list[tuple[bytes, int, Any, Any, int]]) -> Chunk:
+def _chunk(rows: list[_Row], inputs: int) -> Chunk:
     rows.sort(key=lambda row: row[0])  # stable: arrival order within a key
-    return Chunk(*zip(*rows, strict=True))
+    chunk = Chunk(*zip(*rows, strict=True))
+    return chunk if inputs > 1 else chunk._replace(inputs=())
 
 
 def run(
@@ -169,11 +193,13 @@ def run(
     *,
     outputs: Mapping[str, OutputCallback] | None = None,
     checkpoint: str | Path | None = None,
+    from_savepoint: str | Path | None = None,
     parallelism: int | None = None,
     epoch_size: int = 1000,
     backend: Literal["memory", "rocksdb"] = "memory",
     working_directory: str | Path | None = None,
     allow_dropped_state: bool = False,
+    from_epoch: int | None = None,
     drain: bool = True,
     clock: Callable[[], int] | None = None,
 ) -> Run:
@@ -187,12 +213,16 @@ def run(
         inputs: an iterable of records per source; dicts are turned into the source's type.
         outputs: a callback `(records, epoch)` per sink; sinks without one are collected.
         checkpoint: a directory or object store URL; None keeps nothing.
+        from_savepoint: the directory or URL of a savepoint that a new checkpoint starts from. One
+            that was made of it goes on from where it is.
         parallelism: shards per operator.
         epoch_size: records per input and epoch.
         backend: where rows are kept while the job runs.
         working_directory: of the "rocksdb" backend; a temporary one if not given.
         allow_dropped_state: go on although the code no longer declares a stored state, or has no
             callback for timers that may be set.
+        from_epoch: roll the checkpoint back to this epoch, then go on from there. See
+            `statekit.rollback` for what that does, and `for_start` for a second start.
         drain: let event time come to its end behind the last record, so that all event-time timers
             fire. Say False if later runs are to go on from the checkpoint with more records.
         clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
@@ -209,6 +239,15 @@ def run(
     uncollected = set(outputs or {})
     job.check_names(inputs, {sink.name for sink in job.sinks} | uncollected)
     repository = Repository.in_memory() if checkpoint is None else Repository(checkpoint)
+    if from_savepoint is not None:
+        prepare_from_savepoint(
+            from_savepoint,
+            job,
+            repository,
+            parallelism=parallelism,
+            allow_dropped_state=allow_dropped_state,
+            from_epoch=from_epoch,
+        )
     with contextlib.ExitStack() as closing:
         copies: WorkingCopies = MemoryCopies()
         if backend == "rocksdb":
@@ -222,10 +261,13 @@ def run(
             copies,
             parallelism=parallelism,
             allow_dropped_state=allow_dropped_state,
+            from_epoch=from_epoch,
             clock=clock,
         )
         done = Run({sink.name: [] for sink in job.sinks if sink.name not in (outputs or {})})
         coordinator = runner.coordinator
+        if outputs and checkpoint is not None:
+            coordinator.notes_beginnings = True  # until the commit, outputs may be published
         if coordinator.was_draining:
             while not coordinator.is_drained:
                 done.take(runner.epoch({}, outputs=outputs, what="drain"))

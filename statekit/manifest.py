@@ -1,86 +1,57 @@
-"""What a checkpoint says about itself: `job.json` and the manifest of each epoch.
+"""The manifest of each epoch: where every shard of every operator stands.
 
-What lives here: frozen models of the two kinds of file, their invariants, and their bytes with a
-checksum. What does not: any I/O (`repository`), and what the named files hold (`mutation`).
+What lives here: frozen models of manifests, of what a worker is told and tells, and their
+invariants. What does not: any I/O (`repository`), and what the named files hold (`mutation`).
 
 A manifest is the commit: whatever no committed manifest names does not exist. Each one names the
 files of its own epoch only and points at the manifest before it, so its size follows the number
 of shards and never the length of the history.
-
-Both files are one line of JSON whose last member is the XXH3-128 of all bytes before it:
-
-    {"format":1,…,"checksum":"0123456789abcdef0123456789abcdef"}
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-import xxhash
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from statekit.errors import CorruptCheckpointError, RestoreError
+from statekit.job_file import Clock, StateRecord
+from statekit.sealed import FORMAT, Count, FileRef, Record, Sealed
 from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
 
 __all__ = [
-    "CLOCK_TAGS",
-    "EXPIRY",
-    "FORMAT",
-    "TIMERS",
-    "WAITING",
-    "Clock",
+    "Cause",
     "EpochInstant",
     "EpochManifest",
-    "FileRef",
-    "JobFile",
-    "KeyFieldRecord",
     "OperatorEpoch",
-    "OperatorRecord",
     "ShardPlan",
     "ShardReport",
     "ShardState",
-    "StateRecord",
-    "TtlRecord",
-    "checksum_of",
+    "Slice",
+    "added",
     "epoch_path",
     "instant_path",
 ]
 
-FORMAT = 1
-"""The format version that this code writes, and the newest that it reads."""
-
-_SEAL = ',"checksum":"'
-_SEAL_BYTES = len(_SEAL) + 32 + len('"}')
-
-Count = Annotated[int, Field(ge=0)]
-
-TIMERS = "_timers"
-"""What the timers of an operator are called where its states are named. No state can be."""
-
-WAITING = "_waiting"
-"""The same for records that wait for the watermark."""
-
-EXPIRY = "_expiry"
-"""The same for the index of rows that expire."""
-
-Clock = Literal["event", "processing"]
-"""Event time is what records say, processing time what the wall clock says."""
-
-CLOCK_TAGS: dict[Clock, bytes] = {"event": b"\x00", "processing": b"\x01"}
-"""What stands for a clock in row keys."""
+Cause = Literal["records", "rescale", "rollback", "migrate", "savepoint"]
+"""What made an epoch: a run, over records or idle, or one of the tools that change a checkpoint."""
 
 
-def checksum_of(data: bytes) -> str:
-    """XXH3-128 of `data` as 32 hex digits.
+def added(*counts: Mapping[str, int]) -> dict[str, int]:
+    """The sum of counts per name.
 
-    >>> checksum_of(b"")
-    '99aa06d3014798d86001c324468d497f'
+    >>> added({"a": 1}, {"a": 2, "b": 5})
+    {'a': 3, 'b': 5}
     """
-    return xxhash.xxh3_128_hexdigest(data)
+    total: dict[str, int] = {}
+    for count in counts:
+        for name, number in count.items():
+            total[name] = total.get(name, 0) + number
+    return total
 
 
 def epoch_path(epoch: int) -> str:
@@ -101,193 +72,22 @@ def instant_path(epoch: int) -> str:
     return f"begun/{epoch:020d}.json"
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class FileRef(_Record):
-    """A file that is written once and never changed.
+class Slice(Record):
+    """Key groups of a shard that were cut out of a shard of another layout.
 
     Parameters:
-        path: below the checkpoint.
-        size: in bytes.
-        checksum: XXH3-128 of its content, in hex.
-        rows: mutations in a change file; 0 for other kinds.
+        first_group, last_group: the key groups that were cut out, both inclusive.
+        shard: those of the shard that they were cut out of, first and last.
+        attempt: where that shard stood.
     """
 
-    path: str
-    size: Count
-    checksum: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    rows: Count = 0
+    first_group: Count
+    last_group: Count
+    shard: tuple[Count, Count]
+    attempt: str
 
 
-class _Sealed(_Record):
-    """A record that is a file of its own, with format version and checksum."""
-
-    title: ClassVar[str]
-
-    format: Annotated[int, Field(ge=1)] = FORMAT
-
-    def to_bytes(self) -> bytes:
-        """The file's content: canonical JSON, sealed with its checksum."""
-        body = self.model_dump_json().encode()[:-1]
-        return body + f'{_SEAL}{checksum_of(body)}"}}'.encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes, path: str) -> Self:
-        """Verify and read a file's content.
-
-        Raises:
-            CorruptCheckpointError: truncated, altered, or not such a file.
-            RestoreError: written by a newer version of statekit.
-        """
-        body, seal = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
-        if seal != f'{_SEAL}{checksum_of(body)}"}}'.encode():
-            raise CorruptCheckpointError(
-                f"{path} is truncated or altered: its checksum does not match its content. "
-                "Restore the file from a backup, or start from an earlier epoch or a savepoint"
-            )
-        try:
-            parsed = json.loads(body + b"}")
-            found = parsed.get("format")
-            if isinstance(found, int) and found > FORMAT:
-                raise RestoreError(
-                    f"{path} has format version {found}; this statekit reads up to {FORMAT}: "
-                    "upgrade statekit"
-                )
-            return cls.model_validate_json(body + b"}")
-        except (ValueError, ValidationError, AttributeError) as error:
-            raise CorruptCheckpointError(
-                f"{path} is not {cls.title}: {error}. Restore the file from a backup, "
-                "or start from an earlier epoch or a savepoint"
-            ) from error
-
-
-class KeyFieldRecord(_Record):
-    """One key field: its name and its type as a schema tree."""
-
-    name: str
-    type: Any
-
-
-class TtlRecord(_Record):
-    """When rows of a state expire.
-
-    Parameters:
-        duration_us: after so long.
-        clock: by which clock.
-        refresh: a "write" begins the time anew, or a "read", too.
-    """
-
-    duration_us: Annotated[int, Field(gt=0)]
-    clock: Clock
-    refresh: Literal["write", "read"]
-
-
-class StateRecord(_Record):
-    """One declared state: its kind, codecs and types as schema trees, and when its rows expire.
-
-    Parameters:
-        ttl: None if its rows do not expire.
-        era: how often expiry was turned on, or moved to another clock, so far. Only stamps of the
-            era count; 0 if no row was ever stamped.
-    """
-
-    name: str
-    kind: str
-    codec: str
-    types: dict[str, Any]
-    fingerprint: str
-    ttl: TtlRecord | None = None
-    era: Annotated[int, Field(ge=0, le=255)] = 0
-
-    @property
-    def untimed(self) -> StateRecord:
-        """What may not change from run to run: all but when its rows expire."""
-        return self.model_copy(update={"ttl": None, "era": 0})
-
-    def succeeding(self, stored: StateRecord) -> StateRecord:
-        """This declaration, in the era that follows from what is stored.
-
-        The time of rows begins with their next write when expiry is turned on or changes its clock.
-
-        Raises:
-            ValueError: expiry was turned on too often.
-        """
-        if self.ttl is None:
-            return self.model_copy(update={"era": stored.era})
-        same = stored.ttl is not None and stored.ttl.clock == self.ttl.clock
-        era = stored.era if same else stored.era + 1
-        if era > 255:
-            raise ValueError("expiry was turned on, or moved to another clock, 255 times")
-        return self.model_copy(update={"era": era})
-
-
-class OperatorRecord(_Record):
-    """One operator of a job: its key, its time and its states.
-
-    Parameters:
-        event_time: the field with the event time; None without event time.
-        lateness_us: how far records may lag behind before they are late.
-        timers: whether it handles timers, and so may hold some.
-        timer_names: those that have a callback, and None if there is one for all others. None
-            without timers, and in job files that were written before it was kept.
-        ordered: the type of its records as a schema tree, if they wait for the watermark.
-        definition: what else its state means nothing without, by name; None for most.
-    """
-
-    name: str
-    inputs: tuple[str, ...]
-    key: tuple[KeyFieldRecord, ...]
-    states: tuple[StateRecord, ...]
-    event_time: str | None = None
-    lateness_us: Count = 0
-    timers: bool = False
-    timer_names: tuple[str | None, ...] | None = None
-    ordered: Any = None
-    definition: dict[str, str] | None = None
-
-    @property
-    def holds(self) -> tuple[str, ...]:
-        """Names of all that it may have rows of."""
-        names = tuple(state.name for state in self.states)
-        if self.timers:
-            names += (TIMERS,)
-        return names if self.ordered is None else (*names, WAITING)
-
-    @model_validator(mode="after")
-    def _states_have_different_names(self) -> Self:
-        names = [state.name for state in self.states]
-        if len(set(names)) != len(names):
-            raise ValueError(f"operator {self.name} names a state twice: {names}")
-        return self
-
-
-class JobFile(_Sealed):
-    """`job.json`: what does not change from epoch to epoch.
-
-    Parameters:
-        id: unique per checkpoint, so that copies made for another one are never mistaken.
-        name: of the job.
-        key_groups: fixed for the life of the checkpoint.
-        operators: with their states and types.
-        dropped: names of states that were given up, per operator. Change files may still hold
-            their rows, so no other state may take such a name.
-    """
-
-    title: ClassVar[str] = "a job description"
-
-    id: str
-    name: str
-    key_groups: Annotated[int, Field(ge=1, le=32768)]
-    operators: tuple[OperatorRecord, ...]
-    dropped: dict[str, tuple[str, ...]] = {}
-
-    def operator(self, name: str) -> OperatorRecord | None:
-        return next((found for found in self.operators if found.name == name), None)
-
-
-class ShardState(_Record):
+class ShardState(Record):
     """Where one shard of one operator stands after an epoch.
 
     Parameters:
@@ -296,9 +96,16 @@ class ShardState(_Record):
         changed: the epoch of that attempt; None before the first change.
         files: its change files in order, if `changed` is this manifest's epoch; else empty.
         rows, bytes: what the shard holds per state, keys included. Exact; without entries for a
-            shard that came from a change of parallelism and was not counted yet.
+            shard of an older format that came from a change of parallelism and was not counted.
         wake_us: per clock, before when the shard has nothing to do unless records come. Never too
             late; a clock for which nothing waits is left out.
+        redistributed: change files that are yet to be applied, on top of all others: what the shard
+            has of operator state that was redistributed. They become the first of `files` when the
+            shard runs.
+        slices: what the shard is made of, in order, if it came from a change of parallelism and
+            has not changed since.
+        is_part: whether another shard was divided to make this one. `rows` and `bytes` then say
+            what came on top; what the shard began with is in the `undivided` of its operator.
     """
 
     first_group: Count
@@ -306,22 +113,34 @@ class ShardState(_Record):
     attempt: str | None = None
     changed: int | None = None
     files: tuple[FileRef, ...] = ()
-    rows: dict[str, Count] = {}
-    bytes: dict[str, Count] = {}
-    wake_us: dict[Clock, int] = {}
+    rows: dict[str, int] = Field(default={})
+    bytes: dict[str, int] = Field(default={})
+    wake_us: dict[Clock, int] = Field(default={})
+    redistributed: tuple[FileRef, ...] = ()
+    slices: tuple[Slice, ...] = ()
+    is_part: bool = False
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if self.first_group > self.last_group:
             raise ValueError(f"key groups {self.first_group}..{self.last_group} are no range")
+        if not self.is_part and min([*self.rows.values(), *self.bytes.values()], default=0) < 0:
+            raise ValueError(f"it cannot hold {self.rows} rows and {self.bytes} bytes")
         if (self.attempt is None) != (self.changed is None):
             raise ValueError("attempt and changed come together")
+        if self.slices and self.files:
+            raise ValueError("a shard that has changed is no longer made of slices of others")
         return self
 
     @property
+    def as_before(self) -> ShardState:
+        """The shard in an epoch that does not change it."""
+        return self.model_copy(update={"files": ()})
+
+    @property
     def is_counted(self) -> bool:
-        """Whether `rows` and `bytes` say what the shard holds."""
-        return self.attempt is None or bool(self.rows)
+        """Whether `rows` and `bytes` go on from here by what is added."""
+        return self.attempt is None or self.is_part or bool(self.rows)
 
     @property
     def groups(self) -> tuple[int, int]:
@@ -346,6 +165,7 @@ class ShardPlan:
         reached_us: what it was in the epoch before.
         processing_time_us: the one instant that the epoch takes place at.
         eras: per state that ever had rows which expire, its era.
+        migrated: per state whose rows are marked with a generation, its record.
     """
 
     checkpoint_id: str
@@ -358,6 +178,7 @@ class ShardPlan:
     reached_us: int = BEGINNING
     processing_time_us: int = BEGINNING
     eras: dict[str, int] = field(default_factory=dict)
+    migrated: dict[str, StateRecord] = field(default_factory=dict)
 
     @property
     def now_us(self) -> dict[Clock, int]:
@@ -371,7 +192,7 @@ class ShardPlan:
     def due_clocks(self) -> tuple[Clock, ...]:
         """The clocks by which something may be due: whose time to wake has come.
 
-        All of them for a shard that came from a change of parallelism.
+        All of them for a shard that was not counted: nobody knows when it has to wake.
         """
         base, now = self.base, self.now_us
         return tuple(
@@ -386,26 +207,27 @@ class ShardPlan:
         return bool(self.due_clocks)
 
 
-class ShardReport(_Record):
+class ShardReport(Record):
     """What a worker tells about one shard it ran: the commit record of its attempt.
 
     Parameters:
         operator: whose shard it is.
         shard: where it stands now.
-        records_in, records_out: what it handled.
+        records_out: what it put out.
         late: how many of those that came in were late.
-        largest_event_us: the largest event time among the others; None without any.
+        records_by_input: what came in, by the number of the input, broadcast ones included.
+        largest_by_input: the largest event time of those that were not late, likewise.
     """
 
     operator: str
     shard: ShardState
-    records_in: Count = 0
     records_out: Count = 0
     late: Count = 0
-    largest_event_us: int | None = None
+    records_by_input: dict[int, Count] = Field(default={})
+    largest_by_input: dict[int, int] = Field(default={})
 
 
-class EpochInstant(_Sealed):
+class EpochInstant(Sealed):
     """An epoch that was begun, so that a replay is of the same and sees the same instant.
 
     Parameters:
@@ -421,7 +243,7 @@ class EpochInstant(_Sealed):
     processing_time_us: int
 
 
-class OperatorEpoch(_Record):
+class OperatorEpoch(Record):
     """One operator in one epoch.
 
     Parameters:
@@ -431,6 +253,11 @@ class OperatorEpoch(_Record):
         late_so_far: the same, of all epochs.
         watermark_us: in this epoch; None for an operator without event time.
         largest_event_us: the largest event time of all epochs; None before the first.
+        undivided_rows, undivided_bytes: what the shards that are parts began with, together: a
+            change of parallelism divides shards without counting what goes where.
+        records_by_input: what it handled in this epoch of each stream that feeds it; of a broadcast
+            one, what each shard handled.
+        largest_by_input: the largest event time of all epochs, by input; none where none came.
     """
 
     shards: tuple[ShardState, ...]
@@ -440,6 +267,32 @@ class OperatorEpoch(_Record):
     late_so_far: Count = 0
     watermark_us: int | None = None
     largest_event_us: int | None = None
+    undivided_rows: dict[str, Count] = Field(default={})
+    undivided_bytes: dict[str, Count] = Field(default={})
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """What all shards hold together, per state. Exact."""
+        return added(self.undivided_rows, *(shard.rows for shard in self.shards))
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """The bytes of these rows, keys included."""
+        return added(self.undivided_bytes, *(shard.bytes for shard in self.shards))
+
+    records_by_input: dict[str, Count] = Field(default={})
+    largest_by_input: dict[str, int] = Field(default={})
+
+    def at_rest(self, shards: Iterable[ShardState], **changes: Any) -> OperatorEpoch:
+        """The operator in an epoch that handles nothing, with these shards."""
+        handled = {"records_in": 0, "records_out": 0, "late": 0, "records_by_input": {}}
+        return self.model_copy(update={"shards": tuple(shards), **handled, **changes})
+
+    def largest_of(self, stream: str) -> int | None:
+        """The largest event time that ever came from a stream; None if none did."""
+        if not self.largest_by_input:  # written when there was one input
+            return self.largest_event_us
+        return self.largest_by_input.get(stream)
 
     @model_validator(mode="after")
     def _shards_follow_each_other(self) -> Self:
@@ -451,14 +304,20 @@ class OperatorEpoch(_Record):
         return self
 
 
-class EpochManifest(_Sealed):
+class EpochManifest(Sealed):
     """One committed epoch of a whole job.
 
     Parameters:
         job: the job's name.
         job_file: the `job.json` (or its successor) in force.
         epoch: its number; the first is 0.
-        previous: the epoch before it, or None for the first.
+        previous: the epoch before it, or None for the first. Not always the number before: a
+            rollback to epoch n follows n.
+        cause: what the epoch was made by.
+        abandoned: the epochs that were rolled back and are no part of its history, as ranges of
+            numbers, first and last, in order.
+        whole: its files are all there is of the state, and none before it count: key groups may
+            have been others.
         batch: Spark's number of the last micro-batch in the state, or None.
         offsets: records consumed per input, for runs without Spark.
         parallelism: the number of shards.
@@ -476,8 +335,11 @@ class EpochManifest(_Sealed):
     job_file: FileRef
     epoch: Count
     previous: int | None
+    cause: Cause = "records"
+    abandoned: tuple[tuple[Count, Count], ...] = ()
+    whole: bool = False
     batch: int | None = None
-    offsets: dict[str, Count] = {}
+    offsets: dict[str, Count] = Field(default={})
     parallelism: Annotated[int, Field(ge=1)]
     key_groups: Annotated[int, Field(ge=1, le=32768)]
     writer: str
@@ -490,6 +352,9 @@ class EpochManifest(_Sealed):
     def _is_consistent(self) -> Self:
         if self.previous is not None and not 0 <= self.previous < self.epoch:
             raise ValueError(f"epoch {self.epoch} cannot follow epoch {self.previous}")
+        ends = [end for first, last in self.abandoned for end in (first - 1, last)]
+        if sorted({*ends, self.epoch}) != [*ends, self.epoch]:
+            raise ValueError(f"abandoned epochs {self.abandoned} are no ranges before {self.epoch}")
         for name, operator in self.operators.items():
             shards = operator.shards
             covered = (shards[0].first_group, shards[-1].last_group) if shards else None
@@ -497,28 +362,21 @@ class EpochManifest(_Sealed):
                 raise ValueError(f"shards of {name} cover {covered} of {self.key_groups} groups")
         return self
 
-    def standing(self, operator: str, first: int, last: int) -> ShardState:
-        """Where the key groups `first..last` of an operator stand after this epoch.
+    def followed_by(self, **changes: Any) -> EpochManifest:
+        """The manifest of the epoch after this one, which is the same but for what is given."""
+        own = {"format": FORMAT, "epoch": self.epoch + 1, "previous": self.epoch, "whole": False}
+        return EpochManifest(**{**dict(self), **own, **changes})
 
-        If the epoch had a shard of just these groups, that is it. After a change of parallelism
-        there is none; then the state is everything that the epoch's shards hold of these groups,
-        under a name that is the same for everyone who asks.
-        """
-        shards = list(self.shards_over(operator, first, last))
-        for shard in shards:
-            if shard.groups == (first, last):
-                return shard
-        blank = ShardState(first_group=first, last_group=last)
-        if all(shard.attempt is None for shard in shards):
-            return blank
-        # Epoch numbers do not do: an epoch may be made again after a rollback, with other content.
-        origin = " ".join(f"{shard.groups} {shard.attempt}" for shard in shards)
-        name = f"sliced-{checksum_of(origin.encode())}-{first}-{last}"
-        return blank.model_copy(update={"attempt": name, "changed": self.epoch})
+    def has_abandoned(self, epoch: int) -> bool:
+        """Whether an epoch before this one was rolled back, and is no part of its history."""
+        return any(first <= epoch <= last for first, last in self.abandoned)
 
     def shards_over(self, operator: str, first_group: int, last_group: int) -> Iterator[ShardState]:
         """The shards of an operator that own any of these key groups; none if it is new."""
         found = self.operators.get(operator)
-        for shard in found.shards if found else ():
-            if shard.overlaps(first_group, last_group):
-                yield shard
+        shards = found.shards if found else ()
+        first = bisect_left(shards, first_group, key=lambda shard: shard.last_group)
+        for shard in islice(shards, first, None):
+            if shard.first_group > last_group:
+                return
+            yield shard

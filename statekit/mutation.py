@@ -18,6 +18,7 @@ A change file is an Arrow IPC file, zstd compressed, that any Arrow tool can rea
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
@@ -36,6 +37,7 @@ __all__ = [
     "Mutation",
     "Put",
     "read_changes",
+    "read_keys",
 ]
 
 PUT = 0
@@ -203,15 +205,22 @@ class ChangeFileWriter:
     def append(self, batch: Batch) -> None:
         if not len(batch):
             return
-        codes = pa.array(list(map(self._codes.__getitem__, batch.states)), pa.int16())
-        columns = [
-            pa.DictionaryArray.from_arrays(codes, self._names),
+        self._write(
+            pa.array(list(map(self._codes.__getitem__, batch.states)), pa.int16()),
             pa.array(batch.ops, pa.uint8()),
             pa.array(batch.keys, pa.binary()),
             pa.array(batch.values, pa.binary()),
-        ]
-        self._writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
-        self.rows += len(batch)
+        )
+
+    def append_columns(self, state: str, keys: pa.Array, values: pa.Array) -> None:
+        """Append puts into one state, given as Arrow columns."""
+        codes = pa.repeat(pa.scalar(self._codes[state], pa.int16()), len(keys))
+        self._write(codes, pa.repeat(pa.scalar(PUT, pa.uint8()), len(keys)), keys, values)
+
+    def _write(self, codes: pa.Array, ops: pa.Array, keys: pa.Array, values: pa.Array) -> None:
+        states = pa.DictionaryArray.from_arrays(codes, self._names)
+        self._writer.write_batch(pa.record_batch([states, ops, keys, values], schema=_SCHEMA))
+        self.rows += len(keys)
 
     def close(self) -> None:
         """Write the footer. Without it, the file does not read."""
@@ -236,10 +245,48 @@ def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterat
     >>> [list(batch) for batch in read_changes(file.getvalue(), "example")]
     [[Put(state='visits', key=b'k', value=b'v')]]
     """
+    with _unreadable(name):
+        for batch in _arrow_batches(source, _SCHEMA):
+            yield _batch_of(batch)
+
+
+def read_keys(source: IO[bytes], name: str) -> Iterator[pa.RecordBatch]:
+    """The columns `state`, `op` and `key` of a change file as they are, one batch at a time.
+
+    The values, mostly the larger part of a file, are not even unpacked.
+
+    Raises:
+        CorruptCheckpointError: the bytes are not a change file.
+    """
+    with _unreadable(name):
+        columns = list(range(3))
+        options = pa.ipc.IpcReadOptions(included_fields=columns)
+        yield from _arrow_batches(source, pa.schema([_SCHEMA[n] for n in columns]), options)
+
+
+def _arrow_batches(
+    source: pa.NativeFile | IO[bytes] | bytes,
+    schema: pa.Schema,
+    options: pa.ipc.IpcReadOptions | None = None,
+) -> Iterator[pa.RecordBatch]:
+    given = pa.BufferReader(source) if isinstance(source, bytes) else source
+    reader = pa.ipc.open_file(given, options=options)
+    for index in range(reader.num_record_batches):
+        batch = reader.get_batch(index)
+        if batch.schema != schema:
+            raise ValueError(f"it has the columns {', '.join(map(str, batch.schema))}")
+        # Arrow follows offsets and indices as it finds them; a wrong one would end the process.
+        batch.validate(full=True)
+        if any(column.null_count for column in batch.columns[:3]):
+            raise ValueError("a mutation lacks its state, operation or key")
+        yield batch
+
+
+@contextlib.contextmanager
+def _unreadable(name: str) -> Iterator[None]:
+    """Say that a file is not a change file, whatever Arrow finds wrong with it."""
     try:
-        reader = pa.ipc.open_file(pa.BufferReader(source) if isinstance(source, bytes) else source)
-        for index in range(reader.num_record_batches):
-            yield _batch_of(reader.get_batch(index))
+        yield
     # Arrow reports what it cannot decode as OSError too.
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptCheckpointError(
@@ -249,12 +296,6 @@ def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterat
 
 
 def _batch_of(arrow: pa.RecordBatch) -> Batch:
-    if arrow.schema != _SCHEMA:
-        raise ValueError(f"it has the columns {', '.join(map(str, arrow.schema))}")
-    # Arrow follows offsets and indices as it finds them; a wrong one would end the process.
-    arrow.validate(full=True)
-    if any(column.null_count for column in arrow.columns[:3]):
-        raise ValueError("a mutation lacks its state, operation or key")
     states, ops, keys, values = (column.to_pylist() for column in arrow.columns)
     if not {PUT, DELETE, DELETE_RANGE}.issuperset(ops):
         raise ValueError("it has an unknown operation")

@@ -21,19 +21,25 @@ from typing import Any, NamedTuple
 
 from statekit.backend import Backend, StateSize
 from statekit.codec import ValueCodec
+from statekit.job_file import WAITING
 from statekit.key_codec import KeyCodec
 from statekit.keygroup import group_of_row, pack_group
-from statekit.manifest import WAITING, ShardPlan
+from statekit.manifest import ShardPlan
 from statekit.mutation import Batch
 from statekit.timers import DUE, EVENT_TAG, first_due
 from statekit.timestamp import micros_of_sortable, sortable_micros
 
-__all__ = ["Slice", "Waiting"]
+__all__ = ["Slice", "Waiting", "record_of_row"]
 
 # So many records and timers of one key group are in memory at a time.
 SLICE_MAX = 20_000
 
 _POSITION_BYTES = 12
+
+
+def record_of_row(rest: bytes) -> bytes:
+    """The record, encoded, out of what follows the key in a waiting row."""
+    return rest[:-_POSITION_BYTES]
 
 
 class Slice(NamedTuple):
@@ -190,7 +196,7 @@ class Waiting:
 
     def _record(self, row: bytes) -> _Due:
         key, end = self._decode_key(row, 10)
-        content = row[end:-_POSITION_BYTES]
+        content = record_of_row(row[end:])
         return _Due(micros_of_sortable(row, 2), row[:2] + row[10:end], key, row, content)
 
     def _timer(self, row: bytes) -> _Due:

@@ -10,11 +10,12 @@ is imported, with a message that names the parameter; nothing is found out on a 
 from __future__ import annotations
 
 import datetime as dt
-import functools
 import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -28,37 +29,37 @@ from typing import (
 )
 
 from statekit.backend import Backend
-from statekit.codec import ValueCodec, value_codec
+from statekit.broadcast import Handlers
+from statekit.codec import ValueCodec
 from statekit.context import Context
 from statekit.errors import ProcessError, StateTypeError
-from statekit.key_codec import KeyCodec, dynamic_key_codec, key_codec
-from statekit.manifest import EXPIRY, TIMERS, WAITING, ShardPlan
+from statekit.job_file import EXPIRY, TIMERS, WAITING
+from statekit.manifest import ShardPlan
+from statekit.migrate_hooks import Hooks, MigrateOption, checked_hooks, hooks_of
 from statekit.outputs import OutputType
-from statekit.records import RecordType
-from statekit.schema import schema_of
-from statekit.signature import Signature, hints_of
+from statekit.record_roles import check_event_time, codec_of_keys, codec_of_waiting
+from statekit.record_union import Records, records_of
+from statekit.signature import Bound, Signature, hints_of
 from statekit.state import State, StateSpec
-from statekit.state_declaration import annotation_text, explained
+from statekit.state_declaration import annotation_text
 from statekit.timers import DUE, Timer, Timers
 from statekit.timestamp import datetime_to_micros, duration_to_micros
 from statekit.visit import Visit
 
-__all__ = ["Bound", "Process", "process"]
+__all__ = ["Process", "process"]
 
 R = TypeVar("R")
 U = TypeVar("U")
 Emitted = TypeVar("Emitted")
 P = ParamSpec("P")
 Q = ParamSpec("Q")
+B = TypeVar("B")
 
-Bound = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A function, and what it is called with behind its first argument."""
+_Annotated = tuple[Callable[..., Any], dict[str, Any]]
+"""A function with its annotations."""
 
-_Packed = tuple[tuple[Any, ...], dict[str | None, tuple[Callable[..., Any], dict[str, Any]]]]
-"""What a process is made of, and its callbacks with their annotations."""
-
-KEY_TYPES = frozenset({"bool", "int", "str", "bytes", "date", "datetime"})
-"""Schema kinds of key fields; a field may also be Optional."""
+_Packed = tuple[tuple[Any, ...], dict[str | None, _Annotated], list[_Annotated]]
+"""What a process is made of, its callbacks for timers, and those for broadcast records."""
 
 
 class Process(Generic[R, P, U]):
@@ -68,13 +69,14 @@ class Process(Generic[R, P, U]):
 
     Attributes:
         name: the function's name; the operator's unless the job gives another.
-        key: the names of the key fields.
+        key: the names of the key fields; none for an operator without a key.
         event_time: the name of the field with the event time; None without event time.
         lateness_us: how far records may lag behind the largest event time.
         ordered: the codec of records that wait for the watermark; None where they do not wait.
-        record_type: of the first parameter.
+        record_type: of the first parameter; several types if that is annotated `A | B`.
         output_type: of what it yields; None if it yields nothing.
         states: what it declares, in order.
+        handlers: of broadcast records.
         definition: what may not change while there is state, beside the types of states: for
             functions that are made from options, as those of windows are. By name.
     """
@@ -89,6 +91,7 @@ class Process(Generic[R, P, U]):
         event_time: str | None = None,
         lateness_us: int = 0,
         ordered: bool = False,
+        hooks: Hooks | None = None,
     ) -> None:
         self.fn = fn
         self.name = fn.__name__
@@ -99,19 +102,26 @@ class Process(Generic[R, P, U]):
         self.__name__ = fn.__name__
         self.__wrapped__ = fn
         self.signature = signature = Signature(fn, hints, takes="record")
-        self.record_type = RecordType.of(
-            hints[signature.first], where=f"{self.name}, parameter {signature.first!r}"
-        )
+        where = f"{self.name}, parameter {signature.first!r}"
+        self.record_type: Records = records_of(hints[signature.first], where=where)
         emits = signature.emits
         self.output_type = (
             None if emits is None else OutputType.of(emits, where=f"{self.name}, return annotation")
         )
-        self.key_codec = _key_codec(self)
-        _check_event_time(self)
-        self.ordered: ValueCodec[Any] | None = _record_codec(self) if ordered else None
-        self.states: tuple[StateSpec, ...] = signature.states
+        self.key_codec = codec_of_keys(self.name, self.record_type, key)
+        check_event_time(self.record_type, event_time)
+        self.ordered: ValueCodec[Any] | None = None
+        if ordered:
+            self.ordered = codec_of_waiting(self.record_type)
+        self._hooks = hooks or {}
+        of_state = hooks_of(self.name, [spec.name for spec in signature.states], self._hooks)
+        self.states: tuple[StateSpec, ...] = tuple(
+            replace(spec, hooks=of_state[spec.name]) for spec in signature.states
+        )
+        _check_keyed_states(self)
         _check_clocks(self)
         self._callbacks: dict[str | None, Signature] = {}
+        self.handlers = Handlers(signature)
 
     def __call__(self, record: R, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.fn(record, *args, **kwargs)
@@ -171,6 +181,11 @@ class Process(Generic[R, P, U]):
     ) -> None:
         if not inspect.isfunction(fn):
             raise StateTypeError(f"{self.name}.on_timer decorates a function, not {fn!r}")
+        if not self.key:
+            raise StateTypeError(
+                f"{fn.__name__}: timers belong to keys, and {self.name} has none: declare "
+                "@process(key=...)"
+            )
         if name in self._callbacks:
             which = "all other timers" if name is None else f"timers named {name!r}"
             raise StateTypeError(
@@ -178,16 +193,7 @@ class Process(Generic[R, P, U]):
                 "already"
             )
         callback = Signature(fn, hints_of(fn, caller), takes="timer")
-        declared = self.signature.hints
-        for spec in callback.states:
-            if declared.get(spec.name) != callback.hints[spec.name]:
-                raise StateTypeError(
-                    f"{fn.__name__}, parameter {spec.name!r}: {self.name} declares "
-                    f"{annotation_text(declared[spec.name])} of that name"
-                    if spec.name in declared
-                    else f"{fn.__name__}, parameter {spec.name!r}: {self.name} has no such state: "
-                    "declare it there, too"
-                )
+        callback.check_declared_by(self.signature)
         emits = callback.emits
         if emits is not None and emits != self.signature.emits:
             raise StateTypeError(
@@ -195,6 +201,47 @@ class Process(Generic[R, P, U]):
                 f"{annotation_text(self.signature.emits)}: yield the same type, or return None"
             )
         self._callbacks[name] = callback
+
+    def on_broadcast(
+        self, fn: Callable[Concatenate[B, Q], None], /
+    ) -> Callable[Concatenate[B, Q], None]:
+        """Decorate the function that every shard calls with each record of a broadcast stream.
+
+        The first parameter takes the record, and its type says which ones; there may be a function
+        for each of several types. The others are `BroadcastState` of the process function, which
+        only these functions may change. All shards call them with the same records in the same
+        order, so that the state is the same in all of them.
+
+        Raises:
+            StateTypeError: the declaration cannot be; the message names the parameter.
+
+        >>> from collections.abc import Iterator
+        >>> from typing import NamedTuple
+        >>> from statekit.operator_state import BroadcastState
+        >>> from statekit.testing import Harness
+        >>> class Price(NamedTuple):
+        ...     amount: float
+        ...     currency: str
+        >>> class Rate(NamedTuple):
+        ...     currency: str
+        ...     dollars: float
+        >>> @process()
+        ... def in_dollars(price: Price, rates: BroadcastState[str, float]) -> Iterator[float]:
+        ...     yield price.amount * rates[price.currency]
+        >>> @in_dollars.on_broadcast
+        ... def new_rate(rate: Rate, rates: BroadcastState[str, float]) -> None:
+        ...     rates[rate.currency] = rate.dollars
+        >>> harness = Harness(in_dollars, parallelism=2)
+        >>> harness.send(Price(3.0, "EUR"), Price(4.0, "EUR"), broadcast=[Rate("EUR", 1.5)])
+        [4.5, 6.0]
+        >>> harness.operator_state("rates")
+        [{'EUR': 1.5}, {'EUR': 1.5}]
+        """
+        if not inspect.isfunction(fn):
+            raise StateTypeError(f"{self.name}.on_broadcast decorates a function, not {fn!r}")
+        hints = hints_of(fn, sys._getframe(1).f_locals)
+        self.handlers.take(Signature(fn, hints, takes="broadcast record"))
+        return fn
 
     @property
     def handles_timers(self) -> bool:
@@ -252,7 +299,9 @@ class Process(Generic[R, P, U]):
         return lambda name: bound.get(name, others)
 
     def key_of(self) -> Callable[[Any], Any]:
-        """A function from a record to its key: a scalar, or a tuple for several fields."""
+        """A function from a record to its key: a scalar, a tuple for several fields, or ()."""
+        if not self.key:
+            return lambda record: ()
         return self.record_type.getter(self.key)
 
     def time_of(self) -> Callable[[Any], int]:
@@ -278,9 +327,10 @@ class Process(Generic[R, P, U]):
     def __getstate__(self) -> _Packed:
         """What it was made of, for pickle: the state of an object, so that it may be in a cycle."""
         hints, is_ordered = self.signature.hints, self.ordered is not None
-        made = (self.fn, self.key, hints, self.event_time, self.lateness_us, is_ordered)
+        times = (self.event_time, self.lateness_us, is_ordered)
+        made = (self.fn, self.key, hints, *times, self._hooks)
         callbacks = {name: (of.fn, of.hints) for name, of in self._callbacks.items()}
-        return made, callbacks
+        return made, callbacks, [(of.fn, of.hints) for of in self.handlers.signatures]
 
     def __setstate__(self, packed: _Packed) -> None:
         self.__dict__["_packed"] = packed
@@ -296,15 +346,17 @@ class Process(Generic[R, P, U]):
             packed = self.__dict__.pop("_packed", None)
             if packed is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            made, callbacks = packed
+            made, callbacks, handlers = packed
             self.__init__(*made)
             for timer, (fn, hints) in callbacks.items():
                 self._callbacks[timer] = Signature(fn, hints, takes="timer")
+            for fn, hints in handlers:
+                self.handlers.take(Signature(fn, hints, takes="broadcast record"))
             return getattr(self, name)
 
     def __repr__(self) -> str:
-        keys = ", ".join(self.key)
-        return f"<process {self.name} by {keys}: {[spec.name for spec in self.states]}>"
+        by = f" by {', '.join(self.key)}" if self.key else ""
+        return f"<process {self.name}{by}: {[spec.name for spec in self.states]}>"
 
     def __get__(self, instance: object, owner: type | None = None) -> Process[R, P, U]:
         if instance is not None:
@@ -337,26 +389,33 @@ class _Decorator(Protocol):
 
 def process(
     *,
-    key: str | tuple[str, ...] | list[str],
+    key: str | tuple[str, ...] | list[str] | None = None,
     event_time: str | None = None,
     lateness: dt.timedelta | str = dt.timedelta(0),
     ordered: bool = False,
+    migrate: MigrateOption = MappingProxyType({}),
 ) -> _Decorator:
     """Turn an ordinary function into a process function.
 
     The first parameter takes one record; it is annotated with a pydantic model, a dataclass, a
-    NamedTuple, a msgspec Struct, a TypedDict or `dict`. Parameters annotated with a state type
-    become states named like the parameter; a parameter annotated `Context` gets the context. The
-    return annotation is `Iterator[T]` for outputs of type T, or None.
+    NamedTuple, a msgspec Struct, a TypedDict or `dict`, or with several record classes, such as
+    `Order | Payment`, for records of several streams (`Stream.union`). Parameters annotated with a
+    state type become states named like the parameter; a parameter annotated `Context` gets the
+    context. The return annotation is `Iterator[T]` for outputs of type T, or None.
 
     Parameters:
-        key: the record field, or fields, that say which state a record meets.
+        key: the record field, or fields, that say which state a record meets. Without one, records
+            are dealt out to the shards in turn, and there is only state of shards: `OperatorState`,
+            `OperatorListState`, `BroadcastState` and `Checkpointed` objects; and no timers.
         event_time: the record field, an aware datetime, that says when a record happened.
         lateness: how far records may lag behind the largest event time before they are late; a
             timedelta or a text such as "2 hours".
         ordered: let records wait, in state, until the watermark has passed them, and handle each
             key's records and timers in order of time. The result is then the same for every order
             of arrival within the lateness, every cut into epochs and every parallelism.
+        migrate: per state a function, or several, that makes a value of its declared type of one
+            of a type that it had before. The annotation of its parameter says which; without one
+            it takes what no other takes, as plain data. It may be called again for the same value.
 
     Raises:
         StateTypeError: the declaration cannot be; the message names the parameter.
@@ -377,53 +436,38 @@ def process(
     >>> totals
     <process totals by customer: ['total']>
     """
-    if not isinstance(key, str | tuple | list):
+    if not isinstance(key, str | tuple | list | None):
         raise StateTypeError(f"@process(key={key!r}): give the name of a record field, or several")
-    fields = (key,) if isinstance(key, str) else tuple(key)
+    fields = (key,) if isinstance(key, str) else tuple(key or ())
     if event_time is None and lateness != dt.timedelta(0):
         raise StateTypeError(f"@process(lateness={lateness!r}): say which field has the event_time")
     if ordered and event_time is None:
         raise StateTypeError("@process(ordered=True): say which field has the event_time")
+    if ordered and key is None:
+        raise StateTypeError("@process(ordered=True): say which field has the key to order by")
     lateness_us = duration_to_micros(lateness, "lateness")
     caller = sys._getframe(1).f_locals
 
     def decorate(fn: Callable[..., Any]) -> Process[Any, Any, Any]:
         if not inspect.isfunction(fn):
             raise StateTypeError(f"@process decorates a function, not {fn!r}")
-        if not fields or len(set(fields)) != len(fields):
+        if (key is not None and not fields) or len(set(fields)) != len(fields):
             raise StateTypeError(f"{fn.__name__}: key={fields} must name different fields")
-        return Process(fn, fields, hints_of(fn, caller), event_time, lateness_us, ordered)
+        hooks = checked_hooks(fn.__name__, migrate, caller)
+        hints = hints_of(fn, caller)
+        return Process(fn, fields, hints, event_time, lateness_us, ordered, hooks)
 
     return typing.cast("_Decorator", decorate)
 
 
-def _record_codec(declared: Process[Any, Any, Any]) -> ValueCodec[Any]:
-    """How waiting records are stored."""
-    where = f"{declared.name}, parameter {declared.signature.first!r}"
-    if declared.record_type.fields is None:
-        raise StateTypeError(
-            f"{where}: ordered=True keeps records in state, and dict says nothing of what is in "
-            "them: annotate it with a NamedTuple, dataclass, TypedDict, Struct or pydantic model"
-        )
-    made: ValueCodec[Any] = explained(where, lambda: value_codec(declared.record_type.cls))
-    return made
-
-
-def _check_event_time(declared: Process[Any, Any, Any]) -> None:
-    """Make sure that the event time, if there is any, is a datetime of the record."""
-    name, fields = declared.event_time, declared.record_type.fields
-    if name is None or fields is None:
-        return
-    where = f"{declared.name}, parameter {declared.signature.first!r}"
-    if name not in fields:
-        raise StateTypeError(
-            f"{where}: event_time={name!r} is not a field of {declared.record_type.name} (it has "
-            f"{', '.join(fields)})"
-        )
-    schema = explained(where, lambda: schema_of(fields[name].annotation))
-    kind = schema.items[0].kind if schema.kind == "optional" else schema.kind
-    if kind != "datetime":
-        raise StateTypeError(f"{where}: event_time={name!r} is {schema}: it must be a datetime")
+def _check_keyed_states(declared: Process[Any, Any, Any]) -> None:
+    """Make sure that there is a key where state is kept by key."""
+    for spec in declared.states:
+        if not declared.key and not spec.kind.is_local:
+            raise StateTypeError(
+                f"{declared.name}, parameter {spec.name!r}: {spec.kind.__name__} is kept by key: "
+                "declare @process(key=...), or use state of the shard, such as OperatorState"
+            )
 
 
 def _check_clocks(declared: Process[Any, Any, Any]) -> None:
@@ -434,30 +478,3 @@ def _check_clocks(declared: Process[Any, Any, Any]) -> None:
                 f"{declared.name}, parameter {spec.name!r}: there is no event time to expire by: "
                 'declare @process(event_time=...), or use TTL(..., clock="processing")'
             )
-
-
-def _key_codec(declared: Process[Any, Any, Any]) -> KeyCodec[Any]:
-    """The codec of the whole key: of the one field, or of a tuple of the fields."""
-    fields = declared.record_type.fields
-    if fields is None:
-        return dynamic_key_codec()
-    annotations = []
-    for name in declared.key:
-        if name not in fields:
-            raise StateTypeError(
-                f"{declared.name}, parameter {declared.signature.first!r}: key field {name!r} is "
-                f"not a field of {declared.record_type.name} (it has {', '.join(fields)})"
-            )
-        annotation = fields[name].annotation
-        where = f"{declared.name}, key field {name!r}"
-        codec = explained(where, functools.partial(key_codec, annotation))
-        schema = codec.schema.items[0] if codec.schema.kind == "optional" else codec.schema
-        if schema.kind not in KEY_TYPES:
-            raise StateTypeError(
-                f"{where}: {codec.schema} cannot be a key: use bool, int, str, bytes, date or "
-                "datetime, or Optional of one of them (floats never compare reliably)"
-            )
-        annotations.append(annotation)
-    if len(annotations) == 1:
-        return key_codec(annotations[0])
-    return key_codec(tuple[tuple(annotations)])  # type: ignore[misc]

@@ -12,23 +12,33 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from statekit.backend import Backend, MemoryBackend, StateSize, prefix_end
+from statekit.backend import (
+    Backend,
+    MemoryBackend,
+    StateSize,
+    prefix_end,
+    size_of,
+    total_size,
+)
 from statekit.errors import QueryError, StatekitError
 from statekit.expiry import has_expired, ttl_text, unstamped
-from statekit.generic_codec import generic_decoder, generic_key_decoder, generic_key_encoder
+from statekit.generations import row_decoder, value_schema
+from statekit.generic_codec import generic_key_decoder, generic_key_encoder
+from statekit.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.key_codec import schema_key_codec
-from statekit.keygroup import key_group, pack_group
-from statekit.manifest import EpochManifest, JobFile, OperatorEpoch, OperatorRecord, StateRecord
+from statekit.keygroup import group_of_row, key_group, pack_group
+from statekit.manifest import EpochManifest, OperatorEpoch
 from statekit.repository import Repository, group_bounds
 from statekit.rocks import RocksBackend
 from statekit.schema import Schema
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
 
-__all__ = ["CheckpointReader", "key_text", "state_text", "time_text"]
+__all__ = ["CheckpointReader", "key_schema", "key_text", "state_text", "time_text"]
 
 
 class CheckpointReader:
@@ -52,6 +62,7 @@ class CheckpointReader:
         self._allow_pickle = allow_pickle
         self.epochs = self.repository.epochs()
         if not self.epochs:
+            self.repository.check_checkpoint()
             raise QueryError(
                 f"{self.repository.url} has no committed epoch: check the path, or wait until the "
                 "job has committed one"
@@ -66,6 +77,13 @@ class CheckpointReader:
         found = self.repository.job_file(self.manifest.job_file.path)
         assert found is not None, "the manifest names it, so reading it fails or finds it"
         self.job: JobFile = found[0]
+
+    @property
+    def abandoned(self) -> tuple[tuple[int, int], ...]:
+        """The epochs that were rolled back, as ranges of numbers, first and last."""
+        last = self.epochs[-1]
+        manifest = self.manifest
+        return (manifest if manifest.epoch == last else self.repository.manifest(last)).abandoned
 
     def operator(self, name: str) -> OperatorRecord:
         """The operator of that name.
@@ -99,11 +117,16 @@ class CheckpointReader:
             key: as text or JSON; several key fields as a JSON array.
 
         Raises:
-            QueryError: no such operator, state or epoch.
+            QueryError: no such operator, state or epoch, or the state belongs to shards.
             StateTypeError: `key` is not a key of that operator.
         """
         record, found = self.operator(operator), self.state(operator, state)
-        schema = _key_schema(record)
+        if found.is_local:
+            raise QueryError(
+                f"state {state!r} of operator {operator!r} belongs to shards, and not to keys: "
+                "leave the key out"
+            )
+        schema = key_schema(record)
         readings = [generic_key_encoder(schema)(key)]
         if schema.kind == "dynamic" and isinstance(key, str):
             # Keys of plain dicts have no declared type: 42 may be meant as a number or as text.
@@ -112,13 +135,28 @@ class CheckpointReader:
         return next((held for held in answers if held not in (None, [], {})), answers[0])
 
     def _get(self, record: OperatorRecord, state: StateRecord, encoded: bytes) -> Any:
-        codec = _key_schema(record)
+        codec = key_schema(record)
         group = key_group(schema_key_codec(codec).decode(encoded)[0], self.job.key_groups)
         backend = MemoryBackend([s.name for s in record.states])
         self._replay(record, group, group, backend)
         prefix = pack_group(group) + encoded
         rows = backend.scan(state.name, prefix, prefix_end(prefix))
         return self._plain(state, prefix, self._unexpired(record, state, rows))
+
+    def operator_state(self, operator: str, state: str) -> list[Any]:
+        """What a state of shards holds, as JSON-able data: for each shard in order.
+
+        Raises:
+            QueryError: no such operator, state or epoch, or the state belongs to keys.
+        """
+        record, found = self.operator(operator), self.state(operator, state)
+        if not found.is_local:
+            raise QueryError(
+                f"state {state!r} of operator {operator!r} belongs to keys, and not to shards: "
+                "say which key"
+            )
+        held = self.repository.local_rows(record, self.manifest)[state]
+        return [self._plain(found, b"", iter(rows)) for rows in held]
 
     def rows(self, operator: str, state: str, directory: str | Path) -> Iterator[tuple[Any, Any]]:
         """Every key of a state with what it holds, in the order of key groups and keys.
@@ -127,7 +165,7 @@ class CheckpointReader:
             directory: an empty one to unpack the state in; delete it afterwards.
         """
         record, found = self.operator(operator), self.state(operator, state)
-        decode_key = generic_key_decoder(_key_schema(record))
+        decode_key = generic_key_decoder(key_schema(record))
         backend = self.unpack(operator, directory)
         try:
             current, rows = b"", list[tuple[bytes, bytes]]()
@@ -161,12 +199,19 @@ class CheckpointReader:
             if not has_expired(written, state.ttl, now)
         )
 
-    def unpack(self, operator: str, directory: str | Path) -> RocksBackend:
-        """All rows of an operator in a database of their own. The caller closes it."""
+    def unpack(
+        self, operator: str, directory: str | Path, groups: tuple[int, int] | None = None
+    ) -> RocksBackend:
+        """The rows of an operator in a database of their own. The caller closes it.
+
+        Parameters:
+            groups: the first and the last key group of which; None for all.
+        """
         record = self.operator(operator)
+        first, last = (0, self.job.key_groups - 1) if groups is None else groups
         backend = RocksBackend(directory, record.holds)
         try:
-            self._replay(record, 0, self.job.key_groups - 1, backend)
+            self._replay(record, first, last, backend)
         except BaseException:
             backend.close()
             raise
@@ -175,21 +220,34 @@ class CheckpointReader:
     def sizes(
         self, operator: str, directory: str | Path
     ) -> tuple[dict[str, StateSize], Counter[int]]:
-        """Rows and bytes per state and of timers, and rows per key group, by counting them all."""
-        backend = self.unpack(operator, directory)
+        """Rows and bytes per state and of timers, and rows of keys per key group, all counted."""
+        counted = self.sizes_of_groups(operator, directory)
         groups: Counter[int] = Counter()
-        sizes = {}
+        for name in self.operator(operator).holds_by_key:
+            groups.update({group: size.rows for group, size in counted[name].items()})
+        return {name: total_size(held.values()) for name, held in counted.items()}, groups
+
+    def sizes_of_groups(
+        self, operator: str, directory: str | Path
+    ) -> dict[str, dict[int, StateSize]]:
+        """Rows and bytes per state, or of timers, and key group, by counting them all.
+
+        Parameters:
+            directory: an empty one to unpack the state in; delete it afterwards.
+        """
+        backend = self.unpack(operator, directory)
         try:
-            for name in self.operator(operator).holds:
-                rows = size = 0
-                for row_key, row in backend.scan(name, *self._all_groups()):
-                    rows += 1
-                    size += len(row_key) + len(row)
-                    groups[int.from_bytes(row_key[:2], "big")] += 1
-                sizes[name] = StateSize(rows, size)
+            return {
+                name: {
+                    group: size_of(rows)
+                    for group, rows in groupby(
+                        backend.scan(name, *self._all_groups()), lambda row: group_of_row(row[0])
+                    )
+                }
+                for name in self.operator(operator).holds
+            }
         finally:
             backend.close()
-        return sizes, groups
 
     def _all_groups(self) -> tuple[bytes, bytes]:
         return group_bounds(0, self.job.key_groups - 1)
@@ -199,10 +257,10 @@ class CheckpointReader:
         self.repository.replay(backend, refs, first, last)
 
     def _plain(self, state: StateRecord, prefix: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
-        decode = generic_decoder(state.types["value"], state.codec, self._allow_pickle)
-        if state.kind == "list":
+        decode = row_decoder(state, self._allow_pickle)
+        if state.kind in ("list", "operator_list"):
             return [decode(row) for _, row in rows]
-        if state.kind != "map":
+        if state.kind not in ("map", "broadcast"):
             found = next(rows, None)
             return None if found is None else decode(found[1])
         decode_key = generic_key_decoder(state.types["key"])
@@ -218,7 +276,9 @@ def state_text(state: StateRecord) -> str:
     key = f"{types['key']} → " if "key" in types else ""
     pickled = ", pickled" if state.codec == "pickle" else ""
     expires = "" if state.ttl is None else f", {ttl_text(state.ttl)}"
-    return f"{state.kind}[{key}{types['value']}{pickled}]{expires}"
+    former = dict.fromkeys(value_schema(past).brief for past in state.past)
+    older = f", some rows may be of {', '.join(former)}" if former else ""
+    return f"{state.kind}[{key}{types['value']}{pickled}]{expires}{older}"
 
 
 def time_text(operator: OperatorRecord, epoch: OperatorEpoch) -> str:
@@ -237,7 +297,7 @@ def key_text(operator: OperatorRecord) -> str:
     return ", ".join(f"{field.name}: {Schema.from_json(field.type)}" for field in operator.key)
 
 
-def _key_schema(operator: OperatorRecord) -> Schema:
+def key_schema(operator: OperatorRecord) -> Schema:
     """The schema of the whole key: of the one field, or of a tuple of the fields."""
     fields = [Schema.from_json(field.type) for field in operator.key]
     if not fields:

@@ -51,6 +51,11 @@ class RecordType(RecordDeclaration):
     """
 
     @property
+    def members(self) -> tuple[RecordType, ...]:
+        """The types that a record may be of: this one. A `RecordUnion` has several."""
+        return (self,)
+
+    @property
     def may_change_fields(self) -> bool:
         """Whether a record may come out with other values than its columns hold."""
         return self.flavour == "pydantic" or hasattr(self.cls, "__post_init__")

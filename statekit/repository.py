@@ -1,61 +1,52 @@
-"""The checkpoint store: what is durable, and the one call that commits.
+"""The checkpoint: job files, manifests, change files and their history; the call that commits.
 
-What lives here: reading, verifying and writing the files of a checkpoint on a local disk, in
-memory or in an object store; this is the only importer of obstore. What does not: what the files
-mean to a job (`coordinator`) and the working copies made from them (`working_copy`).
+What lives here: which files a checkpoint has, and what follows from them. What does not: how a
+file is kept (`store`), what the files mean to a job (`coordinator`) and the working copies made
+from them (`working_copy`).
 
-Invariants kept here:
-
-- Data files have unique names and are never changed. What is read is verified against the size and
-  checksum in the manifest; a mismatch is an error that names the file, never a wrong value.
-- A commit is one create-if-absent of one manifest. If the name is taken, the writer is fenced.
-- On a local disk, a file is synced before its name appears, and its directory before the call
-  returns, so that what was reported committed survives a power loss. What a killed process leaves
-  under `tmp/` is garbage.
+A commit is one create-if-absent of one manifest. If the name is taken, the writer is fenced.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
-from typing import IO, cast
-from urllib.parse import unquote, urlparse
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO
 
-import obstore
 import xxhash
-from obstore import exceptions as store_errors
-from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
-from statekit.backend import Backend
+from statekit.backend import Backend, MemoryBackend, prefix_end
 from statekit.clock import unique_id
-from statekit.errors import CorruptCheckpointError, FencedError, RestoreError, StorageError
+from statekit.errors import CorruptCheckpointError, RestoreError
+from statekit.job_file import JobFile, OperatorRecord
 from statekit.keygroup import pack_group
-from statekit.manifest import (
-    EpochInstant,
-    EpochManifest,
-    FileRef,
-    JobFile,
-    epoch_path,
-    instant_path,
-)
-from statekit.mutation import read_changes
+from statekit.manifest import EpochInstant, EpochManifest, ShardState, epoch_path, instant_path
+from statekit.mutation import Batch, read_changes
+from statekit.sealed import FORMAT, FileRef
+from statekit.store import Store
 
-__all__ = ["Repository", "group_bounds"]
+__all__ = ["SAVEPOINT", "SPARK", "TRANSFERS", "LocalRows", "Repository", "group_bounds"]
+
+LocalRows = list[tuple[bytes, bytes]]
+"""An operator state in one shard: what follows the shard's prefix in the row key, and the row."""
+
+SPARK = "spark"
+"""The folder of Spark's own checkpoint."""
+
+
+TRANSFERS = 16
+"""How many files are read or written at a time: a store answers late, but to many at once."""
+
+SAVEPOINT = "savepoint.json"
+"""What makes a directory a savepoint."""
 
 JOB_PATH = "job.json"
 _EPOCH_NAME = re.compile(r"epochs/(\d{20})\.json")
 _JOB_NAME = re.compile(r"job(?:-(\d+))?\.json")
 
-# Files up to this size are held in memory while they are verified; larger ones go through a
-# temporary file.
-_SPOOL_BYTES_MAX = 32 * 1024 * 1024
 
-
-class Repository:
+class Repository(Store):
     """One checkpoint.
 
     Parameters:
@@ -71,43 +62,23 @@ class Repository:
     True
     """
 
-    def __init__(self, url: str | Path, *, create: bool = True) -> None:
-        path = _local_path(url)
-        if path is not None:
-            if not create and not path.is_dir():
-                raise RestoreError(f"there is no checkpoint at {path}: check the path")
-            self._open_local(path)
-        else:
-            self._url = str(url).rstrip("/")
-            self._root: Path | None = None
-            with _storage_errors("open", self._url):
-                self._store: ObjectStore = from_url(self._url)
-
-    def _open_local(self, path: Path) -> None:
-        self._root = path.absolute()
-        self._url = self._root.as_uri()
-        with _storage_errors("open", self._url):
-            self._root.mkdir(parents=True, exist_ok=True)
-            self._store = LocalStore(self._root)
-
-    @classmethod
-    def in_memory(cls) -> Repository:
-        """A checkpoint that lives as long as this object."""
-        made = cls.__new__(cls)
-        made._url = "memory://"
-        made._root = None
-        made._store = MemoryStore()
-        return made
-
     @property
-    def url(self) -> str:
-        """Where the checkpoint is, in a form that any process can open."""
-        return self._url
+    def is_savepoint(self) -> bool:
+        """Whether this is a savepoint, and not a checkpoint."""
+        return SAVEPOINT in self.names("")
 
-    @property
-    def root(self) -> Path | None:
-        """The local directory, or None for an object store."""
-        return self._root
+    def check_checkpoint(self) -> None:
+        """Make sure, where no epoch was found, that this is a checkpoint that may have some.
+
+        Raises:
+            RestoreError: it is a savepoint.
+        """
+        if self.is_savepoint:
+            raise RestoreError(
+                f"{self.url} is a savepoint, and not a checkpoint: nothing ever changes it. Pass a "
+                "checkpoint; to go on from the savepoint, start the job with a new checkpoint and "
+                "from_savepoint="
+            )
 
     # ------------------------------------------------------------------------------- job files
 
@@ -127,8 +98,8 @@ class Repository:
             if not numbers:
                 return None
             path = job_path(max(numbers))
-        data = self._read_bytes(path)
-        return JobFile.from_bytes(data, self._at(path)), _reference(path, data)
+        data = self.read(path)
+        return JobFile.from_bytes(data, self.at(path)), _reference(path, data)
 
     def create_job_file(self, job: JobFile, number: int) -> FileRef:
         """Write the `number`th job description if there is none yet.
@@ -137,8 +108,22 @@ class Repository:
             FencedError: another writer was faster.
         """
         path, data = job_path(number), job.to_bytes()
-        self._create(path, data)
+        self.create(path, data)
         return _reference(path, data)
+
+    def settle_job_file(self, job: JobFile) -> tuple[JobFile, FileRef]:
+        """The job description in the store: the newest if it is the same, else a new one.
+
+        It is in force once a manifest names it. The newest may be of a start that never committed.
+
+        Raises:
+            FencedError: another writer wrote one meanwhile.
+        """
+        job, newest = job.model_copy(update={"format": FORMAT}), self.job_file()
+        if newest is not None and newest[0] == job:
+            return newest
+        number = 1 if newest is None else job_number(newest[1].path) + 1
+        return job, self.create_job_file(job, number)
 
     # ------------------------------------------------------------------------------- manifests
 
@@ -153,12 +138,7 @@ class Repository:
 
     def is_committed(self, epoch: int) -> bool:
         """Whether the epoch's manifest exists."""
-        try:
-            with _storage_errors("read", self._at(epoch_path(epoch))):
-                obstore.head(self._store, epoch_path(epoch))
-        except FileNotFoundError:
-            return False
-        return True
+        return self.exists(epoch_path(epoch))
 
     def manifest(self, epoch: int) -> EpochManifest:
         """The manifest of a committed epoch.
@@ -167,10 +147,10 @@ class Repository:
             CorruptCheckpointError: it is missing, truncated or altered.
         """
         path = epoch_path(epoch)
-        manifest = EpochManifest.from_bytes(self._read_bytes(path), self._at(path))
+        manifest = EpochManifest.from_bytes(self.read(path), self.at(path))
         if manifest.epoch != epoch:
             raise CorruptCheckpointError(
-                f"{self._at(path)} is the manifest of epoch {manifest.epoch}: restore the files of "
+                f"{self.at(path)} is the manifest of epoch {manifest.epoch}: restore the files of "
                 "this directory from a backup"
             )
         return manifest
@@ -182,12 +162,8 @@ class Repository:
             CorruptCheckpointError: the note is truncated or altered.
         """
         path = instant_path(epoch)
-        try:
-            with _storage_errors("read", self._at(path)):
-                data = bytes(obstore.get(self._store, path).bytes())
-        except FileNotFoundError:
-            return None
-        return EpochInstant.from_bytes(data, self._at(path))
+        data = self.read_if_there(path)
+        return None if data is None else EpochInstant.from_bytes(data, self.at(path))
 
     def begin(self, begun: EpochInstant) -> None:
         """Note that an epoch begins.
@@ -195,13 +171,11 @@ class Repository:
         Raises:
             FencedError: another run has begun it.
         """
-        self._create(instant_path(begun.epoch), begun.to_bytes())
+        self.create(instant_path(begun.epoch), begun.to_bytes())
 
     def forget_instant(self, epoch: int) -> None:
         """Remove what `begin` left: the epoch is committed and will not run again."""
-        # If it cannot be removed, it stays as garbage: the epoch is committed all the same.
-        with contextlib.suppress(OSError, store_errors.BaseError):
-            obstore.delete(self._store, instant_path(epoch))
+        self.discard(instant_path(epoch))
 
     def commit(self, manifest: EpochManifest) -> None:
         """Make an epoch exist, with everything it names, by one create-if-absent.
@@ -209,64 +183,23 @@ class Repository:
         Raises:
             FencedError: the epoch exists already: another writer committed it.
         """
-        self._create(epoch_path(manifest.epoch), manifest.to_bytes())
+        self.create(epoch_path(manifest.epoch), manifest.to_bytes())
 
     # ------------------------------------------------------------------------------ data files
 
-    def put_changes(self, operator: str, file: IO[bytes], rows: int) -> FileRef:
+    def put_changes(
+        self, operator: str, file: IO[bytes], rows: int, *, local: bool = False
+    ) -> FileRef:
         """Store a change file under a unique name, durably.
 
         Parameters:
             operator: whose changes they are.
             file: the content, readable and seekable.
             rows: mutations in it, for the reference.
+            local: whether they are of state of the shard.
         """
-        digest, size = xxhash.xxh3_128(), 0
         path = f"data/{operator}/{unique_id()}.changes.arrow"
-        with _storage_errors("write", self._at(path)):
-            file.seek(0)
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-                size += len(chunk)
-            file.seek(0)
-            obstore.put(self._store, path, file)
-            self._sync(path)
-        return FileRef(path=path, size=size, checksum=digest.hexdigest(), rows=rows)
-
-    def open_verified(self, ref: FileRef) -> IO[bytes]:
-        """The content of a file that a manifest names, after checking every byte of it.
-
-        Raises:
-            CorruptCheckpointError: the file is missing, or not what the manifest says.
-        """
-        with contextlib.ExitStack() as closing:
-            made = closing.enter_context(tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX))
-            spool = cast("IO[bytes]", made)
-            self._read_verified(ref, spool)
-            spool.seek(0)
-            closing.pop_all()  # now it is the caller's to close
-        return spool
-
-    def _read_verified(self, ref: FileRef, into: IO[bytes]) -> None:
-        digest, size = xxhash.xxh3_128(), 0
-        where = self._at(ref.path)
-        try:
-            with _storage_errors("read", where):
-                for chunk in obstore.get(self._store, ref.path).stream():
-                    digest.update(chunk)
-                    into.write(chunk)
-                    size += len(chunk)
-        except FileNotFoundError:
-            raise CorruptCheckpointError(
-                f"{where} is missing: restore it from a backup, or start from an epoch before the "
-                "one that names it"
-            ) from None
-        if (size, digest.hexdigest()) != (ref.size, ref.checksum):
-            raise CorruptCheckpointError(
-                f"{where} is truncated or altered: {size} bytes with checksum "
-                f"{digest.hexdigest()}, the manifest says {ref.size} and {ref.checksum}. Restore "
-                "it from a backup, or start from an epoch before the one that names it"
-            )
+        return self.put_file(path, file, rows).model_copy(update={"local": local})
 
     # --------------------------------------------------------------------------------- history
 
@@ -282,19 +215,40 @@ class Repository:
             The files, and whether `after` was found. If not, the list starts from nothing.
         """
         found: list[FileRef] = []
+        begun = epoch
         while epoch is not None:
             manifest = self.manifest(epoch)
             shards = list(manifest.shards_over(operator, first, last))
+            if epoch == begun:
+                found += [ref for shard in shards for ref in reversed(shard.redistributed)]
             if after is not None and [(s.groups, s.attempt) for s in shards] == [
                 ((first, last), after)
             ]:
                 return found[::-1], True
-            changed_here = [s for s in shards if s.changed == epoch]
-            for shard in reversed(changed_here):
-                found.extend(reversed(shard.files))
-            older = [s.changed for s in shards if s.changed is not None and s.changed < epoch]
-            epoch = manifest.previous if changed_here else max(older, default=None)
+            refs, epoch = _changed_in(manifest, shards)
+            found += refs
         return found[::-1], False
+
+    def histories(self, operator: str, epoch: int) -> dict[tuple[int, int], list[FileRef]]:
+        """The same for all shards of an operator as they are after an epoch, by key groups.
+
+        Each manifest is read once, however many shards there are.
+        """
+        standing = self.manifest(epoch).operators.get(operator)
+        found: dict[tuple[int, int], list[FileRef]] = {}
+        waiting: dict[int, list[tuple[int, int]]] = {}
+        if standing is not None:
+            waiting[epoch] = [shard.groups for shard in standing.shards]
+            found = {shard.groups: list(shard.redistributed[::-1]) for shard in standing.shards}
+        while waiting:
+            manifest = self.manifest(max(waiting))
+            for groups in waiting.pop(manifest.epoch):
+                shards = list(manifest.shards_over(operator, *groups))
+                refs, before = _changed_in(manifest, shards)
+                found[groups] += refs
+                if before is not None:
+                    waiting.setdefault(before, []).append(groups)
+        return {groups: refs[::-1] for groups, refs in found.items()}
 
     def replay(self, backend: Backend, refs: list[FileRef], first: int, last: int) -> None:
         """Apply change files to a backend, keeping only rows of the key groups `first..last`.
@@ -304,80 +258,55 @@ class Repository:
         states = frozenset(backend.states)
         start, end = group_bounds(first, last)
         for ref in refs:
-            with self.open_verified(ref) as file:
-                for batch in read_changes(file, self._at(ref.path)):
-                    backend.write(batch.within(start, end, states))
+            for batch in self.batches(ref):
+                backend.write(batch.within(start, end, states))
+
+    def batches(self, ref: FileRef) -> Iterator[Batch]:
+        """The mutations of a change file, batch by batch.
+
+        Raises:
+            CorruptCheckpointError: the file is missing, or not what the manifest says.
+        """
+        with self.open_verified(ref) as file:
+            yield from read_changes(file, self.at(ref.path))
+
+    def local_rows(
+        self, operator: OperatorRecord, manifest: EpochManifest
+    ) -> dict[str, list[LocalRows]]:
+        """What each operator state holds after an epoch, for each shard in order.
+
+        Only change files of such state are read, those of several shards at a time.
+        """
+        names = [state.name for state in operator.states if state.is_local]
+        histories = self.histories(operator.name, manifest.epoch) if names else {}
+
+        def replayed(history: tuple[tuple[int, int], list[FileRef]]) -> list[LocalRows]:
+            (first, last), refs = history
+            backend, prefix = MemoryBackend(names), pack_group(first)
+            self.replay(backend, [ref for ref in refs if ref.local], first, last)
+            scans = (backend.scan(name, prefix, prefix_end(prefix)) for name in names)
+            return [[(key[len(prefix) :], row) for key, row in rows] for rows in scans]
+
+        with ThreadPoolExecutor(TRANSFERS) as threads:
+            shards = list(threads.map(replayed, histories.items()))
+        return {name: [held[place] for held in shards] for place, name in enumerate(names)}
+
+    # ------------------------------------------------------------------------------ Spark's part
+
+    def spark_batches(self, log: str) -> list[int]:
+        """The micro-batches that one of Spark's logs knows, `offsets` or `commits`, in order."""
+        names = (path.rsplit("/", 1)[-1] for path in self.names(f"{SPARK}/{log}"))
+        return sorted(int(name) for name in names if name.isdigit())
 
     # ---------------------------------------------------------------------------------- copying
 
     def copy_to(self, target: Repository) -> None:
         """Copy every file to an empty checkpoint, manifests last."""
-        with _storage_errors("list", self._url):
-            listed = obstore.list(self._store)
-            paths = [entry["path"] for chunk in listed for entry in chunk]
-        wanted = [path for path in paths if not path.startswith(("tmp/", "spark/"))]
+        paths = list(self.tree(""))
+        left_out = ("tmp/", f"{SPARK}/", "savepoints/")
+        wanted = [path for path in paths if not path.startswith(left_out)]
         for path in sorted(wanted, key=lambda path: path.startswith("epochs/")):
-            target._create(path, self._read_bytes(path))
-
-    # -------------------------------------------------------------------------------- plumbing
-
-    def names(self, under: str) -> Iterator[str]:
-        """Paths of the files in a folder of the checkpoint, in no order."""
-        with _storage_errors("list", self._at(under)):
-            listed = obstore.list_with_delimiter(self._store, prefix=under or None)
-            for entry in listed["objects"]:
-                yield entry["path"]
-
-    def _at(self, path: str) -> str:
-        return f"{self._url}/{path}"
-
-    def _read_bytes(self, path: str) -> bytes:
-        try:
-            with _storage_errors("read", self._at(path)):
-                return bytes(obstore.get(self._store, path).bytes())
-        except FileNotFoundError:
-            raise CorruptCheckpointError(
-                f"{self._at(path)} is missing: restore it from a backup, or start from an epoch "
-                "that is whole"
-            ) from None
-
-    def _create(self, path: str, data: bytes) -> None:
-        """Create a file with all its content at once, unless the name is taken."""
-        try:
-            with _storage_errors("write", self._at(path)):
-                if self._root is None:
-                    obstore.put(self._store, path, data, mode="create")
-                else:
-                    draft = f"tmp/{unique_id()}"
-                    obstore.put(self._store, draft, data)
-                    self._sync(draft)
-                    try:
-                        obstore.rename(self._store, draft, path, overwrite=False)
-                    except store_errors.AlreadyExistsError:
-                        obstore.delete(self._store, draft)
-                        raise
-                    self._sync(path)
-        except store_errors.AlreadyExistsError as error:
-            if self._root is None and self._read_bytes(path) == data:
-                return  # written by an earlier try of ours, whose answer the network lost
-            raise FencedError(
-                f"{self._at(path)} exists: another run of this job is writing to this checkpoint. "
-                "Stop one of them, then start the other again; nothing is lost"
-            ) from error
-
-    def _sync(self, path: str) -> None:
-        """Local disks only: make a file, and the directories above it, survive power loss."""
-        if self._root is None:
-            return
-        place = self._root / path
-        for target in (place, *place.parents):
-            descriptor = os.open(target, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            if target == self._root:
-                return
+            target.create(path, self.read(path))
 
 
 def job_path(number: int) -> str:
@@ -400,34 +329,17 @@ def group_bounds(first: int, last: int) -> tuple[bytes, bytes]:
     return pack_group(first), pack_group(last + 1)
 
 
+def _changed_in(
+    manifest: EpochManifest, shards: list[ShardState]
+) -> tuple[list[FileRef], int | None]:
+    """What an epoch changed in some shards, the last first, and the epoch to go on from."""
+    changed = [shard for shard in shards if shard.changed == manifest.epoch]
+    refs = [ref for shard in reversed(changed) for ref in reversed(shard.files)]
+    if manifest.whole:
+        return refs, None
+    older = [s.changed for s in shards if s.changed is not None and s.changed < manifest.epoch]
+    return refs, manifest.previous if changed else max(older, default=None)
+
+
 def _reference(path: str, data: bytes) -> FileRef:
     return FileRef(path=path, size=len(data), checksum=xxhash.xxh3_128_hexdigest(data))
-
-
-def _local_path(url: str | Path) -> Path | None:
-    if isinstance(url, Path):
-        return url
-    parsed = urlparse(url)
-    if parsed.scheme == "file":
-        return Path(unquote(parsed.path))
-    return None if "://" in url else Path(url)
-
-
-class _storage_errors:  # noqa: N801 - reads as a statement
-    """Turns errors of the store into `StorageError`; a missing or existing file passes through."""
-
-    def __init__(self, doing: str, where: str) -> None:
-        self._doing = doing
-        self._where = where
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        passing = (FileNotFoundError, StorageError, store_errors.AlreadyExistsError)
-        if isinstance(error, OSError | store_errors.BaseError) and not isinstance(error, passing):
-            reason = str(error).split("\n", 1)[0]
-            raise StorageError(
-                f"cannot {self._doing} {self._where}: {reason}. Nothing committed is lost: check "
-                "that the store is reachable, has space and may be written, then start again"
-            ) from error

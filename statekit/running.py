@@ -101,5 +101,8 @@ class RunningJob(Protocol):
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until it ends, for at most `timeout_s` seconds; whether it did."""
 
+    def savepoint(self, name: str) -> str:
+        """Write all state after the last committed epoch to a savepoint; returns its URL."""
+
     def stop(self) -> None:
         """Stop; what is committed stays."""

@@ -13,74 +13,32 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import tempfile
-from collections.abc import Generator, Iterable, Iterator
-from typing import IO, Any, cast
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
 
 from statekit.backend import Backend, StateSize
+from statekit.changes import Changes
 from statekit.clock import unique_id
-from statekit.errors import CorruptCheckpointError, StorageError
-from statekit.manifest import EXPIRY, ShardPlan, ShardReport, ShardState
-from statekit.mutation import Batch, ChangeFileWriter
+from statekit.errors import CorruptCheckpointError
+from statekit.job_file import EXPIRY
+from statekit.manifest import ShardPlan, ShardReport, ShardState
+from statekit.mutation import Batch
 from statekit.process import Process
-from statekit.repository import Repository
-from statekit.task import Chunk, ShardTask
+from statekit.repository import Repository, group_bounds
+from statekit.sealed import FileRef
+from statekit.task import Chunk, News, ShardTask
 from statekit.timers import DUE
 from statekit.working_copy import WorkingCopies, WorkingCopy
 
-__all__ = ["RARE_COLLECTION", "run_shard"]
+__all__ = ["INDEXES", "RARE_COLLECTION", "obtained", "run_shard"]
 
-# Change files up to this size are put together in memory.
-_SPOOL_BYTES_MAX = 32 * 1024 * 1024
-
-# What they hold is said elsewhere, too, and not counted.
-_INDEXES = frozenset({DUE, EXPIRY})
+INDEXES = frozenset({DUE, EXPIRY})
+"""Families whose rows follow from those of others. They are not counted."""
 
 # Thresholds of Python's three generations while a shard runs; see `_rare_collection`.
 RARE_COLLECTION = (50_000, 20, 100)
-
-
-class _Changes:
-    """The change file in the making. Nothing is created before the first mutation."""
-
-    def __init__(self, states: tuple[str, ...]) -> None:
-        self._states = states
-        self._file: IO[bytes] | None = None
-        self._writer: ChangeFileWriter | None = None
-
-    def append(self, batch: Batch) -> None:
-        try:
-            if self._writer is None:
-                spool = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - see drop()
-                    max_size=_SPOOL_BYTES_MAX
-                )
-                self._file = cast("IO[bytes]", spool)
-                self._writer = ChangeFileWriter(self._file, self._states)
-            self._writer.append(batch)
-        except OSError as error:
-            raise _unwritable(error) from error
-
-    def finish(self) -> tuple[IO[bytes], int] | None:
-        """The finished file and its number of mutations; None if there were none."""
-        if self._writer is None or self._file is None:
-            return None
-        try:
-            self._writer.close()
-        except OSError as error:
-            raise _unwritable(error) from error
-        return self._file, self._writer.rows
-
-    def drop(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.close()
-
-
-def _unwritable(error: OSError) -> StorageError:
-    return StorageError(
-        f"cannot write a change file to {tempfile.gettempdir()}: {error}. Nothing committed is "
-        "lost: make space there or set TMPDIR, then start the job again"
-    )
 
 
 def run_shard(
@@ -89,15 +47,19 @@ def run_shard(
     chunks: Iterable[Chunk],
     repository: Repository,
     copies: WorkingCopies,
+    news: Iterable[News] = (),
 ) -> Generator[list[Any], None, ShardReport]:
     """Run one shard for one epoch: yields lists of outputs, returns the report.
 
-    A shard without records does not open its copy, unless a timer is due, or it came from a change
-    of parallelism and its rows are to be counted. If the generator is closed early or fails, the
+    A shard without records does not open its copy, unless a timer is due, or its rows are to be
+    counted. If the generator is closed early or fails, the
     copy is given back untrusted where it was written, and nothing refers to what was stored.
+
+    Parameters:
+        news: records that every shard is given. They are taken before the first chunk is.
     """
     with _rare_collection():
-        return (yield from _run(declared, plan, chunks, repository, copies))
+        return (yield from _run(declared, plan, chunks, repository, copies, news))
 
 
 @contextlib.contextmanager
@@ -124,22 +86,28 @@ def _run(
     chunks: Iterable[Chunk],
     repository: Repository,
     copies: WorkingCopies,
+    news: Iterable[News],
 ) -> Generator[list[Any], None, ShardReport]:
-    waiting = iter(chunks)
-    first = next(waiting, None)
-    if first is None and not plan.is_due:
+    coming, waiting = iter(news), iter(chunks)
+    told = next(coming, None)
+    chunk = next(waiting, None) if told is None else None
+    if told is None and chunk is None and not plan.is_due:
         return unchanged(plan)
     families = declared.families_in(plan)
-    copy = copies.obtain(plan, families, repository)
-    changes = _Changes(families)
+    copy = obtained(plan, families, repository, copies)
+    changes = Changes(families), Changes(families)
 
-    def spill(batch: Batch) -> None:
-        changes.append(batch)
+    def spill(to: Changes, batch: Batch) -> None:
+        to.append(batch)
         copy.write(batch)
 
     try:
-        task = ShardTask(declared, plan, copy.backend, spill)
-        chunk: Chunk | None = first
+        spills = (partial(spill, to) for to in changes)
+        task = ShardTask(declared, plan, copy.backend, *spills)
+        if told is not None:
+            for numbered in chain([told], coming):
+                task.broadcast(*numbered)
+            chunk = next(waiting, None)
         while chunk is not None:
             _check_ownership(plan, chunk)
             yield from task.run(chunk)
@@ -147,53 +115,81 @@ def _run(
         yield from task.fire()
         return _concluded(plan, task, changes, copy, repository)
     except BaseException:
-        changes.drop()
+        for unfinished in changes:
+            unfinished.drop()
         copy.drop()
         raise
+
+
+def obtained(
+    plan: ShardPlan, families: Sequence[str], repository: Repository, copies: WorkingCopies
+) -> WorkingCopy:
+    """The copy that an epoch begins with: at the base, with operator state as redistributed."""
+    copy = copies.obtain(plan, families, repository)
+    try:
+        bounds = group_bounds(*plan.base.groups)
+        for ref in plan.base.redistributed:
+            for batch in repository.batches(ref):
+                copy.write(batch.within(*bounds, families))
+    except BaseException:
+        copy.drop()
+        raise
+    return copy
 
 
 def _concluded(
     plan: ShardPlan,
     task: ShardTask,
-    changes: _Changes,
+    changes: tuple[Changes, Changes],
     copy: WorkingCopy,
     repository: Repository,
 ) -> ShardReport:
-    """Make the changes durable, bring the copy up to them, and say so."""
+    """Make the changes durable, bring the copy up to them, and say so.
+
+    Parameters:
+        changes: of state of keys, and of state of the shard.
+    """
     added = task.finish()
-    if len(task.batch):
-        changes.append(task.batch)
+    batches = task.batch, task.local_batch
+    files = list(plan.base.redistributed)
+    for batch, made, local in zip(batches, changes, (False, True), strict=True):
+        if len(batch):
+            made.append(batch)
+        if (file := _stored(made, plan.operator, repository, local=local)) is not None:
+            files.append(file)
     report = unchanged(plan).model_copy(
         update={
-            "records_in": task.records_in,
             "records_out": task.records_out,
             "late": task.late,
-            "largest_event_us": task.largest_event_us,
+            "records_by_input": dict(task.records_by_input),
+            "largest_by_input": task.largest_by_input,
         }
     )
+    for batch in batches:
+        if len(batch):
+            copy.write(batch)
+    standing: dict[str, Any] = {"wake_us": task.wake_us}
+    standing |= _counts(plan.base, added, copy.backend)
+    attempt = plan.base.attempt
+    if files:
+        attempt = unique_id()
+        standing |= {"attempt": attempt, "changed": plan.epoch, "files": tuple(files)}
+        standing |= {"redistributed": (), "slices": ()}
+    copy.keep(attempt)
+    shard = report.shard.model_copy(update=standing)
+    return report.model_copy(update={"shard": shard})
+
+
+def _stored(
+    changes: Changes, operator: str, repository: Repository, *, local: bool
+) -> FileRef | None:
+    """The finished change file in the checkpoint; None if nothing changed."""
     finished = changes.finish()
     if finished is None:
-        standing = {**_counts(plan.base, added, copy.backend), "wake_us": task.wake_us}
-        shard = report.shard.model_copy(update=standing)
-        copy.keep(plan.base.attempt)
-        return report.model_copy(update={"shard": shard})
+        return None
     file, rows = finished
     with file:
-        ref = repository.put_changes(plan.operator, file, rows)
-    if len(task.batch):
-        copy.write(task.batch)
-    attempt, counts = unique_id(), _counts(plan.base, added, copy.backend)
-    copy.keep(attempt)
-    shard = ShardState(
-        first_group=plan.base.first_group,
-        last_group=plan.base.last_group,
-        attempt=attempt,
-        changed=plan.epoch,
-        files=(ref,),
-        wake_us=task.wake_us,
-        **counts,
-    )
-    return report.model_copy(update={"shard": shard})
+        return repository.put_changes(operator, file, rows, local=local)
 
 
 def _counts(
@@ -210,15 +206,14 @@ def _counts(
     else:
         sizes = backend.sizes()
     return {
-        "rows": {name: size.rows for name, size in sizes.items() if name not in _INDEXES},
-        "bytes": {name: size.bytes for name, size in sizes.items() if name not in _INDEXES},
+        "rows": {name: size.rows for name, size in sizes.items() if name not in INDEXES},
+        "bytes": {name: size.bytes for name, size in sizes.items() if name not in INDEXES},
     }
 
 
 def unchanged(plan: ShardPlan) -> ShardReport:
     """The report of a shard that changed nothing."""
-    shard = plan.base.model_copy(update={"files": ()})
-    return ShardReport(operator=plan.operator, shard=shard)
+    return ShardReport(operator=plan.operator, shard=plan.base.as_before)
 
 
 def _check_ownership(plan: ShardPlan, chunk: Chunk) -> None:

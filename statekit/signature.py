@@ -11,18 +11,32 @@ import re
 import types
 import typing
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 from statekit.context import Context
 from statekit.errors import StateTypeError
 from statekit.state import State, StateSpec
-from statekit.state_declaration import annotation_text, state_class, state_spec
+from statekit.state_declaration import (
+    annotation_text,
+    explained,
+    state_class,
+    state_spec,
+    with_stored_type,
+)
 from statekit.timers import Timer
 
-__all__ = ["Signature", "hints_of"]
+__all__ = ["Bound", "Signature", "hints_of"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _OUTPUTS = (Iterator, Iterable, Generator, list)
+
+
+Bound = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function, and what it is called with behind its first argument."""
+
+Given = Literal["record", "timer", "broadcast record"]
+"""What a function is called with."""
 
 
 class Signature:
@@ -35,16 +49,14 @@ class Signature:
 
     Attributes:
         name: the function's.
-        first: the name of the parameter that takes the record or the timer.
+        first: the name of the parameter that takes what it is called with.
         states: what it declares, in order.
 
     Raises:
         StateTypeError: a parameter cannot be; the message names it.
     """
 
-    def __init__(
-        self, fn: Callable[..., Any], hints: dict[str, Any], *, takes: Literal["record", "timer"]
-    ) -> None:
+    def __init__(self, fn: Callable[..., Any], hints: dict[str, Any], *, takes: Given) -> None:
         self.fn = fn
         self.hints = hints
         self.name = fn.__name__
@@ -61,12 +73,10 @@ class Signature:
         """The name of the parameter that takes the context, if there is one."""
         return next((p.name for p in self._others if self.hints[p.name] is Context), None)
 
-    def bind(
-        self, states: dict[str, State], context: Context
-    ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def bind(self, states: dict[str, State], context: Context) -> Bound:
         """What to call: `fn(first, *arguments)` with states and context in place."""
         given = {
-            p.name: context if self.hints[p.name] is Context else states[p.name]
+            p.name: context if self.hints[p.name] is Context else states[p.name].handle
             for p in self._others
         }
         fn, names = self.fn, list(inspect.signature(self.fn).parameters)[1:]
@@ -76,6 +86,23 @@ class Signature:
         if by_position:
             return fn, tuple(given.values())
         return (lambda first: fn(first, **given)), ()
+
+    def check_declared_by(self, declared: Signature) -> None:
+        """Make sure that a process function has the states of this callback of it, too.
+
+        Raises:
+            StateTypeError: it has not, or has others of that name.
+        """
+        for spec in self.states:
+            hint = declared.hints.get(spec.name)
+            if hint != self.hints[spec.name]:
+                raise StateTypeError(
+                    f"{self.name}, parameter {spec.name!r}: {declared.name} has no such state: "
+                    "declare it there, too"
+                    if hint is None
+                    else f"{self.name}, parameter {spec.name!r}: {declared.name} declares "
+                    f"{annotation_text(hint)} of that name"
+                )
 
     @property
     def emits(self) -> Any:
@@ -106,13 +133,18 @@ def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
     for name, annotation in fn.__annotations__.items():
         alone = types.SimpleNamespace(__annotations__={name: annotation})
         try:
-            hints |= typing.get_type_hints(alone, fn.__globals__, caller, include_extras=True)
+            found = typing.get_type_hints(alone, fn.__globals__, caller, include_extras=True)
         except (NameError, AttributeError, TypeError, SyntaxError) as error:
             where = "return annotation" if name == "return" else f"parameter {name!r}"
             raise StateTypeError(
                 f"{fn.__name__}, {where}: the annotation {annotation!r} cannot be resolved "
                 f"({error}): correct it, or define its names before the function"
             ) from error
+        where = f"{fn.__name__}, parameter {name!r}"
+        hints |= {
+            of: explained(where, partial(with_stored_type, hint, caller))
+            for of, hint in found.items()
+        }
     return hints
 
 

@@ -43,7 +43,8 @@ def parquet(path: object) -> Parquet:
     """Parquet files directly under `path`, each epoch exactly once.
 
     An epoch's files are staged, then moved to `epoch-<number>-<part>.parquet`; whatever an earlier
-    attempt at the same epoch left is replaced. Readers that list the directory between two moves
+    attempt at the same epoch left is replaced, and the files of epochs that were rolled back are
+    removed before the next epoch is written. Readers that list the directory between two moves
     can see a part of an epoch. Each sink needs a directory of its own. Of two runs on one
     checkpoint one is refused before it moves files, unless both get there at the same moment.
 

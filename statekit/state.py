@@ -26,16 +26,17 @@ removed, its old size is known from the read that came before, or is looked up.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from statekit.backend import Backend, prefix_end
 from statekit.codec import ValueCodec
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.expiry import Expiry
+from statekit.generations import Hook, generation_codec
+from statekit.job_file import TtlRecord
 from statekit.key_codec import KeyCodec
-from statekit.manifest import TtlRecord
-from statekit.state_options import Aggregate, Reduce
+from statekit.state_options import Aggregate, Redistribute, Reduce
 from statekit.visit import Visit
 from statekit.watermark import END
 
@@ -86,6 +87,9 @@ class StateSpec:
         default: of a `ValueState`.
         reduce, aggregate: as declared.
         ttl: when its rows expire; None if they do not.
+        redistribute: what becomes of state of shards when there are more or fewer of them.
+        made: the class of the object that the function gets; None for other kinds.
+        hooks: what converts values of types that it had before.
     """
 
     operator: str
@@ -98,10 +102,16 @@ class StateSpec:
     reduce: Reduce | None = None
     aggregate: Aggregate[Any, Any, Any] | None = None
     ttl: TtlRecord | None = None
+    redistribute: Redistribute | None = None
+    made: type[Any] | None = None
+    hooks: tuple[Hook, ...] = ()
 
     def bind(self, visit: Visit, backend: Backend) -> State:
         """A handle for this state in one shard."""
-        return self.kind(self, visit, backend)
+        spec, migrated = self, visit.migrated.get(self.name)
+        if migrated is not None:
+            spec = replace(self, codec=generation_codec(self.codec, migrated, self.hooks, visit))
+        return self.kind(spec, visit, backend)
 
 
 class State:
@@ -122,6 +132,8 @@ class State:
     )
 
     kind_name: ClassVar[str] = ""
+    is_local: ClassVar[bool] = False
+    """Whether it belongs to a shard, and not to a key."""
 
     def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
         self._spec = spec
@@ -141,6 +153,11 @@ class State:
             self.expiry = Expiry(spec.name, spec.ttl, visit)
         if spec.ttl is not None and spec.ttl.clock == "event":
             visit.aging.append(self)
+
+    @property
+    def handle(self) -> Any:
+        """What the user's function is given."""
+        return self
 
     def _leave(self) -> None:
         """Hand changes to the batch and forget the key."""
@@ -198,7 +215,7 @@ class State:
     def _where(self) -> str:
         visit = self._visit
         return (
-            f"state {self._name!r} of operator {visit.operator!r} at key {visit.key!r} in epoch "
+            f"state {self._name!r} of operator {visit.operator!r} {visit.place} in epoch "
             f"{visit.epoch}"
         )
 

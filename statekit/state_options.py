@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from statekit.errors import StateTypeError
-from statekit.manifest import Clock, TtlRecord
+from statekit.job_file import Clock, TtlRecord
 from statekit.timestamp import duration_to_micros
 
-__all__ = ["TTL", "Aggregate", "Default", "Reduce"]
+__all__ = ["TTL", "Aggregate", "Default", "Redistribute", "Reduce"]
 
 In = TypeVar("In")
 Acc = TypeVar("Acc")
@@ -129,3 +129,56 @@ class Aggregate(Generic[In, Acc, Out]):
     add: Callable[[Acc, In], Acc]
     result: Callable[[Acc], Out]
     merge: Callable[[Acc, Acc], Acc] | None = None
+
+
+Rule = Literal["even", "union", "broadcast", "hooks"]
+"""How state of shards is redistributed; "hooks" stands for functions of the user's."""
+
+
+@dataclass(frozen=True)
+class Redistribute:
+    """What becomes of state that belongs to shards when there are more or fewer of them.
+
+    Parameters:
+        rule: "even" gives each shard an equal part of all elements, "union" gives every shard all
+            elements, both for lists; "broadcast" gives shard i what the old shard i % p had.
+        split: `split(state, n) -> list of n states`, for more shards; instead of a rule.
+        merge: `merge(list of states) -> state`, for fewer shards; comes with `split`.
+
+    The functions are called with what the state holds as plain Python, and must not change it.
+
+    Raises:
+        StateTypeError: neither a rule nor both functions are given.
+
+    >>> Redistribute("union").known
+    'union'
+    >>> Redistribute(split=lambda total, n: [total] + [0] * (n - 1), merge=sum).known
+    'hooks'
+    """
+
+    rule: Literal["even", "union", "broadcast"] | None = None
+    split: Callable[[Any, int], Any] | None = None
+    merge: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.rule is None:
+            if not (callable(self.split) and callable(self.merge)):
+                raise StateTypeError(
+                    "Redistribute() needs a rule, such as Redistribute('even'), or both functions: "
+                    "Redistribute(split=..., merge=...)"
+                )
+        elif self.rule not in ("even", "union", "broadcast"):
+            raise StateTypeError(
+                f'Redistribute({self.rule!r}): use "even", "union" or "broadcast", or the '
+                "functions split= and merge="
+            )
+        elif self.split is not None or self.merge is not None:
+            raise StateTypeError(
+                f"Redistribute({self.rule!r}): give a rule, or the functions split= and merge=, "
+                "and not both"
+            )
+
+    @property
+    def known(self) -> Rule:
+        """The rule as data: what a checkpoint keeps of it."""
+        return "hooks" if self.rule is None else self.rule

@@ -8,23 +8,26 @@ in a Spark worker.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, NamedTuple
 
 from statekit.backend import Backend, StateSize
 from statekit.context import Context
 from statekit.errors import ProcessError, StatekitError, StateTypeError
+from statekit.job_file import TIMERS, WAITING, Clock
 from statekit.keygroup import pack_group
-from statekit.manifest import TIMERS, WAITING, Clock, ShardPlan
+from statekit.manifest import ShardPlan
 from statekit.mutation import Batch
 from statekit.ordered import Waiting
-from statekit.process import Bound, Process
+from statekit.process import Process
+from statekit.signature import Bound
 from statekit.timers import CLOCKS, Agenda, DueKeys, Timers
-from statekit.visit import Visit
+from statekit.visit import Spill, Visit
 from statekit.watermark import BEGINNING, END, is_late
 
-__all__ = ["Chunk", "ShardTask"]
+__all__ = ["Chunk", "News", "ShardTask", "stay_in_shard"]
 
 # Outputs are handed on in lists of about this length; one call that yields more is cut up, so
 # that a function may stream a state of any size.
@@ -42,6 +45,7 @@ class Chunk(NamedTuple):
         keys: the key of each record, a scalar or a tuple.
         records: as the process function takes them.
         times: the event time of each record in microseconds, if the operator has event time.
+        inputs: the number of the input that each record came from, if there are several.
     """
 
     tokens: Sequence[Any]
@@ -49,6 +53,11 @@ class Chunk(NamedTuple):
     keys: Sequence[Any]
     records: Sequence[Any]
     times: Sequence[int] = ()
+    inputs: Sequence[int] = ()
+
+
+News = tuple[int, Sequence[Any]]
+"""Some broadcast records, behind the number of the input that they came from."""
 
 
 class ShardTask:
@@ -59,6 +68,7 @@ class ShardTask:
         plan: which shard, and what the clocks show.
         backend: holds the shard's rows as they were before the epoch.
         spill: takes a batch that has grown full; must apply it to the backend.
+        spill_local: the same for state of the shard; None if that makes no difference.
     """
 
     def __init__(
@@ -67,6 +77,7 @@ class ShardTask:
         plan: ShardPlan,
         backend: Backend,
         spill: Callable[[Batch], None],
+        spill_local: Callable[[Batch], None] | None = None,
     ) -> None:
         self._declared = declared
         self._plan = plan
@@ -77,24 +88,55 @@ class ShardTask:
         self.visit.watermark_us = plan.watermark_us
         self.visit.processing_time_us = plan.processing_time_us
         self.visit.expiry_us = plan.reached_us if plan.watermark_us == END else plan.watermark_us
-        self.visit.eras = plan.eras
-        self._states = {spec.name: spec.bind(self.visit, backend) for spec in declared.states}
+        self.visit.eras, self.visit.migrated = plan.eras, plan.migrated
+        self._spill_local_batch = spill_local or spill
+        self.local_batch = Batch()
+        self._stay = stay_in_shard(plan, self.local_batch, self._spill_local)
+        self._states = {
+            spec.name: spec.bind(self._stay if spec.kind.is_local else self.visit, backend)
+            for spec in declared.states
+        }
         self._timers = declared.bind_timers(self.visit, backend, plan)
         self._waiting = self._bind_waiting()
         self._context = Context(self.visit, plan.shard, self._timers)
         self._call, self._arguments = declared.signature.bind(self._states, self._context)
         self._callbacks = declared.bind_callbacks(self._states, self._context)
+        self._handlers = declared.handlers.bind(self._states, self._context)
         self._encode_key = declared.key_codec.encode
         self._group, self._packed_group = -1, b""
         self._token: Any = _NOTHING
         self._leaving = False
-        self.records_in = 0
+        self.records_by_input: Counter[int] = Counter()
+        self.largest_by_input: dict[int, int] = {}
         self.records_out = 0
         self.late = 0
-        self.largest_event_us: int | None = None
         self._expiring = [state for state in self._states.values() if state.expiry is not None]
         has_time = self._timers is not None or self._waiting is not None or self._expiring
         self.wake_us = dict(plan.base.wake_us) if has_time else {}
+
+    def broadcast(self, number: int, records: Sequence[Any]) -> None:
+        """Handle records that every shard is given, and in the same order. Call it before `run`.
+
+        Parameters:
+            number: of the input that they came from.
+
+        Raises:
+            ProcessError, StateTypeError: as for `run`.
+        """
+        self.records_by_input[number] += len(records)
+        outputs: list[Any] = []
+        self._stay.broadcasting = True
+        try:
+            for record in records:
+                for more in self._handle("record", record, self._handlers(record), outputs):
+                    outputs += more
+                if outputs:
+                    raise ProcessError(
+                        f"operator {self.visit.operator!r} yielded {_shown(outputs[0])} for the "
+                        f"broadcast record {_shown(record)}: what handles it must return None"
+                    )
+        finally:
+            self._stay.broadcasting = False
 
     def run(self, chunk: Chunk) -> Iterator[list[Any]]:
         """Handle a chunk; outputs come in lists.
@@ -105,7 +147,7 @@ class ShardTask:
             ProcessError: the user's function, or a key, failed.
             StateTypeError: a state was given what it cannot hold.
         """
-        self.records_in += len(chunk.records)
+        self.records_by_input.update(chunk.inputs or {0: len(chunk.records)})
         if self._waiting is not None:
             self._let_wait(self._waiting, self._in_time(chunk))
             return
@@ -233,7 +275,7 @@ class ShardTask:
         )
 
     def _let_wait(self, waiting: Waiting, chunk: Chunk) -> None:
-        for group, key, record, time in zip(*chunk[1:], strict=True):
+        for group, key, record, time in zip(*chunk[1:5], strict=True):
             if self.batch.full:
                 self._spill()
             prefix = self._prefix(group, key, record)
@@ -281,15 +323,22 @@ class ShardTask:
         if not times:
             return chunk
         if min(times) <= watermark:
-            kept = [row for row in zip(*chunk, strict=True) if not is_late(row[-1], watermark)]
-            self.late += len(times) - len(kept)
-            if not kept:
-                return Chunk((), (), (), ())
-            chunk = Chunk(*zip(*kept, strict=True))
-        largest = max(chunk.times)
-        if self.largest_event_us is None or largest > self.largest_event_us:
-            self.largest_event_us = largest
+            in_time = [not is_late(time, watermark) for time in times]
+            self.late += in_time.count(False)
+            chunk = Chunk(*(tuple(compress(column, in_time)) for column in chunk))
+        self._note_times(chunk)
         return chunk
+
+    def _note_times(self, chunk: Chunk) -> None:
+        """Keep the largest event time of each input."""
+        largest = self.largest_by_input
+        if chunk.inputs:
+            found = zip(chunk.inputs, chunk.times, strict=True)
+        else:
+            found = zip((0,), (max(chunk.times, default=BEGINNING),), strict=True)
+        for number, time in found:
+            if time > largest.get(number, BEGINNING):
+                largest[number] = time
 
     def _at_their_times(self, call: Callable[..., Any], times: Sequence[int]) -> Callable[..., Any]:
         """`call` for records that come one after the other, each at its event time."""
@@ -313,11 +362,12 @@ class ShardTask:
             outputs.extend(islice(more, OUTPUTS_MAX))
 
     def finish(self) -> dict[str, StateSize]:
-        """Leave the last key. What remains to be applied is then in `batch`.
+        """Leave the last key. What remains to be applied is then in `batch` and `local_batch`.
 
         Returns by how much each state grew or shrank.
         """
         self.visit.leave()
+        self._stay.leave()
         self._token = _NOTHING
         for state in self._expiring:
             expiry = state.expiry
@@ -373,13 +423,27 @@ class ShardTask:
             self._spill_batch(self.batch)
             self.batch.clear()
 
+    def _spill_local(self) -> None:
+        if len(self.local_batch):
+            self._spill_local_batch(self.local_batch)
+            self.local_batch.clear()
+
     def _failed(self, error: Exception, handled: str) -> ProcessError:
-        visit = self.visit
+        at_key = self._declared.key and not self._stay.broadcasting
+        visit = self.visit if at_key else self._stay
         return ProcessError(
-            f"operator {visit.operator!r} failed at key {visit.key!r} in epoch {visit.epoch} with "
+            f"operator {visit.operator!r} failed {visit.place} in epoch {visit.epoch} with "
             f"{type(error).__name__}: {error}; {handled}. Nothing of this epoch is committed: "
             "correct the function or the record, then start the job again"
         )
+
+
+def stay_in_shard(plan: ShardPlan, batch: Batch, spill: Spill) -> Visit:
+    """The visit of state that belongs to a shard. Its rows lie with the shard's first key group."""
+    stay = Visit(plan.operator, plan.epoch, batch, spill, pack_group(plan.base.first_group))
+    stay.shard, stay.migrated = plan.shard, plan.migrated
+    stay.processing_time_us = plan.processing_time_us
+    return stay
 
 
 def _shown(record: object) -> str:

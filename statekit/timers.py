@@ -25,9 +25,9 @@ from itertools import islice
 from statekit import state
 from statekit.backend import Backend, StateSize, first_of_groups
 from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.job_file import CLOCK_TAGS, TIMERS, Clock
 from statekit.key_codec import KeyCodec
 from statekit.keygroup import group_of_row
-from statekit.manifest import CLOCK_TAGS, TIMERS, Clock
 from statekit.timestamp import (
     MAX_MICROS,
     datetime_to_micros,
@@ -37,7 +37,18 @@ from statekit.timestamp import (
 )
 from statekit.visit import Visit
 
-__all__ = ["CLOCKS", "DUE", "EVENT_TAG", "Agenda", "DueKeys", "Timer", "Timers", "first_due"]
+__all__ = [
+    "CLOCKS",
+    "DUE",
+    "EVENT_TAG",
+    "Agenda",
+    "DueKeys",
+    "Timer",
+    "Timers",
+    "due_row",
+    "first_due",
+    "timer_of_row",
+]
 
 DUE = f"{TIMERS}.due"
 """Where the timers that are due are found."""
@@ -77,6 +88,26 @@ _TAG, _AT, _NAMED = slice(1), slice(1, 9), 9
 def _firing_order(row: _Row) -> tuple[bytes, _Row]:
     """What timers of several clocks are sorted by; those of one clock sort as they are."""
     return row[_AT], row
+
+
+def due_row(group: bytes, key: bytes, row: _Row) -> bytes:
+    """The row of `_timers.due` that belongs to a timer.
+
+    Parameters:
+        group: its key group, packed.
+        key: encoded.
+        row: what follows the key in `_timers`.
+    """
+    return group + row[:_NAMED] + key + row[_NAMED:]
+
+
+def timer_of_row(row: _Row) -> Timer:
+    """The timer that is stored as this behind its key.
+
+    Raises:
+        CorruptCheckpointError: it is not one.
+    """
+    return _timer(row, micros_of_sortable(row, 1))
 
 
 def _timer(row: _Row, at_us: int) -> Timer:
@@ -318,7 +349,7 @@ class Timers:
         batch, prefix = self._visit.batch, self._visit.prefix
         group, key = prefix[:2], prefix[2:]
         for row, is_set in self._changed.items():
-            here, due = prefix + row, group + row[:_NAMED] + key + row[_NAMED:]
+            here, due = prefix + row, due_row(group, key, row)
             if is_set:
                 batch.put(TIMERS, here, b"")
                 batch.put(DUE, due, b"")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import enum
 import typing
 import uuid
 from collections.abc import Callable, Iterable
@@ -124,8 +125,7 @@ def _union_from_wire(
 
     def from_wire(wire: Any) -> Any:
         if type(wire) is not msgspec.msgpack.Ext:
-            restore = restores.get(_TYPE_FAMILIES.get(type(wire), "map"), unchanged)
-            return restore(wire)
+            return restores.get(_family(wire), unchanged)(wire)
         name = _member_name(wire, peek)
         if name not in tagged:
             raise ValueError(f"{name!r} is not a tagged member of {schema.brief}")
@@ -136,6 +136,14 @@ def _union_from_wire(
         return restore(value)
 
     return from_wire
+
+
+def _family(wire: Any) -> str:
+    """The family that a decoded value came from."""
+    family = _TYPE_FAMILIES.get(type(wire))
+    if family is None:
+        family = _family(wire.value) if isinstance(wire, enum.Enum) else "map"
+    return family
 
 
 def _member_name(wire: msgspec.msgpack.Ext, peek: msgspec.msgpack.Decoder[Any]) -> str:
@@ -151,7 +159,7 @@ def split_member(schema: Schema, wire: Any) -> tuple[Schema, Any]:
         name, wire = msgspec.msgpack.decode(wire.data, type=tuple[str, Any])
         return next(item for item in schema.items if item.brief == name), wire
     tagged = tagged_members(schema.items)
-    family = _TYPE_FAMILIES.get(type(wire), "map")
+    family = _family(wire)
     plain = [item for item in schema.items if item.brief not in tagged]
     exact = [item for item in plain if item.kind == type(wire).__name__]
     return (exact or [item for item in plain if family in _families(item)])[0], wire

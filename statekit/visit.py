@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from statekit.job_file import StateRecord
 from statekit.mutation import Batch
 from statekit.watermark import BEGINNING, END
 
-__all__ = ["Visit"]
+__all__ = ["Spill", "Visit"]
 
 
 class Spill(Protocol):
@@ -51,8 +52,11 @@ class Visit:
             watermark come by in small steps, and not in one.
         event_us: the event time of what is being handled; None without event time.
         eras: per state, which stamps on its rows count; see `expiry`.
+        migrated: per state whose rows are marked with a generation, its record; see `generations`.
         touched: states that hold something about this key.
         aging: states whose values may expire while a key is visited.
+        shard: the shard whose own state this is about; None at a key.
+        broadcasting: a record of a broadcast input is being handled.
     """
 
     operator: str
@@ -66,8 +70,16 @@ class Visit:
     expiry_us: int = BEGINNING
     event_us: int | None = None
     eras: dict[str, int] = field(default_factory=dict)
+    migrated: dict[str, StateRecord] = field(default_factory=dict)
     touched: list[Touched] = field(default_factory=list)
     aging: list[Aging] = field(default_factory=list)
+    shard: int | None = None
+    broadcasting: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where this is, for messages."""
+        return f"at key {self.key!r}" if self.shard is None else f"in shard {self.shard}"
 
     def go_on_to(self, event_us: int | None, *, in_order: bool) -> None:
         """Let event time go on to that of the next record or timer of the key.

@@ -8,6 +8,8 @@ An operator's watermark is the same for all shards of an epoch and follows from 
 before it, so that a replayed epoch finds the same records late and the same timers due:
 
 - An operator that reads a source: the largest event time in all epochs before, minus its lateness.
+- An operator with several inputs: the least of what its inputs say. One that had no record yet
+  holds it back. Broadcast inputs have no say.
 - An operator behind another: how far that one had come in the epoch before, minus its lateness. All
   that the other one still puts out belongs to records and timers later than that. It need not have
   an event time of its own: how far it has come is how far what feeds it has come.

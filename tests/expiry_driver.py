@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import statekit as sk
 from statekit.backend import MemoryBackend
-from statekit.manifest import EXPIRY
+from statekit.job_file import EXPIRY
 from statekit.testing import Harness
 from tests.instants import at
 
@@ -244,10 +244,6 @@ def rows_left(harness: Harness) -> dict[str, int]:
     refs, _ = coordinator.repository.changes(name, 0, last_group, coordinator.last.epoch)
     coordinator.repository.replay(backend, refs, 0, last_group)
     counted = {family: size.rows for family, size in backend.sizes().items()}
-    told: dict[str, int] = defaultdict(int)
-    for shard in coordinator.last.operators[name].shards:
-        for family, rows in shard.rows.items():
-            told[family] += rows
-    for family, rows in told.items():
+    for family, rows in coordinator.last.operators[name].rows.items():
         assert counted[family] == rows, f"{family}: {counted[family]} rows, told {rows}"
     return {family: rows for family, rows in counted.items() if rows}

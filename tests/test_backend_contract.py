@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 
 from statekit.backend import Backend, MemoryBackend, prefix_end
 from statekit.errors import StatekitError, StorageError
+from statekit.fragments import FragmentedBackend
 from statekit.mutation import Batch, Delete, DeleteRange, Mutation, Put
 from statekit.rocks import RocksBackend, RocksOptions
 from tests.small_disk import small_disk
@@ -128,6 +129,16 @@ class Contract(RuleBasedStateMachine):
         self.directory.cleanup()
 
 
+def fragmented(
+    directory: Path, states: Sequence[str], options: RocksOptions | None = None
+) -> FragmentedBackend:
+    """Three databases, divided where the keys of the tests are."""
+    starts = (0, 1, 0x6C00)
+    return FragmentedBackend(
+        [(first, RocksBackend(directory / str(first), states, options)) for first in starts]
+    )
+
+
 class MemoryContract(Contract):
     def open(self) -> Backend:
         return MemoryBackend(STATES)
@@ -145,7 +156,7 @@ class RocksContract(Contract):
 
     @rule(flush=st.booleans())
     def reopen(self, flush: bool) -> None:
-        assert isinstance(self.backend, RocksBackend)
+        assert isinstance(self.backend, RocksBackend | FragmentedBackend)
         if flush:
             self.backend.flush()
         self.backend.close()  # a clean close keeps what was not flushed, too
@@ -157,8 +168,15 @@ class RocksContract(Contract):
         assert self.backend.sizes().keys() == set(STATES)
 
 
+class FragmentedContract(RocksContract):
+    def open(self) -> Backend:
+        return fragmented(Path(self.directory.name), STATES, SMALL_BUFFER)
+
+
 @pytest.mark.parametrize(
-    ("machine", "examples"), [(MemoryContract, 100), (RocksContract, 15)], ids=["memory", "rocks"]
+    ("machine", "examples"),
+    [(MemoryContract, 100), (RocksContract, 15), (FragmentedContract, 15)],
+    ids=["memory", "rocks", "fragments"],
 )
 def test_any_sequence_of_calls_answers_as_plain_dicts_do(
     machine: type[Contract], examples: int
@@ -171,19 +189,24 @@ def test_any_sequence_of_calls_answers_as_plain_dicts_do(
     )
 
 
-# ------------------------------------------------------------------------------- both backends
+# -------------------------------------------------------------------------------- all backends
 
 Open = Callable[[Sequence[str]], Backend]
 
 
-@pytest.fixture(params=["memory", "rocks"])
+@pytest.fixture(params=["memory", "rocks", "fragments"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     """Opens a backend that is closed after the test."""
     backends: list[Backend] = []
 
     def open_backend(states: Sequence[str]) -> Backend:
-        memory = request.param == "memory"
-        backend = MemoryBackend(states) if memory else RocksBackend(tmp_path / "db", states)
+        backend: Backend
+        if request.param == "memory":
+            backend = MemoryBackend(states)
+        elif request.param == "rocks":
+            backend = RocksBackend(tmp_path / "db", states)
+        else:
+            backend = fragmented(tmp_path, states)
         backends.append(backend)
         return backend
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -127,7 +128,16 @@ def test_wrong_usage_ends_with_two() -> None:
 
 
 def test_every_command_has_help_with_an_example() -> None:
-    for command in ("inspect", "get", "demo"):
+    for command in (
+        "inspect",
+        "get",
+        "savepoint",
+        "rescale",
+        "migrate",
+        "rollback",
+        "diff",
+        "demo",
+    ):
         done = statekit(command, "--help")
         assert done.returncode == 0
         assert "Example" in done.stdout
@@ -224,3 +234,145 @@ def test_keys_of_plain_dicts_are_found_as_numbers_and_as_text(tmp_path: Path) ->
     harness.send({"id": "42", "held": 1.0}, {"id": -1, "held": float("nan")})
     assert json.loads(statekit("get", tmp_path, "measure", "held", "42").stdout) == 1.0
     assert json.loads(statekit("get", tmp_path, "measure", "held", "-1").stdout) == "nan"
+
+
+# ------------------------------------------------------------------------------ rollback and diff
+
+
+@pytest.fixture
+def going(tmp_path: Path) -> Path:
+    """A checkpoint of four epochs, to be changed."""
+    path = tmp_path / "going"
+    harness = Harness(follow, parallelism=2, checkpoint=path)
+    for number in range(4):
+        harness.send(Visit("UA", number, "EWR", AT), Visit("UA", 1545, "JFK", AT))
+    return path
+
+
+def test_rollback_says_what_it_does_and_does_it(going: Path) -> None:
+    dry = statekit("rollback", going, "--to", 1, "--dry-run")
+    assert (dry.returncode, dry.stderr) == (0, "")
+    assert "dry run: nothing was changed" in dry.stdout
+    assert CheckpointReader(going).epochs == [0, 1, 2, 3]
+    done = statekit("rollback", going, "--to", 1)
+    assert (done.returncode, done.stderr) == (0, "")
+    for told in (
+        "job follow",
+        "from epoch 3, committed",
+        "to epoch   1, committed",
+        "as epoch 4",
+        "epochs 2–3: no longer part of the history",
+        "callbacks and other writers cannot",
+    ):
+        assert told in dry.stdout
+        assert told in done.stdout
+    (row,) = [line for line in done.stdout.splitlines() if "follow.total" in line]
+    assert row.split()[1::2] == ["follow.total", "5", "3"]
+    assert "epoch 4 stands where epoch 1 stood" in done.stdout
+    again = statekit("rollback", going, "--to", 1)
+    assert again.returncode == 0
+    assert "stands where epoch 1 stood already" in again.stdout
+    assert CheckpointReader(going).epochs == [0, 1, 2, 3, 4]
+
+
+def test_inspect_tells_epochs_that_were_rolled_back_and_reads_them(going: Path) -> None:
+    assert json.loads(statekit("inspect", going, "--json").stdout)["rolled_back"] == []
+    statekit("rollback", going, "--to", 1)
+    for epoch in ([], ["--epoch", 2]):
+        assert "epochs 2–3 were rolled back" in statekit("inspect", going, *epoch).stdout
+        found = json.loads(statekit("inspect", going, "--json", *epoch).stdout)
+        assert found["rolled_back"] == [[2, 3]]
+    key = '["UA", 1545]'
+    seen = [
+        json.loads(statekit("get", going, "follow", "total", key, *epoch).stdout)
+        for epoch in ([], ["--epoch", 3])
+    ]
+    assert seen == [2, 4]
+
+
+@pytest.mark.parametrize("to", [3, 9, -1])
+def test_rollback_to_what_is_not_there_is_an_error(going: Path, to: int) -> None:
+    done = statekit("rollback", going, f"--to={to}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "RestoreError" in done.stderr
+    assert statekit("rollback", going).returncode == 2
+    assert statekit("rollback", going / "nowhere", "--to", 1).returncode == 1
+
+
+def test_diff_tells_rows_that_differ_and_says_so_by_its_exit_code(going: Path) -> None:
+    done = statekit("diff", f"{going}@0", going, "--rows", 9)
+    assert (done.returncode, done.stderr) == (3, "")
+    for told in (
+        'follow.total ~ ["UA", 1545]: 1 → 4',
+        'follow.seen + ["UA", 1545] 1:',
+        "follow.total",
+        "different",
+    ):
+        assert told in done.stdout
+    same = statekit("diff", f"{going}@3", going)
+    assert same.returncode == 0
+    assert "0 shards were read, 2 that stand at the same attempt were not" in same.stdout
+
+
+def test_diff_prints_json(going: Path) -> None:
+    done = statekit("diff", f"{going}@2", f"{going}@3", "--rows", 9, "--json")
+    assert done.returncode == 3
+    found = json.loads(done.stdout)
+    assert found["same"] is False
+    (total,) = [state for state in found["states"] if state["state"] == "total"]
+    assert (total["rows_a"], total["rows_b"], total["added"], total["changed"]) == (4, 5, 1, 1)
+    changed = {"change": "changed", "key": ["UA", 1545], "place": None, "old": 3, "new": 4}
+    assert changed in total["examples"]
+
+
+def test_diff_of_what_is_not_there_is_an_error(going: Path) -> None:
+    assert statekit("diff", f"{going}@9", going).returncode == 1
+    assert statekit("diff", going, going / "nowhere").returncode == 1
+    assert statekit("diff", going).returncode == 2
+
+
+def test_diff_takes_a_directory_whose_name_looks_like_an_epoch(going: Path) -> None:
+    named = going.rename(going.with_name("checkpoint@2"))
+    assert statekit("diff", named, f"{named}@3").returncode == 0
+
+
+# --------------------------------------------------------------------------------- savepoints
+
+
+def test_savepoint_prints_what_it_wrote_and_how_to_start_from_it(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint, copy)
+    done = statekit("savepoint", copy, "before-upgrade", "--epoch", 0)
+    assert done.returncode == 0, done.stderr
+    url = (copy / "savepoints/before-upgrade").as_uri()
+    assert f'from_savepoint="{url}"' in done.stdout
+    assert "epoch 0" in done.stdout
+    lines = [line.split("│") for line in done.stdout.split("\n") if "│" in line]
+    rows = {cells[1].strip(): [cell.strip() for cell in cells[2:-1]] for cells in lines}
+    kind, count, _, files = rows["follow.airports"]
+    assert (kind, count, files) == ("map[str → int]", "1", "1")
+    again = Harness.restore(follow, copy / "savepoints/before-upgrade")
+    assert again.state("airports", ("UA", 1545)) == {"EWR": 1}
+
+
+def test_savepoint_refuses_a_name_that_is_taken(checkpoint: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint, copy)
+    assert statekit("savepoint", copy, "s").returncode == 0
+    done = statekit("savepoint", copy, "s")
+    assert done.returncode == 1
+    assert "is a savepoint already" in done.stderr
+    assert statekit("savepoint", tmp_path / "absent", "s").returncode == 1
+
+
+def test_inspect_shows_a_savepoint(checkpoint: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint, copy)
+    assert statekit("savepoint", copy, "s").returncode == 0
+    shown = statekit("inspect", copy / "savepoints/s")
+    assert "savepoint s of job follow" in shown.stdout
+    found = json.loads(statekit("inspect", copy / "savepoints/s", "--json").stdout)
+    assert (found["savepoint"], found["epoch"], found["batch"]) == ("s", 1, None)
+    assert found["operators"]["follow"]["seen"]["rows"] == 3

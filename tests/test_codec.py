@@ -343,6 +343,7 @@ NODES = st.recursive(
 VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     *((annotation, values) for annotation, values in KEYS if annotation is not dt.timedelta),
     (None, st.none()),
+    (Color | dict[str, Literal[True]], st.sampled_from(Color)),
     (dt.timedelta, st.timedeltas()),
     (decimal.Decimal, st.decimals(allow_nan=False)),
     (int, st.integers(-(2**63), 2**64 - 1)),

@@ -617,6 +617,15 @@ def test_the_index_of_the_former_clock_goes(tmp_path: Path) -> None:
     assert rows_left(harness) == {"visits": 1}, "bob's, which is permanent"
 
 
+def test_a_row_that_both_indexes_know_is_counted_once_when_it_goes(tmp_path: Path) -> None:
+    harness = Harness(visits(sk.TTL("1 hour", clock="event")))
+    harness.send(seen("ada", 24 * 365 * 30), seen("bob", 24 * 365 * 30))
+    harness = restarted(harness, sk.TTL("1 hour"), tmp_path, shards=1)
+    harness.send(seen("ada", 24 * 365 * 30 + 1))
+    harness.advance_processing_time(at(3 * 3600))
+    assert rows_left(harness) == {"visits": 1}
+
+
 def test_what_expires_is_the_same_after_a_change_of_parallelism(tmp_path: Path) -> None:
     harness = Harness(visits(sk.TTL("1 hour")), parallelism=2)
     harness.send(*(seen(f"user {number}", 0) for number in range(20)))

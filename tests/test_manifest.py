@@ -9,19 +9,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from statekit.errors import CorruptCheckpointError, RestoreError
-from statekit.manifest import (
-    FORMAT,
-    EpochManifest,
-    FileRef,
-    JobFile,
-    KeyFieldRecord,
-    OperatorEpoch,
-    OperatorRecord,
-    ShardState,
-    StateRecord,
-    checksum_of,
-    epoch_path,
-)
+from statekit.job_file import JobFile, KeyFieldRecord, OperatorRecord, StateRecord
+from statekit.manifest import EpochManifest, OperatorEpoch, ShardState, epoch_path
+from statekit.sealed import FORMAT, FileRef, checksum_of
 
 REF = FileRef(path="job.json", size=3, checksum=checksum_of(b"abc"))
 TOTAL = StateRecord(
@@ -125,8 +115,20 @@ def test_arbitrary_bytes_are_corrupt(data: bytes) -> None:
 @BOTH
 def test_newer_format_asks_for_an_upgrade(sealed: JobFile | EpochManifest) -> None:
     newer = with_member(sealed, format=FORMAT + 1, invented_later={"x": 1})
-    with pytest.raises(RestoreError, match=r"file has format version 2.*upgrade statekit"):
+    with pytest.raises(
+        RestoreError, match=rf"file has format version {FORMAT + 1}.*upgrade statekit"
+    ):
         type(sealed).from_bytes(newer, "file")
+
+
+def test_files_of_the_first_format_are_read() -> None:
+    first = (
+        b'{"format":1,"id":"00000000000000000000000000000000","name":"fleet","key_groups":128,'
+        b'"operators":[],"dropped":{},"checksum":"fd42f46ce3d881b1e64cb0151212abe7"}'
+    )
+    found = JobFile.from_bytes(first, "job.json")
+    assert found == JobFile(id="0" * 32, name="fleet", key_groups=128, operators=())
+    assert found.format == FORMAT
 
 
 @BOTH

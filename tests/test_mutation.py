@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statekit.errors import CorruptCheckpointError
-from statekit.manifest import FileRef
 from statekit.mutation import (
     BATCH_BYTES_MAX,
     BATCH_ROWS_MAX,
@@ -22,6 +21,7 @@ from statekit.mutation import (
     read_changes,
 )
 from statekit.repository import Repository
+from statekit.sealed import FileRef
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 STATES = ["visits", "seen", "naïve ☃"]

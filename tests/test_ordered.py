@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit import ordered, state
+from statekit.job_file import WAITING
 from statekit.keygroup import key_group
-from statekit.manifest import WAITING
 from statekit.testing import Harness
 from tests.instants import at
 
@@ -314,3 +314,25 @@ def test_waiting_records_of_another_type_are_refused_at_start() -> None:
         ):
             with pytest.raises(sk.StateSchemaError, match=problem):
                 job(declared, record).run({"events": []}, checkpoint=place)
+
+
+def test_records_that_wait_read_as_a_type_that_has_more_fields(tmp_path: Path) -> None:
+    class More(NamedTuple):
+        key: str
+        at: dt.datetime
+        value: float
+        note: str = "none"
+
+    def run(record: type, given: list[Any], *, drain: bool) -> list[Any]:
+        def pass_on(event: Any) -> Iterator[Any]:
+            yield event
+
+        pass_on.__annotations__ = {"event": record, "return": Iterator[record]}  # type: ignore[valid-type]
+        declared: Any = sk.process(key="key", event_time="at", ordered=True)(pass_on)
+        job = sk.Job("waits")
+        job.source("events", record).process(declared, name="op").sink("out")
+        return job.run({"events": given}, checkpoint=tmp_path, drain=drain)["out"]
+
+    first = event("a", 1)
+    assert run(Event, [first], drain=False) == []
+    assert run(More, [first], drain=True) == [More("a", first.at, float(first.value))]

@@ -15,6 +15,8 @@ PUBLIC = [
     "TTL",
     "Aggregate",
     "AggregatingState",
+    "BroadcastState",
+    "Checkpointed",
     "Context",
     "CorruptCheckpointError",
     "Default",
@@ -23,10 +25,13 @@ PUBLIC = [
     "Job",
     "ListState",
     "MapState",
+    "OperatorListState",
+    "OperatorState",
     "PickleCodec",
     "Process",
     "ProcessError",
     "QueryError",
+    "Redistribute",
     "Reduce",
     "ReducingState",
     "RescaleError",
@@ -47,7 +52,7 @@ PUBLIC = [
     "sliding",
     "tumbling",
 ]
-TESTING = ["CountingBackend", "Harness", "bind"]
+TESTING = ["CountingBackend", "Harness", "bind", "check_redistribution"]
 
 EVERY = [("statekit", name) for name in PUBLIC] + [("statekit.testing", name) for name in TESTING]
 MODULES = {"statekit": statekit, "statekit.testing": statekit.testing}

@@ -12,16 +12,30 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-EXAMPLES = re.findall(r"<!-- run -->\n```python\n(.*?)```", README, re.DOTALL)
+_RUN = re.compile(r"<!-- run -->\n```python\n(.*?)```", re.DOTALL)
+EXAMPLES = _RUN.findall(README)
+PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if _RUN.search(page.read_text())]
+
+
+def run(page: str, examples: list[str]) -> None:
+    """A module's worth of code, run as a user would paste it."""
+    names: dict[str, Any] = {"__name__": page.lower()}
+    for example in examples:
+        exec(compile(example, page, "exec", dont_inherit=True), names)
 
 
 @pytest.mark.spark
 def test_every_example_of_the_readme_runs(spark: Any) -> None:
-    assert len(EXAMPLES) == 5
-    # A module's worth of code, run as a user would paste it.
-    names: dict[str, Any] = {"__name__": "readme"}
-    for example in EXAMPLES:
-        exec(compile(example, "README.md", "exec", dont_inherit=True), names)
+    assert len(EXAMPLES) == 6
+    run("README.md", EXAMPLES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_the_examples_of_a_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(page.name, _RUN.findall(page.read_text()))
 
 
 def test_the_first_example_has_about_twenty_lines() -> None:

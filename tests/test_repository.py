@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.exceptions import AlreadyExistsError
 
+from statekit import rescale
 from statekit.backend import MemoryBackend
 from statekit.clock import unique_id
 from statekit.errors import (
@@ -26,18 +27,12 @@ from statekit.errors import (
     StatekitError,
     StorageError,
 )
+from statekit.job_file import JobFile
 from statekit.keygroup import group_range
-from statekit.manifest import (
-    EpochManifest,
-    FileRef,
-    JobFile,
-    OperatorEpoch,
-    ShardState,
-    checksum_of,
-    epoch_path,
-)
+from statekit.manifest import EpochManifest, OperatorEpoch, ShardState, epoch_path
 from statekit.mutation import Batch, ChangeFileWriter, Delete, DeleteRange, Mutation, Put
 from statekit.repository import Repository, group_bounds, job_number, job_path
+from statekit.sealed import FileRef, checksum_of
 from tests.children import as_nobody, exit_code, start
 from tests.small_disk import small_disk
 
@@ -51,7 +46,7 @@ def standing(
     """Where key groups stand after an epoch, or before the first."""
     if epoch is None:
         return ShardState(first_group=first, last_group=last)
-    return repository.manifest(epoch).standing(operator, first, last)
+    return rescale.standing(repository.manifest(epoch), operator, first, last)
 
 
 def manifest(epoch: int, *shards: ShardState, writer: str = "w", groups: int = 4) -> EpochManifest:
@@ -298,7 +293,7 @@ def test_damaged_data_file_is_corrupt_and_named(tmp_path: Path, damage: str) -> 
 def test_large_file_that_is_altered_leaves_no_open_file_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("statekit.repository._SPOOL_BYTES_MAX", 10)
+    monkeypatch.setattr("statekit.store._SPOOL_BYTES_MAX", 10)
     repository = Repository(tmp_path)
     ref = repository.put_changes("tally", io.BytesIO(bytes(1000)), 1)
     (tmp_path / ref.path).write_bytes(bytes(999))
@@ -515,6 +510,7 @@ def commit_epoch(
             update = {
                 "attempt": unique_id(),
                 "changed": epoch,
+                "slices": (),
                 "files": tuple(
                     repository.put_changes("tally", change_file(*part), len(part))
                     for part in parts

@@ -60,7 +60,7 @@ def test_a_key_may_go_on_in_the_next_chunk() -> None:
     assert task.run(Event("a", 1)) + task.run(Event("a", 2)) == [1, 3]
     assert not task.spilled
     task.task.finish()
-    assert (task.task.records_in, task.task.records_out) == (2, 2)
+    assert (task.task.records_by_input[0], task.task.records_out) == (2, 2)
 
 
 def test_a_key_that_comes_back_after_others_finds_its_state() -> None:

@@ -70,8 +70,8 @@ def is_empty(harness: Harness) -> bool:
     """Whether no row of any state, and no timer, is left."""
     last = harness._runner.coordinator.last
     assert last is not None
-    shards = last.operators[harness.process.name].shards
-    return all(not any(shard.rows.values()) and not shard.wake_us for shard in shards)
+    operator = last.operators[harness.process.name]
+    return not any(operator.rows.values()) and not any(s.wake_us for s in operator.shards)
 
 
 def late(harness: Harness) -> int:

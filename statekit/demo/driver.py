@@ -45,7 +45,7 @@ def session() -> SparkSession:
     return spark
 
 
-def stream(home: Path, epochs: int | None) -> None:
+def stream(home: Path, parallelism: int, epochs: int | None) -> None:
     """Stream the input from where the checkpoint stands; stop after `epochs`, or at the end."""
     spark = session()
     flights = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
@@ -54,7 +54,7 @@ def stream(home: Path, epochs: int | None) -> None:
         inputs={"flights": flights.parquet(str(home / "input"))},
         outputs={name: sk.sinks.parquet(home / name) for name in SINKS},
         checkpoint=home / "checkpoint",
-        parallelism=2,
+        parallelism=parallelism,
         trigger={"availableNow": True},
         drain=True,
         working_directory=home / "working",
@@ -65,6 +65,7 @@ def stream(home: Path, epochs: int | None) -> None:
             shown += 1
             _tell(
                 epoch=progress.epoch,
+                shards=parallelism,
                 records=progress.records_in,
                 seconds=progress.seconds,
                 rate=progress.events_per_second,
@@ -96,12 +97,13 @@ def _tell(**facts: Any) -> None:
 
 
 def main() -> None:
-    """`python -m statekit.demo.driver stream HOME [EPOCHS]`, or `results HOME`."""
+    """`python -m statekit.demo.driver stream HOME SHARDS [EPOCHS]`, or `results HOME`."""
     what, home, *rest = sys.argv[1:]
     if what == "results":
         results(Path(home))
     else:
-        stream(Path(home), int(rest[0]) if rest else None)
+        parallelism, *epochs = map(int, rest)
+        stream(Path(home), parallelism, epochs[0] if epochs else None)
 
 
 if __name__ == "__main__":

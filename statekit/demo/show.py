@@ -28,6 +28,9 @@ from statekit.errors import StatekitError
 
 __all__ = ["run"]
 
+SHARDS = (2, 4, 3)
+"""The parallelism of one driver after the other."""
+
 STOP_AFTER = 2
 KILL_AFTER = 2
 MID_EPOCH_S = 0.8
@@ -49,9 +52,10 @@ def run(home: Path) -> bool:
     _console.print()
     with _bar() as bar:
         task = bar.add_task("starting Spark", total=flights)
-        _follow(bar, task, home, "first driver, to be stopped", epochs=STOP_AFTER)
-        _follow(bar, task, home, "second driver, to be killed", kill_after=KILL_AFTER)
-        _follow(bar, task, home, "third driver, to the end")
+        first, second, third = SHARDS
+        _follow(bar, task, home, f"{first} shards, to be stopped", first, epochs=STOP_AFTER)
+        _follow(bar, task, home, f"{second} shards, to be killed", second, kill_after=KILL_AFTER)
+        _follow(bar, task, home, f"{third} shards, to the end", third)
     _console.print("asking the raw file the same questions …", style="dim")
     with _driver(home, "results", str(home)) as driver:
         results = next(_facts(driver), None)
@@ -81,18 +85,25 @@ def _follow(
     task: Any,
     home: Path,
     title: str,
+    shards: int,
     *,
     epochs: int | None = None,
     kill_after: int | None = None,
 ) -> None:
-    """Run one driver and show its epochs; kill it with SIGKILL after some of them."""
+    """Run one driver and show its epochs; kill it with SIGKILL after some of them.
+
+    Parameters:
+        shards: the parallelism it starts with, another one than the driver before.
+    """
     bar.update(task, description=f"{title}: starting Spark")
     killed = False
-    with _driver(home, "stream", str(home), *([str(epochs)] if epochs else [])) as driver:
+    words = [str(shards), *([str(epochs)] if epochs else [])]
+    with _driver(home, "stream", str(home), *words) as driver:
         for number, facts in enumerate(_facts(driver), 1):
             bar.update(task, advance=facts["records"], description=title)
             bar.console.print(
-                f"  epoch {facts['epoch']:>2}  {facts['records']:>7,} flights  "
+                f"  epoch {facts['epoch']:>2}  {facts['shards']} shards  "
+                f"{facts['records']:>7,} flights  "
                 f"{facts['seconds']:5.1f} s  {facts['rate']:>8,.0f} flights/s  "
                 f"{facts['rows']:>8,} rows of state  watermark {facts['watermark']}",
                 highlight=False,
@@ -159,7 +170,10 @@ def _print_comparisons(found: list[Comparison]) -> None:
     _console.print()
     _console.print(table)
     if all(item.agrees for item in found):
-        _console.print("[bold green]nothing was lost, nothing was counted twice[/]")
+        _console.print(
+            "[bold green]nothing was lost, nothing was counted twice[/], with "
+            f"{' → '.join(map(str, SHARDS))} shards"
+        )
 
 
 def _text(value: object) -> str:

@@ -6,8 +6,8 @@ come back. What does not: committing (`coordinator`) and micro-batches (`query`)
 Effects follow one order: change files (in the workers), sinks, manifest. There are two ways to
 bring the commit records to the driver:
 
-- A chain of operators that ends in one sink which reads its frame once runs in a single action, the
-  sink's own; the records are observed on the way.
+- Operators that all flow into one sink which reads its frame once, each stream read by one of them,
+  run in a single action, the sink's own; the records are observed on the way.
 - Anything else (several sinks, a function of the user's that may read the frame any number of
   times) gets frames that are persisted and computed completely by an action of our own.
 """
@@ -15,6 +15,7 @@ bring the commit records to the driver:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial, reduce
 from typing import Any
 
 from pyspark import SparkContext, StorageLevel
@@ -23,12 +24,14 @@ from pyspark.sql import functions as F
 
 from statekit.coordinator import Coordinator
 from statekit.errors import IncompleteEpochError
-from statekit.job import Job, Operator
+from statekit.job import Job
 from statekit.manifest import ShardReport
+from statekit.plan import Operator
 from statekit.rocks import RocksOptions
 from statekit.sinks import Callback, Sink
 from statekit.spark.frames import OperatorFrames, late_records
 from statekit.spark.shipping import Shipment, pack
+from statekit.spark.union_frames import UnionFrames, layout_of
 from statekit.spark.worker import COMMIT, ShardStep
 from statekit.spark.writing import Attempt, write
 
@@ -59,7 +62,7 @@ class EpochRunner:
         self._shipments: dict[str, Shipment] = {
             operator.name: pack(operator.declared) for operator in coordinator.job.operators
         }
-        self._frames: dict[str, OperatorFrames] = {}
+        self._frames: dict[str, OperatorFrames | UnionFrames] = {}
         self._written: set[str] = set()
         self._single_pass = _is_single_pass(coordinator.job, outputs)
         self._commits = F.collect_list(COMMIT).alias(COMMIT)
@@ -75,21 +78,27 @@ class EpochRunner:
         reports = self._observed(inputs) if self._single_pass else self._persisted(inputs)
         self._coordinator.commit(reports, batch=batch)
 
-    def _frame(self, operator: Operator, df: DataFrame) -> DataFrame:
+    def _frame(self, operator: Operator, streams: Mapping[str, DataFrame]) -> DataFrame:
         coordinator = self._coordinator
+        shards, groups = coordinator.parallelism, coordinator.key_groups
+        layout = layout_of(operator, coordinator.job)
         step = ShardStep(
             shipment=self._shipments[operator.name],
             plans=tuple(coordinator.plans(operator.name)),
             url=coordinator.repository.url,
             directory=self._directory,
             options=self._options,
-            key_groups=coordinator.key_groups,
+            key_groups=groups,
+            layout=layout,
         )
-        frames = self._frames.get(operator.name)
-        if frames is None:
-            shards, groups = coordinator.parallelism, coordinator.key_groups
-            frames = self._frames[operator.name] = OperatorFrames(df, operator, shards, groups)
-        return frames.frame(df, step)
+        given = [streams[name] for name in operator.streams]
+        if operator.name not in self._frames:
+            self._frames[operator.name] = (
+                OperatorFrames(given[0], operator, shards, groups)
+                if layout is None
+                else UnionFrames(given, operator, coordinator.job, shards, groups)
+            )
+        return self._frames[operator.name].frame(given, step)
 
     def _write(self, df: DataFrame, name: str) -> None:
         coordinator = self._coordinator
@@ -97,10 +106,20 @@ class EpochRunner:
             epoch=coordinator.epoch,
             writer=coordinator.writer,
             first=name not in self._written,
+            taken_back=coordinator.without_outputs,
             check_owner=coordinator.check_owner,
         )
         write(df, self._outputs[name], attempt)
         self._written.add(name)
+
+    def _late(self, operator: Operator, streams: Mapping[str, DataFrame]) -> DataFrame:
+        shipment = self._shipments[operator.name]
+        watermark_us = self._coordinator.watermarks_us[operator.name]
+        late = [
+            late_records(streams[name], operator, shipment, watermark_us)
+            for name in operator.inputs
+        ]
+        return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), late)
 
     def _observed(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
         """Everything in the action of the one sink."""
@@ -110,7 +129,7 @@ class EpochRunner:
         observations = []
         for operator in job.operators:
             observation = Observation()
-            frame = self._frame(operator, streams[operator.input])
+            frame = self._frame(operator, streams)
             observed = frame.observe(observation, self._commits)
             streams[operator.name] = _outputs_of(observed)
             observations.append((operator.name, observation))
@@ -128,19 +147,14 @@ class EpochRunner:
         reports: list[ShardReport] = []
         try:
             for operator in job.operators:
-                frame = self._frame(operator, streams[operator.input])
+                frame = self._frame(operator, streams)
                 if job.sinks_of(operator.name) or job.consumers_of(operator.name):
                     frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
                     kept.append(frame)
                 commits = frame.where(f"{COMMIT} is not null").select(COMMIT)
                 reports += [_report(row[0]) for row in commits.collect()]
                 if job.wants_late(operator):
-                    streams[operator.late] = late_records(
-                        streams[operator.input],
-                        operator,
-                        self._shipments[operator.name],
-                        self._coordinator.watermarks_us[operator.name],
-                    )
+                    streams[operator.late] = self._late(operator, streams)
                 streams[operator.name] = _outputs_of(frame)
             for sink in job.sinks:
                 self._write(streams[sink.stream], sink.name)
@@ -151,14 +165,12 @@ class EpochRunner:
 
 
 def _is_single_pass(job: Job, outputs: Mapping[str, Sink]) -> bool:
-    """Whether all operators form one chain that ends in one sink which reads once."""
-    if len(job.sinks) != 1 or len(job.sources) != 1:
+    """Whether every stream is read once, and all flow into one sink which reads once."""
+    if len(job.sinks) != 1 or isinstance(outputs[job.sinks[0].name], Callback):
         return False
-    (sink,) = job.sinks
-    ends = sink.stream == job.operators[-1].name
-    inputs = [operator.input for operator in job.operators]
-    chained = inputs == [job.sources[0].name, *(op.name for op in job.operators[:-1])]
-    return ends and chained and not isinstance(outputs[sink.name], Callback)
+    streams = [source.name for source in job.sources] + [op.name for op in job.operators]
+    read = [stream for operator in job.operators for stream in operator.streams]
+    return sorted([*read, job.sinks[0].stream]) == sorted(streams)
 
 
 def _outputs_of(frame: DataFrame) -> DataFrame:

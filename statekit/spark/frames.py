@@ -6,21 +6,34 @@ worker step, all as a plan for Spark. What does not: when it runs (`epoch`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from statekit.errors import ProcessError
-from statekit.job import Job, Operator, Source
+from statekit.errors import ProcessError, StateTypeError
+from statekit.job import Job
+from statekit.plan import Operator, Source
 from statekit.records import RecordType
+from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP
 from statekit.spark.shipping import Shipment
-from statekit.spark.worker import FIRST_MARK, LateStep, ShardStep, output_schema
+from statekit.spark.worker import LateStep, ShardStep, output_schema
 
-__all__ = ["OperatorFrames", "check_input", "late_records", "quoted"]
-
-GROUP = "__statekit_group"
-ARRIVAL = "__statekit_arrival"
+__all__ = [
+    "OperatorFrames",
+    "check_input",
+    "group_expression",
+    "in_order_of_keys",
+    "key_expression",
+    "late_records",
+    "marks",
+    "nothing_as",
+    "projected_to",
+    "quoted",
+    "shard_of_row",
+]
 
 # With 15 bits of a key group and a sign: beyond it, keys are compared in full.
 _CLIPPED_BITS = 47
@@ -41,10 +54,17 @@ def check_input(df: DataFrame, source: Source, job: Job) -> None:
 
     Raises:
         ProcessError: a column is missing, cannot be read as its field, or cannot be a key.
+        StateTypeError: the source has records of several types.
     """
+    record_type, *others = source.record_type.members
+    if others:
+        raise StateTypeError(
+            f"source {source.name!r} has {source.record_type.name}, and the rows of a frame are of "
+            "one type: declare a source for each of them, and join them with union()"
+        )
     try:
-        projected = _projected(df, source.record_type)
-        source.record_type.reader(to_arrow_schema(projected.schema, timezone="UTC"))
+        projected = projected_to(record_type, df)
+        record_type.reader(to_arrow_schema(projected.schema, timezone="UTC"))
         _check_consumers(projected, source.name, job)
     except ProcessError as error:
         error.add_note(f"while looking at the input {source.name!r}")
@@ -54,8 +74,10 @@ def check_input(df: DataFrame, source: Source, job: Job) -> None:
 def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
     """Hold the columns of a stream against all who take its records, late ones too."""
     for operator in job.consumers_of(stream):
+        if stream not in operator.inputs:
+            continue  # what is broadcast needs no key
         for name in operator.declared.key:
-            _key_expression(df, name, operator.name)
+            key_expression(df, name, operator.name)
         _check_event_time(df, operator)
         _check_consumers(df, operator.late, job)
 
@@ -81,25 +103,23 @@ class OperatorFrames:
 
     def __init__(self, like: DataFrame, operator: Operator, shards: int, groups: int) -> None:
         declared = operator.declared
-        projected = _projected(like, declared.record_type)
-        keys = [_key_expression(projected, name, operator.name) for name in declared.key]
+        (record_type,) = declared.record_type.members
+        projected = projected_to(record_type, like)
         self._shards = shards
+        group = group_expression(projected, operator, shards, groups)
         self._selected = [
-            f"cast(pmod(xxhash64({', '.join(keys)}), {groups}) as int) as {GROUP}",
+            f"cast({group} as int) as {GROUP}",
             *map(quoted, projected.columns),
             f"monotonically_increasing_id() as {ARRIVAL}",
         ]
-        self._marks = _marks(like.selectExpr(*self._selected), shards)
-        self._shard = F.expr(
-            f"if({GROUP} < 0, {FIRST_MARK} - {GROUP}, "
-            f"cast(({GROUP} * {shards}) div {groups} as int))"
-        )
-        columns = [F.col(quoted(name)) for name in (*declared.key, ARRIVAL)]
-        self._order = [_sorted_first(projected, declared.key[0]), *columns]
+        self._marks = marks(like.selectExpr(*self._selected), shards)
+        self._shard = shard_of_row(shards, groups)
+        self._order = [*in_order_of_keys(projected, declared.key), F.col(ARRIVAL)]
         self._schema = from_arrow_schema(output_schema(declared.output_type))
 
-    def frame(self, df: DataFrame, step: ShardStep) -> DataFrame:
-        """The outputs of the operator over `df`, with the commit records as one more column."""
+    def frame(self, dfs: Sequence[DataFrame], step: ShardStep) -> DataFrame:
+        """The outputs of the operator over its one input, with the commit records as a column."""
+        (df,) = dfs
         marked = df.selectExpr(*self._selected).unionAll(self._marks)
         routed = marked.repartitionById(self._shards, self._shard)
         ordered = routed.sortWithinPartitions(*self._order)
@@ -114,19 +134,31 @@ def late_records(
     That is `watermark.is_late` in SQL, unless a record may have another event time than its column:
     then records are made as they are for the operator, since only they can tell.
     """
-    time, record_type = operator.declared.event_time, operator.declared.record_type
+    time, (record_type,) = operator.declared.event_time, operator.declared.record_type.members
     assert time is not None
-    projected = _projected(df, record_type)
+    projected = projected_to(record_type, df)
     if record_type.may_change_fields:
         return projected.mapInArrow(LateStep(shipment, watermark_us), projected.schema)
     return projected.where(f"unix_micros({quoted(time)}) <= {watermark_us}")
 
 
-def _marks(like: DataFrame, shards: int) -> DataFrame:
+def marks(like: DataFrame, shards: int) -> DataFrame:
     """A row per shard with nothing but a number below all key groups in the place of its own."""
     mark = (F.lit(FIRST_MARK) - F.col("id")).cast("int").alias(GROUP)
-    nothing = [F.lit(None).cast(f.dataType).alias(f.name) for f in like.schema.fields[1:]]
+    nothing = [nothing_as(field) for field in like.schema.fields[1:]]
     return like.sparkSession.range(0, shards, 1, 1).select(mark, *nothing)
+
+
+def nothing_as(field: spark_types.StructField) -> Column:
+    """A column of that name and type that holds nothing."""
+    return F.lit(None).cast(field.dataType).alias(field.name)
+
+
+def shard_of_row(shards: int, groups: int) -> Column:
+    """The shard that a row goes to: that of its key group, or the one whose mark it has."""
+    return F.expr(
+        f"if({GROUP} < 0, {FIRST_MARK} - {GROUP}, cast(({GROUP} * {shards}) div {groups} as int))"
+    )
 
 
 def _check_event_time(df: DataFrame, operator: Operator) -> None:
@@ -146,7 +178,7 @@ def _check_event_time(df: DataFrame, operator: Operator) -> None:
         )
 
 
-def _projected(df: DataFrame, record_type: RecordType) -> DataFrame:
+def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
     """Only the columns that the record type reads; all of them for a plain dict."""
     if record_type.fields is None:
         return df
@@ -158,6 +190,21 @@ def quoted(name: str) -> str:
     """A column's name as SQL takes it, whatever is in it."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
+
+
+def group_expression(df: DataFrame, operator: Operator, shards: int, groups: int) -> str:
+    """The key group of a record; without a key, records are dealt out to the shards in turn."""
+    keys = [key_expression(df, name, operator.name) for name in operator.declared.key]
+    if keys:
+        return f"pmod(xxhash64({', '.join(keys)}), {groups})"
+    turn = f"pmod(monotonically_increasing_id(), {shards})"
+    return f"({turn} * {groups} + {shards - 1}) div {shards}"  # the first key group of that shard
+
+
+def in_order_of_keys(df: DataFrame, key: tuple[str, ...]) -> list[Column]:
+    """What sorts rows by key group and key. Marks come before all others."""
+    first = _sorted_first(df, key[0]) if key else F.col(GROUP)
+    return [first, *(F.col(quoted(name)) for name in key)]
 
 
 def _sorted_first(df: DataFrame, key: str) -> Column:
@@ -174,7 +221,7 @@ def _sorted_first(df: DataFrame, key: str) -> Column:
     return F.shiftleft(group.cast("bigint"), _CLIPPED_BITS) + clipped
 
 
-def _key_expression(df: DataFrame, name: str, operator: str) -> str:
+def key_expression(df: DataFrame, name: str, operator: str) -> str:
     """A key field as it is hashed: integers as bigint, everything else as it is."""
     if name not in df.columns:
         raise ProcessError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from statekit.coordinator import Coordinator
 from statekit.errors import RestoreError
 from statekit.repository import Repository
+from statekit.rollback import finish
 
 __all__ = ["check_sparks_part", "sparks_part"]
 
@@ -26,11 +27,14 @@ def check_sparks_part(coordinator: Coordinator) -> None:
 
     Spark notes the offsets of a batch before it runs and its end afterwards. So it may be one
     batch ahead of the state (killed before the manifest), or know one end less (killed after it).
+    Behind a rollback it may be ahead by any number: then it is set back, which a kill prevented.
     """
     repository, last = coordinator.repository, coordinator.last
-    offsets = max(_numbers(repository, "spark/offsets"), default=-1)
-    commits = max(_numbers(repository, "spark/commits"), default=-1)
+    offsets, commits = _latest(repository)
     done = -1 if last is None or last.batch is None else last.batch
+    if last is not None and last.cause == "rollback" and offsets >= done:
+        finish(repository, last)
+        offsets, commits = _latest(repository)
     where = f"{repository.url}/spark"
     way_out = "restore both parts from the same backup, or start with a new checkpoint"
     if done >= 0 and offsets < 0:
@@ -50,6 +54,7 @@ def check_sparks_part(coordinator: Coordinator) -> None:
         )
 
 
-def _numbers(repository: Repository, folder: str) -> list[int]:
-    names = (path.rsplit("/", 1)[-1] for path in repository.names(folder))
-    return [int(name) for name in names if name.isdigit()]
+def _latest(repository: Repository) -> tuple[int, int]:
+    """The last micro-batches that Spark has noted the offsets, and the end, of; -1 for none."""
+    offsets, commits = repository.spark_batches("offsets"), repository.spark_batches("commits")
+    return max(offsets, default=-1), max(commits, default=-1)

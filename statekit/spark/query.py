@@ -38,6 +38,8 @@ from statekit.manifest import EpochManifest
 from statekit.repository import Repository
 from statekit.rocks import RocksOptions
 from statekit.running import Progress
+from statekit.savepoint import savepoint_folder, write_savepoint
+from statekit.savepoint_restore import prepare_from_savepoint
 from statekit.sinks import Parquet, Sink
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
@@ -65,12 +67,13 @@ class Query:
         progress: what the last epochs did, oldest first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, repository: Repository) -> None:
         self.query: StreamingQuery | None = None
         self.progress: deque[Progress] = deque(maxlen=_KEPT_PROGRESS)
         self._failure: BaseException | None = None
         self._idle: IdleEpochs | None = None
         self._is_stopped = False
+        self._repository = repository
 
     @property
     def last_progress(self) -> Progress | None:
@@ -121,6 +124,20 @@ class Query:
         if self._idle is not None:
             self._idle.stop()
 
+    def savepoint(self, name: str) -> str:
+        """Write all state after the last committed epoch to `savepoints/<name>/` of the checkpoint.
+
+        The stream goes on meanwhile. The driver does the work, one shard after the other. Returns
+        the URL of the savepoint, for `from_savepoint=`.
+
+        Raises:
+            RestoreError: the name is taken or cannot be, or nothing is committed yet.
+            CorruptCheckpointError: a file of the checkpoint is missing or altered.
+            StorageError: the store or the local disk failed; there is no savepoint.
+        """
+        write_savepoint(self._repository, name)
+        return f"{self._repository.url}/{savepoint_folder(name)}"
+
     def _watch(self, *, beat: Callable[[], float] | None, drain: Callable[[], None] | None) -> None:
         """Make epochs without input beside the stream."""
         assert self.query is not None
@@ -152,10 +169,12 @@ def start(
     outputs: Mapping[str, object] | None = None,
     *,
     checkpoint: str | Path,
+    from_savepoint: str | Path | None = None,
     parallelism: int | None = None,
     trigger: Mapping[str, Any] | str | None = None,
     query_name: str | None = None,
     allow_dropped_state: bool = False,
+    from_epoch: int | None = None,
     working_directory: str | Path | None = None,
     rocksdb: RocksOptions | None = None,
     heartbeat: dt.timedelta | str | None = None,
@@ -174,13 +193,18 @@ def start(
         outputs: a sink per sink of the job: `sinks.parquet(path)`, `sinks.writer(format)`, or a
             function `(df, epoch)`.
         checkpoint: a directory or object store URL; Spark's own part goes to `spark/` in it.
-        parallelism: shards per operator; None takes what the checkpoint has, or the number of
-            cores Spark runs with. It may differ at every start.
+        from_savepoint: the directory or URL of a savepoint that a new checkpoint starts from, and
+            Spark behind what was read until then. One that was made of it goes on from where it is.
+        parallelism: shards per operator; None takes what the checkpoint or the savepoint has, or
+            the number of cores Spark runs with. It may differ at every start.
         trigger: as for `DataStreamWriter.trigger`, such as `{"availableNow": True}`; a text is a
             processing time.
         query_name: of the streaming query.
         allow_dropped_state: go on although the code no longer declares a stored state, or has no
             callback for timers that may be set.
+        from_epoch: roll the checkpoint back to this epoch, with Spark's part, then go on from
+            there. Parquet sinks take back the outputs of later epochs; other sinks cannot. A start
+            that asks for it again is refused once epochs have followed.
         working_directory: for working copies, on each worker's local disk.
         rocksdb: what RocksDB may spend in each worker.
         heartbeat: make an epoch at least this often even if no input comes, so that
@@ -209,6 +233,15 @@ def start(
     _use_this_python(spark)
     repository = Repository(checkpoint)
     _check_not_running(repository)
+    if from_savepoint is not None:
+        prepare_from_savepoint(
+            from_savepoint,
+            job,
+            repository,
+            parallelism=parallelism,
+            allow_dropped_state=allow_dropped_state,
+            from_epoch=from_epoch,
+        )
     if parallelism is None:
         parallelism = _default_parallelism(spark, job, repository)
     coordinator = Coordinator(
@@ -216,11 +249,12 @@ def start(
         repository,
         parallelism=parallelism,
         allow_dropped_state=allow_dropped_state,
+        from_epoch=from_epoch,
         clock=clock,
     )
     directory = str(working_directory or default_working_directory())
     runner = EpochRunner(coordinator, sinks, directory, rocksdb or RocksOptions())
-    started = _Started(Query(), coordinator, runner)
+    started = _Started(Query(repository), coordinator, runner)
     if streaming == {False}:
         if heartbeat is not None:
             raise StateTypeError("heartbeat= is for streams that go on: these frames are static")
@@ -269,6 +303,12 @@ def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
     """Find out now what the first epoch would: outputs without a schema, shared directories."""
     for operator in job.operators:
         output_schema(operator.declared.output_type)
+        if len(operator.declared.record_type.members) > 1 and job.wants_late(operator):
+            raise StateTypeError(
+                f"the late records of {operator.name!r} are {operator.declared.record_type.name}, "
+                "and the rows of a frame are of one type: on Spark, leave them where they are "
+                "counted, or give each type an operator with event time of its own"
+            )
     paths = [sink.path.rstrip("/") for sink in sinks.values() if isinstance(sink, Parquet)]
     if len(set(paths)) != len(paths):
         raise StateTypeError(
@@ -312,6 +352,8 @@ class _Started:
 
     def bounded(self, inputs: Mapping[str, DataFrame], *, drain: bool) -> None:
         self._nothing = {name: df.limit(0) for name, df in inputs.items()}
+        # Spark keeps no note of a bounded run: ours tells that outputs may have been published.
+        self._coordinator.notes_beginnings = True
         try:
             if self._coordinator.was_draining:
                 self._drain()
@@ -421,17 +463,16 @@ class _Started:
 
 def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: float) -> Progress:
     # An operator sees all that its source has, and so does another one of the same source.
-    read = {op.input: manifest.operators[op.name].records_in for op in job.operators}
+    read: dict[str, int] = {}
+    for operator in manifest.operators.values():
+        read |= operator.records_by_input
     rows: dict[str, int] = {}
     sizes: dict[str, int] = {}
     changed = 0
     for name, operator in manifest.operators.items():
-        for shard in operator.shards:
-            changed += sum(file.size for file in shard.files)
-            for state, count in shard.rows.items():
-                rows[f"{name}.{state}"] = rows.get(f"{name}.{state}", 0) + count
-            for state, count in shard.bytes.items():
-                sizes[f"{name}.{state}"] = sizes.get(f"{name}.{state}", 0) + count
+        changed += sum(file.size for shard in operator.shards for file in shard.files)
+        rows |= {f"{name}.{state}": count for state, count in operator.rows.items()}
+        sizes |= {f"{name}.{state}": count for state, count in operator.bytes.items()}
     return Progress(
         epoch=manifest.epoch,
         batch=batch,

@@ -14,7 +14,7 @@ import gc
 import os
 import socket
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -23,25 +23,22 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.errors import IncompleteEpochError, ProcessError
-from statekit.keygroup import key_group
 from statekit.manifest import ShardPlan, ShardReport
 from statekit.outputs import OutputType
 from statekit.process import Process
 from statekit.repository import Repository
 from statekit.rocks import RocksOptions
 from statekit.shard import RARE_COLLECTION, run_shard
+from statekit.spark.rows import FIRST_MARK, Layout, UnionRows, chunks_of
 from statekit.spark.shipping import Shipment, unpack
-from statekit.task import Chunk
+from statekit.task import News
 from statekit.watermark import is_late
 from statekit.working_copy import DiskCopies
 
-__all__ = ["COMMIT", "FIRST_MARK", "LateStep", "ShardStep", "output_schema"]
+__all__ = ["COMMIT", "LateStep", "ShardStep", "output_schema"]
 
 COMMIT = "__statekit_commit"
 """The column of the commit record."""
-
-FIRST_MARK = -1
-"""What shard 0 is sent in the place of a key group, before all records; shard 1 is sent -2, …"""
 
 
 def output_schema(output_type: OutputType | None) -> pa.Schema:
@@ -61,6 +58,7 @@ class ShardStep:
         directory: for working copies, on the worker's local disk.
         options: what RocksDB may spend.
         key_groups: how many there are.
+        layout: of the rows of an operator that is fed by several streams; None for one.
     """
 
     shipment: Shipment
@@ -69,6 +67,7 @@ class ShardStep:
     directory: str
     options: RocksOptions
     key_groups: int
+    layout: Layout | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _acknowledge_at_once()
@@ -81,9 +80,13 @@ class ShardStep:
         declared = unpack(self.shipment)
         schema = output_schema(declared.output_type)
         copies = DiskCopies(self.directory, self.options)
-        running = run_shard(
-            declared, plan, self._chunks(declared, batches), _repository(self.url), copies
-        )
+        news: Iterator[News] = iter(())
+        if self.layout is None:
+            chunks = chunks_of(declared, batches, self.key_groups)
+        else:
+            rows = UnionRows(declared, batches, self.layout, self.key_groups)
+            news, chunks = rows.news(), rows.chunks()
+        running = run_shard(declared, plan, chunks, _repository(self.url), copies, news)
         try:
             while True:
                 yield _output_batch(declared, schema, next(running))
@@ -91,25 +94,6 @@ class ShardStep:
             yield _commit_batch(schema, stop.value)
         finally:
             running.close()
-
-    def _chunks(
-        self, declared: Process[Any, Any, Any], batches: Iterator[pa.RecordBatch]
-    ) -> Iterator[Chunk]:
-        """Typed records of each batch, from between the key group and the arrival."""
-        record_type = declared.record_type
-        reader = None
-        for batch in batches:
-            if batch.num_rows == 0:
-                continue
-            batch = batch.remove_column(batch.num_columns - 1)
-            if reader is None:
-                reader = record_type.reader(batch.schema, first_column=1)
-            records, groups = reader.read(batch), batch.column(0).to_pylist()
-            keys = _keys(declared, batch, records)
-            times = _times(declared, batch, records)
-            if record_type.may_change_fields:
-                _check_keys(declared, keys, groups, records, self.key_groups)
-            yield Chunk(keys, groups, keys, records, times)
 
 
 @dataclass(frozen=True)
@@ -129,7 +113,8 @@ class LateStep:
         declared = unpack(self.shipment)
         time_of = declared.time_of()
         for batch in batches:
-            records = declared.record_type.reader(batch.schema).read(batch)
+            (record_type,) = declared.record_type.members
+            records = record_type.reader(batch.schema).read(batch)
             late = [is_late(time_of(record), self.watermark_us) for record in records]
             yield batch.filter(pa.array(late, pa.bool_()))
 
@@ -178,52 +163,6 @@ def _marked(first: pa.RecordBatch) -> int:
 @cache
 def _repository(url: str) -> Repository:
     return Repository(url)
-
-
-def _keys(declared: Process[Any, Any, Any], batch: pa.RecordBatch, records: list[Any]) -> list[Any]:
-    """The keys of a batch: from the column where that is the same and faster."""
-    first = batch.column(declared.key[0])
-    plain = len(declared.key) == 1 and not pa.types.is_temporal(first.type)
-    if plain and not declared.record_type.may_change_fields:
-        return list(first.to_pylist())
-    return list(map(declared.key_of(), records))
-
-
-def _times(
-    declared: Process[Any, Any, Any], batch: pa.RecordBatch, records: list[Any]
-) -> Sequence[int]:
-    """The event times of a batch, in microseconds: from the column where that is the same."""
-    if declared.event_time is None:
-        return ()
-    column = batch.column(declared.event_time)
-    plain = pa.types.is_timestamp(column.type) and column.type.tz and column.type.unit == "us"
-    if not plain or column.null_count or declared.record_type.may_change_fields:
-        return list(map(declared.time_of(), records))
-    return list(column.cast(pa.int64()).to_pylist())
-
-
-def _check_keys(
-    declared: Process[Any, Any, Any],
-    keys: list[Any],
-    groups: list[int],
-    records: list[Any],
-    key_groups: int,
-) -> None:
-    """Make sure that records went to the shard of the key they have now.
-
-    The JVM chose it by the columns; a validator or `__post_init__` may have changed the field.
-    """
-    last: Any = _check_keys  # equals no key
-    for key, group, record in zip(keys, groups, records, strict=True):
-        if key != last:
-            last = key
-            if key_group(key, key_groups) != group:
-                fields = ", ".join(declared.key)
-                raise ProcessError(
-                    f"operator {declared.name!r}: {declared.record_type.name} changes its key "
-                    f"({fields}) to {key!r} while {record!r} is made, after the records were "
-                    "routed by the columns: change the column in the DataFrame instead"
-                )
 
 
 def _output_batch(

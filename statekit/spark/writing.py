@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from statekit.errors import RestoreError, StateTypeError, StorageError
 from statekit.sinks import Callback, Parquet, Sink, Writer
 
 __all__ = ["Attempt", "as_sink", "write"]
+
+_PUBLISHED = re.compile(r"epoch-(\d{20})-")
 
 
 def as_sink(name: str, given: object) -> Sink:
@@ -42,12 +45,14 @@ class Attempt:
         epoch: its number, the same when it is replayed.
         writer: the run; keeps staged files of different runs apart.
         first: whether it is the run's first epoch, which a run before it may have begun.
+        taken_back: epochs that have no part in the outputs, as ranges of numbers, first and last.
         check_owner: raises FencedError if another run has committed the epoch.
     """
 
     epoch: int
     writer: str
     first: bool
+    taken_back: tuple[tuple[int, int], ...]
     check_owner: Callable[[], None]
 
 
@@ -86,7 +91,7 @@ class _ParquetEpoch:
             df.write.mode("overwrite").parquet(self._staging)
         self._attempt.check_owner()  # from here on, what another run has moved is replaced
         if self._attempt.first:
-            self._remove(self._home, lambda name: name.startswith(self._prefix))
+            self._remove(self._home, self._is_to_go)
         self._publish(self._staged())
 
     def _check_no_later_epoch(self) -> None:
@@ -101,6 +106,15 @@ class _ParquetEpoch:
                 "this checkpoint: it was written by a job with another checkpoint. Choose an empty "
                 "directory, or empty this one"
             )
+
+    def _is_to_go(self, name: str) -> bool:
+        """Whether a file is of an earlier attempt at this epoch, or of one that was rolled back."""
+        match = _PUBLISHED.match(name)
+        if match is None:
+            return False
+        epoch = int(match[1])
+        taken_back = self._attempt.taken_back
+        return epoch == self._attempt.epoch or any(a <= epoch <= b for a, b in taken_back)
 
     def _remove(self, directory: Any, wanted: Callable[[str], bool]) -> None:
         """Remove what killed runs left in a directory."""

@@ -23,8 +23,13 @@ from statekit.manifest import ShardPlan, ShardState
 from statekit.map_state import MapState
 from statekit.mutation import Batch
 from statekit.process import Process
+from statekit.record_union import Records
 from statekit.repository import Repository
+from statekit.savepoint_file import Savepoint
+from statekit.savepoint_restore import import_savepoint
+from statekit.shard import obtained
 from statekit.state import State, StateSpec
+from statekit.task import stay_in_shard
 from statekit.timers import Timer
 from statekit.timestamp import datetime_to_micros, instant
 from statekit.visit import Visit
@@ -88,14 +93,22 @@ class Harness:
         self._directory = tempfile.mkdtemp(prefix="statekit-harness-")
         weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         self._job = Job(process.name, key_groups=key_groups)
-        source = "records" if process.name != "records" else "incoming"
-        stream = self._job.source(source, process.record_type.cls).process(process)
+        records = self._source("records", process.record_type)
+        handled = process.handlers.record_type
+        broadcast = [] if handled is None else [self._source("broadcast", handled)]
+        stream = records.process(process, broadcast=broadcast)
         stream.sink("outputs")
         if process.event_time is not None:
             stream.late.sink("late")
         self._late: list[Any] = []
         self._now_us = 0
         self._runner = self._start(parallelism)
+
+    def _source(self, name: str, records: Records) -> Stream[Any]:
+        """One source, also of several types: records are handled in the order they are sent in."""
+        if self.process.name == name:
+            name = f"{name}-in"
+        return self._job.source(name, *(member.cls for member in records.members))
 
     def _start(self, parallelism: int | None) -> LocalRunner:
         copies: WorkingCopies = MemoryCopies()
@@ -119,12 +132,31 @@ class Harness:
         last = self._runner.coordinator.last
         return None if last is None else last.epoch
 
-    def send(self, *records: Any) -> list[Any]:
+    def send(self, *records: Any, broadcast: Sequence[Any] = ()) -> list[Any]:
         """Run one epoch over these records, commit it, and return what it put out.
 
         An error leaves everything as it was after the last committed epoch.
+
+        Parameters:
+            broadcast: records for the functions decorated with `@….on_broadcast`, in all shards.
+
+        Raises:
+            StateTypeError: there are broadcast records, and no such function.
         """
-        return self._epoch(*records)
+        if broadcast and self.process.handlers.record_type is None:
+            raise StateTypeError(
+                f"{self.process.name} handles no broadcast records: decorate a function with "
+                f"@{self.process.name}.on_broadcast"
+            )
+        return self._epoch(records, broadcast)
+
+    def broadcast(self, *records: Any) -> list[Any]:
+        """Run one epoch over broadcast records and no others, and return what it put out.
+
+        Raises:
+            StateTypeError: there is no function for them.
+        """
+        return self.send(broadcast=records)
 
     def advance_watermark(self, to: dt.datetime) -> list[Any]:
         """Run an epoch without records whose watermark is `to`, and return its outputs.
@@ -167,8 +199,11 @@ class Harness:
             self._now_us = before
             raise
 
-    def _epoch(self, *records: Any, **instants: Any) -> list[Any]:
-        given = {self._job.sources[0].name: records}
+    def _epoch(
+        self, records: Sequence[Any] = (), broadcast: Sequence[Any] = (), **instants: Any
+    ) -> list[Any]:
+        names = [source.name for source in self._job.sources]
+        given = dict(zip(names, (records, broadcast), strict=False))
         emitted = self._runner.epoch(given, at_us=self._now_us, **instants)
         self._late += emitted.get("late", [])
         return emitted["outputs"]
@@ -189,35 +224,74 @@ class Harness:
 
         None, the value, a list or a dict.
         """
-        spec = next((spec for spec in self.process.states if spec.name == name), None)
-        if spec is None:
-            known = [spec.name for spec in self.process.states]
-            raise QueryError(f"{self.process.name} has no state {name!r}: it has {known}")
+        spec = self._spec(name, local=False)
         with self._visiting(key) as (visit, backend, _):
             return plain(spec, spec.bind(visit, backend))
+
+    def operator_state(self, name: str) -> list[Any]:
+        """What a state of shards holds after the last epoch: one plain Python value per shard.
+
+        None, the value, a list or a dict; of a `Checkpointed` object, what its snapshot returned.
+        """
+        spec = self._spec(name, local=True)
+        held = []
+        for shard in range(self.parallelism):
+            with self._copy_of(shard) as (backend, plan):
+                stay = stay_in_shard(plan, Batch(), _nothing)
+                held.append(plain(spec, spec.bind(stay, backend)))
+        return held
+
+    def _spec(self, name: str, *, local: bool) -> StateSpec:
+        """The state of that name, of keys or of shards."""
+        found = [spec for spec in self.process.states if spec.kind.is_local == local]
+        for spec in found:
+            if spec.name == name:
+                return spec
+        what, other = ("operator state", "state") if local else ("state", "operator_state")
+        raise QueryError(
+            f"{self.process.name} has no {what} {name!r}: it has {[spec.name for spec in found]}; "
+            f"use {other}() for the others"
+        )
+
+    @contextlib.contextmanager
+    def _copy_of(self, shard: int) -> Iterator[tuple[RowBackend, ShardPlan]]:
+        """The rows of a shard after the last epoch."""
+        coordinator = self._runner.coordinator
+        plan = coordinator.plan(self.process.name, shard)
+        families = self.process.families_in(plan)
+        copy = obtained(plan, families, coordinator.repository, self._runner.copies)
+        try:
+            yield copy.backend, plan
+        finally:
+            copy.drop()
 
     @contextlib.contextmanager
     def _visiting(self, key: Any) -> Iterator[tuple[Visit, RowBackend, ShardPlan]]:
         """The stay at a key after the last epoch, to look at what it holds."""
-        coordinator = self._runner.coordinator
-        plan = coordinator.plan(self.process.name, self.shard_of(key))
-        families = self.process.families_in(plan)
-        copy = self._runner.copies.obtain(plan, families, coordinator.repository)
-        visit, last = _visit(self.process, key, self.key_groups), coordinator.last
-        visit.eras = plan.eras
+        with self._copy_of(self.shard_of(key)) as (backend, plan):
+            yield self._visit(key, plan), backend, plan
+
+    def _visit(self, key: Any, plan: ShardPlan) -> Visit:
+        visit, last = _visit(self.process, key, self.key_groups), self._runner.coordinator.last
+        visit.eras, visit.migrated = plan.eras, plan.migrated
         if last is not None:
             watermark = last.operators[self.process.name].watermark_us
             visit.watermark_us = BEGINNING if watermark is None else watermark
             visit.expiry_us = visit.watermark_us
             visit.processing_time_us = last.processing_time_us
-        try:
-            yield visit, copy.backend, plan
-        finally:
-            copy.drop()
+        return visit
 
     def crash(self) -> None:
         """Drop everything that is not committed and reopen at the last committed epoch."""
         self._runner = self._start(self.parallelism)
+
+    def rescale(self, parallelism: int) -> None:
+        """Start again at the last committed epoch with so many shards, as a restart does.
+
+        Raises:
+            RescaleError: there cannot be that many.
+        """
+        self._runner = self._start(parallelism)
 
     def checkpoint(self, path: str | Path) -> None:
         """Write all committed epochs to a directory, from which `restore` can start."""
@@ -235,18 +309,33 @@ class Harness:
         key_groups: int | None = None,
         backend: Backend = "memory",
     ) -> Harness:
-        """A harness that starts from what `checkpoint` wrote. The directory is left as it is."""
+        """A harness that starts from what `checkpoint` wrote, or from a savepoint.
+
+        The directory is left as it is.
+        """
         repository = Repository.in_memory()
         stored = Repository(path, create=False)
-        if stored.job_file() is None:
+        if stored.job_file() is not None:
+            stored.copy_to(repository)
+        elif stored.is_savepoint:
+            declared = _declared(process)
+            import_savepoint(
+                Savepoint(stored),
+                repository,
+                parallelism=parallelism,
+                key_groups=key_groups,
+                specs={declared.name: declared.states},
+            )
+        else:
             raise RestoreError(f"{path} holds no checkpoint: write one with checkpoint(path)")
-        stored.copy_to(repository)
         made = cls.__new__(cls)
         made._open(_declared(process), repository, parallelism, key_groups, backend)
         return made
 
     def shard_of(self, key: Any) -> int:
         """The shard that owns a key."""
+        if not self.process.key:
+            raise QueryError(f"{self.process.name} has no key: its records are dealt out in turn")
         self.process.key_codec.encode(key)  # a key of another type would hash to some shard too
         group = key_group(key, self.key_groups)
         return shard_of_group(group, self.parallelism, self.key_groups)
@@ -263,8 +352,14 @@ def _declared(given: Process[Any, Any, Any] | Stream[Any]) -> Process[Any, Any, 
     return declared
 
 
+def _nothing() -> None:
+    """What is read only never spills."""
+
+
 def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:
     """States of a process function at one key, in memory, to call the function directly with.
+
+    State of shards is that of one shard, and starts blank; broadcast state may be written, too.
 
     >>> from collections.abc import Iterator
     >>> import statekit as sk
@@ -284,9 +379,14 @@ def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:
         visit.batch.clear()
 
     visit.spill = spill
-    states: dict[str, Any] = {spec.name: spec.bind(visit, backend) for spec in process.states}
+    plan = ShardPlan("", process.name, 0, 0, ShardState(first_group=0, last_group=127), None)
+    stay = stay_in_shard(plan, visit.batch, spill)
+    stay.broadcasting = True
+    states: dict[str, Any] = {
+        spec.name: spec.bind(stay if spec.kind.is_local else visit, backend).handle
+        for spec in process.states
+    }
     if process.signature.context_parameter is not None:
-        plan = ShardPlan("", process.name, 0, 0, ShardState(first_group=0, last_group=127), None)
         timers = process.bind_timers(visit, backend, plan)
         states[process.signature.context_parameter] = Context(visit, 0, timers)
     return states

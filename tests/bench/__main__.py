@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import on_spark, shard_alone, time_on_spark, timers_alone
+from tests.bench import on_spark, rescale, shard_alone, time_on_spark, timers_alone
 from tests.bench.report import Row
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
@@ -16,6 +16,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "maps": shard_alone.map_sizes,
     "commits": shard_alone.commit_cost,
     "ttl": shard_alone.state_that_expires,
+    "rescale": rescale.rescaling,
     "timers-alone": timers_alone.rate,
     "timers-memory": timers_alone.memory,
     "timers-idle": timers_alone.pending,

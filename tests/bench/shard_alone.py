@@ -76,7 +76,7 @@ class Shard:
         reader = None
         for batch in batches:
             if reader is None:
-                reader = self.declared.record_type.reader(batch.schema, first_column=1)
+                reader = self.declared.record_type.members[0].reader(batch.schema, first_column=1)
             keys, times = batch.column("key").to_pylist(), self._times(batch)
             yield Chunk(keys, batch.column(0).to_pylist(), keys, reader.read(batch), times)
 

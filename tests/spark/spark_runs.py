@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,17 +63,27 @@ def _class_archive() -> str:
     return f"-XX:+IgnoreUnrecognizedVMOptions -Xlog:disable -XX:{way}={archive}"
 
 
-def drive(home: Path, master: str, job: sk.Job, sink: str) -> None:
-    """What a driver of its own does: stream `HOME/events` through a job to its end."""
+EVENTS = {"events": EVENT_SCHEMA}
+
+
+def drive(
+    home: Path,
+    master: str,
+    job: sk.Job,
+    sink: str,
+    parallelism: int = 2,
+    schemas: Mapping[str, str] = EVENTS,
+) -> None:
+    """What a driver of its own does: stream `HOME/<source>` through a job to its end."""
     (home / "tmp").mkdir(exist_ok=True)
     spark = new_session(home / "tmp", master)
     query = job.start(
         spark,
-        {"events": stream_of(spark, home / "events", EVENT_SCHEMA)},
+        {source: stream_of(spark, home / source, schema) for source, schema in schemas.items()},
         outputs={sink: sk.sinks.parquet(home / "out")},
         checkpoint=home / "checkpoint",
         working_directory=home / "working",
-        parallelism=2,
+        parallelism=parallelism,
         trigger=ONCE,
     )
     assert query.await_termination(TIMEOUT_S)

@@ -1,6 +1,6 @@
 """A Spark driver that tests kill: streams `HOME/events` through the counting job to its end.
 
-    python spark_victim.py HOME MASTER [POINT EPOCH]
+    python spark_victim.py HOME MASTER [POINT EPOCH [PARALLELISM]]
 
 With a POINT it kills its own process group, the JVM with it, when EPOCH gets there. Without one it
 prints `ready` when a micro-batch comes, and waits to be killed from outside.
@@ -93,7 +93,7 @@ def main() -> None:
         arm(rest[0], int(rest[1]))
     else:
         announce()
-    drive(Path(home), master, counting_job(), "counted")
+    drive(Path(home), master, counting_job(), "counted", int(rest[2]) if rest[2:] else 2)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ counts.process(count)  # error: incompatible type
 landings.process(silent).process(count)  # error: incompatible type
 flights.process(len)  # error: incompatible type
 wrong: sk.Stream[Flight] = landings.process(count)  # error: incompatible type
-job.source("other", "Flight")  # error: incompatible type "str"
+job.source("other", "Flight")  # error: No overload variant
 sk.Job()  # error: Missing positional argument "name"
 sk.Job("fleet", key_groups="many")  # error: incompatible type "str"
 sk.process("tail")  # error: Too many positional arguments

@@ -1,0 +1,106 @@
+"""Files that say of themselves whether they are whole.
+
+What lives here: records as JSON, the seal of those that are files of their own, and references to
+files with size and checksum. What does not: what the files say (`job_file`, `manifest`).
+
+A sealed file is one line of JSON whose last member is the XXH3-128 of all bytes before it:
+
+    {"format":2,…,"checksum":"0123456789abcdef0123456789abcdef"}
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, ClassVar, Self
+
+import xxhash
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from statekit.errors import CorruptCheckpointError, RestoreError
+
+__all__ = ["FORMAT", "Count", "FileRef", "Record", "Sealed", "checksum_of"]
+
+FORMAT = 2
+"""The format version that this code writes, and the newest that it reads."""
+
+_SEAL = ',"checksum":"'
+
+_SEAL_BYTES = len(_SEAL) + 32 + len('"}')
+
+Count = Annotated[int, Field(ge=0)]
+
+
+def checksum_of(data: bytes) -> str:
+    """XXH3-128 of `data` as 32 hex digits.
+
+    >>> checksum_of(b"")
+    '99aa06d3014798d86001c324468d497f'
+    """
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+class Record(BaseModel):
+    """Data that is written down and never changed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class FileRef(Record):
+    """A file that is written once and never changed.
+
+    Parameters:
+        path: below the checkpoint.
+        size: in bytes.
+        checksum: XXH3-128 of its content, in hex.
+        rows: mutations in a change file; 0 for other kinds.
+        local: it holds state of the shard, and no state of keys.
+    """
+
+    path: str
+    size: Count
+    checksum: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    rows: Count = 0
+    local: bool = False
+
+
+class Sealed(Record):
+    """A record that is a file of its own, with format version and checksum."""
+
+    title: ClassVar[str]
+
+    format: Annotated[int, Field(ge=1)] = FORMAT
+
+    def to_bytes(self) -> bytes:
+        """The file's content: canonical JSON, sealed with its checksum."""
+        body = self.model_dump_json().encode()[:-1]
+        return body + f'{_SEAL}{checksum_of(body)}"}}'.encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: str) -> Self:
+        """Verify and read a file's content.
+
+        Raises:
+            CorruptCheckpointError: truncated, altered, or not such a file.
+            RestoreError: written by a newer version of statekit.
+        """
+        body, seal = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
+        if seal != f'{_SEAL}{checksum_of(body)}"}}'.encode():
+            raise CorruptCheckpointError(
+                f"{path} is truncated or altered: its checksum does not match its content. "
+                "Restore the file from a backup, or start from an earlier epoch or a savepoint"
+            )
+        try:
+            parsed = json.loads(body + b"}")
+            found = parsed.get("format")
+            if isinstance(found, int) and found > FORMAT:
+                raise RestoreError(
+                    f"{path} has format version {found}; this statekit reads up to {FORMAT}: "
+                    "upgrade statekit"
+                )
+            read = cls.model_validate_json(body + b"}")
+            return read.model_copy(update={"format": FORMAT})  # as it would be written now
+        except (ValueError, ValidationError, AttributeError) as error:
+            raise CorruptCheckpointError(
+                f"{path} is not {cls.title}: {error}. Restore the file from a backup, "
+                "or start from an earlier epoch or a savepoint"
+            ) from error

@@ -1,0 +1,200 @@
+"""The rows of a shard in a Spark Python worker, as the records that they stand for.
+
+What lives here: Arrow batches in the order in which Spark sorted them, turned into chunks, for an
+operator that is fed by one stream and for one that is fed by several. What does not: running the
+shard (`worker`), and how rows come to be sorted so (`frames`, `union_frames`).
+
+Rows of one stream have the key group, the columns of the record, and the arrival. Rows of several
+have the key group, the key fields, the number of the input, the arrival, and one column per input,
+a struct of that input's columns which is null in the rows of all others. Broadcast rows come first;
+in the place of a key group they have the mark of the shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statekit.errors import ProcessError
+from statekit.keygroup import key_group
+from statekit.process import Process
+from statekit.records import RecordReader
+from statekit.task import Chunk, News
+
+__all__ = ["ARRIVAL", "FIRST_MARK", "GROUP", "INPUT", "Layout", "UnionRows", "chunks_of", "row_of"]
+
+GROUP = "__statekit_group"
+ARRIVAL = "__statekit_arrival"
+INPUT = "__statekit_input"
+
+FIRST_MARK = -1
+"""What shard 0 is sent in the place of a key group, before all records; shard 1 is sent -2, …"""
+
+
+def row_of(number: int) -> str:
+    """The column with what an input has in a row."""
+    return f"__statekit_row_{number}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which records the inputs of an operator have, by number.
+
+    Parameters:
+        inputs: per input, which of the types that the process function takes.
+        broadcasts: per broadcast input, which of the types that its handlers take.
+    """
+
+    inputs: tuple[int, ...]
+    broadcasts: tuple[int, ...]
+
+
+def chunks_of(
+    declared: Process[Any, Any, Any], batches: Iterator[pa.RecordBatch], key_groups: int
+) -> Iterator[Chunk]:
+    """Typed records of each batch of one stream, from between the key group and the arrival."""
+    (record_type,) = declared.record_type.members
+    reader = None
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        batch = batch.remove_column(batch.num_columns - 1)
+        if reader is None:
+            reader = record_type.reader(batch.schema, first_column=1)
+        records, groups = reader.read(batch), batch.column(0).to_pylist()
+        keys = _keys(declared, batch, records)
+        times = _times(declared, batch, records)
+        if declared.key and record_type.may_change_fields:
+            _check_keys(declared, keys, groups, records, key_groups)
+        yield Chunk(keys, groups, keys, records, times)
+
+
+class UnionRows:
+    """Typed records of the batches of several streams. Take the news first, and then the chunks.
+
+    Parameters:
+        declared: the process function.
+        batches: of the shard, without its mark.
+        layout: which records the inputs have.
+        key_groups: how many there are.
+    """
+
+    def __init__(
+        self,
+        declared: Process[Any, Any, Any],
+        batches: Iterator[pa.RecordBatch],
+        layout: Layout,
+        key_groups: int,
+    ) -> None:
+        self._declared = declared
+        self._batches = batches
+        self._key_groups = key_groups
+        self._types = [declared.record_type.members[member] for member in layout.inputs]
+        handled = declared.handlers.record_type
+        if handled is not None:
+            self._types += [handled.members[member] for member in layout.broadcasts]
+        self._readers: dict[int, RecordReader] = {}
+        self._first: pa.RecordBatch | None = None
+
+    def news(self) -> Iterator[News]:
+        """The broadcast records, which come before all others."""
+        for batch in self._batches:
+            count = pc.sum(pc.less(batch.column(GROUP), 0)).as_py() or 0
+            rows = batch.slice(0, count)
+            for number in sorted(set(rows.column(INPUT).to_pylist())):
+                yield number, self._read(number, self._rows(rows, number))
+            if count < batch.num_rows:
+                self._first = batch.slice(count)
+                return
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All other records, those of several inputs in the order of their rows."""
+        if self._first is not None:
+            yield self._chunk(self._first)
+        for batch in self._batches:
+            if batch.num_rows:
+                yield self._chunk(batch)
+
+    def _chunk(self, batch: pa.RecordBatch) -> Chunk:
+        declared = self._declared
+        groups, numbers = batch.column(GROUP).to_pylist(), batch.column(INPUT).to_pylist()
+        next_record: dict[int, Callable[[], Any]] = {}
+        next_time: dict[int, Callable[[], int]] = {}
+        for number in set(numbers):
+            rows = self._rows(batch, number)
+            found = self._read(number, rows)
+            next_record[number] = iter(found).__next__
+            next_time[number] = iter(_times(declared, rows, found)).__next__
+        records = [next_record[number]() for number in numbers]
+        times = [next_time[number]() for number in numbers] if declared.event_time else ()
+        keys = _keys(declared, batch, records)
+        if declared.key and declared.record_type.may_change_fields:
+            _check_keys(declared, keys, groups, records, self._key_groups)
+        return Chunk(keys, groups, keys, records, times, numbers)
+
+    def _rows(self, batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
+        """The rows of one input: the number, so that rows of no columns count, and its columns."""
+        numbers = batch.column(INPUT)
+        mine = pc.equal(numbers, number)
+        own = batch.column(row_of(number)).filter(mine)
+        schema = pa.schema([(INPUT, numbers.type), *own.type])
+        return pa.RecordBatch.from_arrays([numbers.filter(mine), *own.flatten()], schema=schema)
+
+    def _read(self, number: int, rows: pa.RecordBatch) -> list[Any]:
+        reader = self._readers.get(number)
+        if reader is None:
+            reader = self._types[number].reader(rows.schema, first_column=1)
+            self._readers[number] = reader
+        return reader.read(rows)
+
+
+def _keys(declared: Process[Any, Any, Any], batch: pa.RecordBatch, records: list[Any]) -> list[Any]:
+    """The keys of a batch: from the column where that is the same and faster."""
+    if not declared.key:
+        return [()] * len(records)
+    first = batch.column(declared.key[0])
+    plain = len(declared.key) == 1 and not pa.types.is_temporal(first.type)
+    if plain and not declared.record_type.may_change_fields:
+        return list(first.to_pylist())
+    return list(map(declared.key_of(), records))
+
+
+def _times(
+    declared: Process[Any, Any, Any], batch: pa.RecordBatch, records: list[Any]
+) -> Sequence[int]:
+    """The event times of a batch, in microseconds: from the column where that is the same."""
+    if declared.event_time is None:
+        return ()
+    column = batch.column(declared.event_time)
+    plain = pa.types.is_timestamp(column.type) and column.type.tz and column.type.unit == "us"
+    if not plain or column.null_count or declared.record_type.may_change_fields:
+        return list(map(declared.time_of(), records))
+    return list(column.cast(pa.int64()).to_pylist())
+
+
+def _check_keys(
+    declared: Process[Any, Any, Any],
+    keys: list[Any],
+    groups: list[int],
+    records: list[Any],
+    key_groups: int,
+) -> None:
+    """Make sure that records went to the shard of the key they have now.
+
+    The JVM chose it by the columns; a validator or `__post_init__` may have changed the field.
+    """
+    last: Any = _check_keys  # equals no key
+    for key, group, record in zip(keys, groups, records, strict=True):
+        if key != last:
+            last = key
+            if key_group(key, key_groups) != group:
+                fields = ", ".join(declared.key)
+                raise ProcessError(
+                    f"operator {declared.name!r}: {declared.record_type.name} changes its key "
+                    f"({fields}) to {key!r} while {record!r} is made, after the records were "
+                    "routed by the columns: change the column in the DataFrame instead"
+                )

@@ -1,0 +1,116 @@
+"""An operator that is fed by several streams, as a DataFrame.
+
+What lives here: several frames made one that can be routed and sorted, each row still with all that
+its input has. What does not: how rows are read (`rows`), and operators with one input (`frames`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as spark_types
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from statekit.job import Job
+from statekit.plan import Operator
+from statekit.records import RecordType
+from statekit.spark.frames import (
+    group_expression,
+    in_order_of_keys,
+    key_expression,
+    marks,
+    nothing_as,
+    projected_to,
+    quoted,
+    shard_of_row,
+)
+from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, Layout, row_of
+from statekit.spark.worker import ShardStep, output_schema
+
+__all__ = ["UnionFrames", "layout_of"]
+
+
+def layout_of(operator: Operator, job: Job) -> Layout | None:
+    """Which records the inputs of an operator have; None if it is fed by one stream."""
+    if len(operator.streams) == 1:
+        return None
+    types = [member.cls for member in operator.declared.record_type.members]
+    handled = operator.declared.handlers.record_type
+    news = [] if handled is None else [member.cls for member in handled.members]
+    return Layout(
+        tuple(types.index(_record_type(job, stream).cls) for stream in operator.inputs),
+        tuple(news.index(_record_type(job, stream).cls) for stream in operator.broadcasts),
+    )
+
+
+def _record_type(job: Job, stream: str) -> RecordType:
+    records = job.record_of(stream)
+    assert records is not None, "it was connected"
+    (record_type,) = records.members
+    return record_type
+
+
+class UnionFrames:
+    """Makes the frame of an operator that is fed by several streams, epoch after epoch.
+
+    All of them become one frame: each row has the key fields, by which it is sorted, the number of
+    its input, and what it has itself in a struct that is null in the rows of other inputs. Rows of
+    a broadcast stream are copied for each shard, and have its mark in the place of a key group. So
+    they come before all records, and the mark itself, which is of no input, before them.
+
+    Parameters:
+        likes: frames with the columns of those to come, one per stream.
+        operator: what runs.
+        job: its job.
+        shards, groups: how many.
+    """
+
+    def __init__(
+        self, likes: Sequence[DataFrame], operator: Operator, job: Job, shards: int, groups: int
+    ) -> None:
+        self._shards = shards
+        self._inputs = len(operator.inputs)
+        projected = [
+            projected_to(_record_type(job, stream), like)
+            for stream, like in zip(operator.streams, likes, strict=True)
+        ]
+        rows = [
+            spark_types.StructField(row_of(number), df.schema)
+            for number, df in enumerate(projected)
+        ]
+        key = operator.declared.key
+        self._selected: list[list[Column]] = []
+        for number, df in enumerate(projected):
+            own = F.struct(*(F.col(quoted(name)) for name in df.columns)).alias(row_of(number))
+            columns = [
+                F.lit(number).alias(INPUT),
+                F.monotonically_increasing_id().alias(ARRIVAL),
+                *(own if place == number else nothing_as(row) for place, row in enumerate(rows)),
+            ]
+            if number < self._inputs:
+                group = F.expr(group_expression(df, operator, shards, groups)).cast("int")
+                keys = [F.expr(key_expression(df, name, operator.name)).alias(name) for name in key]
+                columns = [group.alias(GROUP), *keys, *columns]
+            self._selected.append(columns)
+        keyed = likes[0].select(*self._selected[0])
+        self._marks = marks(keyed, shards)
+        copies = F.sequence(F.lit(FIRST_MARK - shards + 1), F.lit(FIRST_MARK))
+        self._copied = [
+            F.explode(copies).alias(GROUP),
+            *(nothing_as(field) for field in keyed.schema.fields[1 : len(key) + 1]),
+        ]
+        self._shard = shard_of_row(shards, groups)
+        self._order = [*in_order_of_keys(keyed, key), F.col(INPUT), F.col(ARRIVAL)]
+        self._schema = from_arrow_schema(output_schema(operator.declared.output_type))
+
+    def frame(self, dfs: Sequence[DataFrame], step: ShardStep) -> DataFrame:
+        """The outputs of the operator over a frame per stream, with the commit records."""
+        selected = [df.select(*columns) for df, columns in zip(dfs, self._selected, strict=True)]
+        keyed, news = selected[: self._inputs], selected[self._inputs :]
+        copied = [df.select(*self._copied, "*") for df in news]
+        united = reduce(DataFrame.unionAll, [*keyed, *copied, self._marks])
+        routed = united.repartitionById(self._shards, self._shard)
+        return routed.sortWithinPartitions(*self._order).mapInArrow(step, self._schema)

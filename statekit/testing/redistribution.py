@@ -1,0 +1,72 @@
+"""Functions that redistribute operator state, under test.
+
+What lives here: `check_redistribution`. What does not: when they are called (`redistribution`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+from statekit.errors import StateTypeError
+from statekit.state_options import Redistribute
+
+__all__ = ["check_redistribution"]
+
+
+def check_redistribution(
+    hooks: Redistribute | type[Any], states: Iterable[Any], shards: Iterable[int] = (2, 3, 7)
+) -> None:
+    """Make sure that what is split can be merged again: `merge(split(state, n)) == state`.
+
+    Parameters:
+        hooks: `Redistribute(split=..., merge=...)`, or a `Checkpointed` class with `split_state`
+            and `merge_states`.
+        states: examples of what the state may hold, as plain Python.
+        shards: into how many each is split.
+
+    Raises:
+        AssertionError: split returned another number of states, the merged state differs, or a
+            function changed what it was given. The message says for which state and number.
+        StateTypeError: there are no functions to check.
+
+    >>> def share(total: int, n: int) -> list[int]:
+    ...     return [total // n] * n
+    >>> check_redistribution(Redistribute(split=share, merge=sum), [6, 7], shards=[2])
+    Traceback (most recent call last):
+        ...
+    AssertionError: merge(split(7, 2)) is 6: split returned [3, 3]
+    """
+    split, merge = _functions(hooks)
+    for state in states:
+        for n in shards:
+            given = copy.deepcopy(state)
+            parts = split(given, n)
+            call = f"split({state!r}, {n})"
+            _check(given == state, f"{call} changed what it was given to {given!r}")
+            is_list = isinstance(parts, list | tuple) and len(parts) == n
+            _check(is_list, f"{call} returned {parts!r}, and not a list of {n} states")
+            kept = copy.deepcopy(list(parts))
+            merged = merge(list(parts))
+            _check(list(parts) == kept, f"merge changed what it was given: {kept!r} to {parts!r}")
+            _check(merged == state, f"merge({call}) is {merged!r}: split returned {kept!r}")
+
+
+def _check(holds: bool, told: str) -> None:
+    """An assertion that Python's -O leaves in place."""
+    if not holds:
+        raise AssertionError(told)
+
+
+def _functions(hooks: Redistribute | type[Any]) -> tuple[Any, Any]:
+    if isinstance(hooks, Redistribute):
+        found = hooks.split, hooks.merge
+    else:
+        found = getattr(hooks, "split_state", None), getattr(hooks, "merge_states", None)
+    if not all(callable(function) for function in found):
+        raise StateTypeError(
+            f"{hooks!r} has no functions to check: give Redistribute(split=..., merge=...), or a "
+            "class with split_state and merge_states"
+        )
+    return found

@@ -1,0 +1,149 @@
+"""Killed with SIGKILL before any change of the store, nothing is half there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statekit.errors import RestoreError
+from statekit.repository import Repository
+from statekit.rewrite import rewrite_checkpoint
+from statekit.savepoint import write_savepoint
+from statekit.savepoint_file import Savepoint
+from statekit.savepoint_restore import import_savepoint
+from statekit.testing import Harness
+from tests.children import die, exit_code
+from tests.tally import entries, plain_state, state_of, tally
+
+CHANGES = ("put_file", "create", "remove")
+EXPECTED = plain_state(record for epoch in range(3) for record in entries(epoch, 30))
+
+
+def dying_before(change: int) -> None:
+    """Let this process die before it changes the store for that time."""
+    left = change
+
+    def armed(name: str) -> None:
+        inner = getattr(Repository, name)
+
+        def wrapped(self: Repository, *args: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                die()
+            return inner(self, *args)
+
+        setattr(Repository, name, wrapped)
+
+    for name in CHANGES:
+        armed(name)
+
+
+def saves(path: Path, change: int) -> None:
+    dying_before(change)
+    write_savepoint(Repository(path), "s")
+
+
+def imports(path: Path, change: int) -> None:
+    dying_before(change)
+    import_savepoint(Savepoint.at(path / "savepoints/s"), Repository(path / "new"), key_groups=5)
+
+
+def rewrites(path: Path, change: int) -> None:
+    dying_before(change)
+    rewrite_checkpoint(Repository(path), parallelism=2, key_groups=5)
+
+
+def kills(target: Callable[[Path, int], None], path: Path) -> Any:
+    """Numbers of changes before which the process died; it ends with the first it survived."""
+    for change in range(100):
+        code = exit_code(target, path, change)
+        yield change
+        if code == 0:
+            return
+        assert code == -9
+    raise AssertionError("it never ended")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    harness = Harness(tally, 2, 8, checkpoint=tmp_path / "checkpoint")
+    for epoch in range(3):
+        harness.send(*entries(epoch, 30))
+    return tmp_path / "checkpoint"
+
+
+def files_of(path: Path) -> set[str]:
+    """All files but the store's own drafts, `name#1`, which nothing lists."""
+    found = (file for file in path.rglob("*") if file.is_file() and "#" not in file.name)
+    return {str(file.relative_to(path)) for file in found}
+
+
+def test_a_savepoint_is_whole_or_not_there(checkpoint: Path) -> None:
+    before = files_of(checkpoint)
+    for change in kills(saves, checkpoint):
+        home = checkpoint / "savepoints/s"
+        try:
+            made = Savepoint.at(home)
+        except RestoreError:
+            continue
+        assert change >= 4, "three states, and the file that names them"
+        assert state_of(Harness.restore(tally, home), EXPECTED) == EXPECTED
+        left = files_of(checkpoint) - before - {f"savepoints/s/{name}" for name in named(made)}
+        if change > 4:
+            assert not left, "what killed attempts left went with the one that was not"
+        else:
+            (home / "savepoint.json").unlink()
+    assert before <= files_of(checkpoint)
+
+
+def named(made: Savepoint) -> set[str]:
+    states = made.file.operators["tally"].states.values()
+    return {"savepoint.json", *(file.path for contents in states for file in contents.files)}
+
+
+def test_an_import_that_was_killed_is_begun_again(checkpoint: Path) -> None:
+    write_savepoint(Repository(checkpoint), "s")
+    for _ in kills(imports, checkpoint):
+        if Repository(checkpoint / "new").epochs():
+            break
+    harness = Harness(tally, checkpoint=checkpoint / "new")
+    assert (harness.key_groups, harness.epoch) == (5, 2)
+    assert state_of(harness, EXPECTED) == EXPECTED
+
+
+def test_a_checkpoint_that_is_rewritten_stands_where_it_did_whatever_is_killed(
+    checkpoint: Path,
+) -> None:
+    for _ in kills(rewrites, checkpoint):
+        harness = Harness(tally, checkpoint=checkpoint)
+        assert harness.key_groups == (8 if harness.epoch == 2 else 5)
+        assert state_of(harness, EXPECTED) == EXPECTED
+        if harness.epoch == 3:
+            break
+    assert Repository(checkpoint).epochs() == [0, 1, 2, 3]
+
+
+def test_the_command_killed_at_any_time_leaves_a_whole_savepoint_or_none(checkpoint: Path) -> None:
+    command = [sys.executable, "-m", "statekit.cli", "savepoint", str(checkpoint)]
+    started = time.monotonic()
+    subprocess.run([*command, "whole"], check=True, capture_output=True)
+    took = time.monotonic() - started
+    for number in range(6):
+        process = subprocess.Popen([*command, f"s{number}"], stdout=subprocess.DEVNULL)
+        time.sleep(took * (0.7 + number / 12))
+        process.kill()
+        process.wait()
+        home = checkpoint / f"savepoints/s{number}"
+        try:
+            Savepoint.at(home)
+        except RestoreError:
+            write_savepoint(Repository(checkpoint), f"s{number}")
+        assert state_of(Harness.restore(tally, home), EXPECTED) == EXPECTED
+        assert files_of(home) == named(Savepoint.at(home))

@@ -160,6 +160,6 @@ def split_member(schema: Schema, wire: Any) -> tuple[Schema, Any]:
         return next(item for item in schema.items if item.brief == name), wire
     tagged = tagged_members(schema.items)
     family = _family(wire)
-    plain = [item for item in schema.items if item.brief not in tagged]
+    plain = [i for i in schema.items if i.brief not in tagged and family in _families(i)]
     exact = [item for item in plain if item.kind == type(wire).__name__]
-    return (exact or [item for item in plain if family in _families(item)])[0], wire
+    return (exact or plain)[0], wire

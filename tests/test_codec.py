@@ -850,3 +850,15 @@ def test_instant_survives_as_microseconds(value: dt.datetime) -> None:
 def test_naive_datetime_is_refused() -> None:
     with pytest.raises(StateTypeError, match="attach one"):
         datetime_to_micros(dt.datetime(2013, 1, 1))
+
+
+def test_a_struct_in_a_union_with_a_dict_that_is_written_as_pairs_is_shown_as_it_is() -> None:
+    @dataclasses.dataclass
+    class Seat:
+        row: int
+
+    codec = value_codec(Seat | dict[tuple[int, str], int] | None)
+    show = generic_decoder(codec.schema)
+    assert show(codec.encode(Seat(12))) == {"row": 12}
+    assert show(codec.encode({(12, "A"): 1})) == [[[12, "A"], 1]]
+    assert show(codec.encode(None)) is None

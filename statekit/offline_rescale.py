@@ -19,15 +19,13 @@ from statekit.at_rest import check_at_rest, last_epoch
 from statekit.backend import MemoryBackend, StateSize
 from statekit.clock import now_us, unique_id
 from statekit.compatibility import check_job_name, next_job_file
-from statekit.errors import CorruptCheckpointError, RescaleError
-from statekit.evolution import is_same_type
-from statekit.generations import value_schema
+from statekit.errors import CorruptCheckpointError
 from statekit.job import Job
 from statekit.job_file import JobFile
 from statekit.manifest import EpochManifest, OperatorEpoch
 from statekit.mutation import read_keys
 from statekit.mutation_sums import CHECKSUMS, MutationSum, MutationSums
-from statekit.redistribution import redistributed, rule_of
+from statekit.redistribution import check_type, redistributed, rule_of
 from statekit.repository import Repository
 from statekit.rescale import rescaled
 from statekit.sealed import FileRef
@@ -131,12 +129,7 @@ def declared_states(job: Job | None, stored: JobFile) -> dict[str, tuple[StateSp
             spec = specs.get(state.name)
             if spec is None or not state.is_local or rule_of(state, spec) != "hooks":
                 continue
-            if not is_same_type(value_schema(state), spec.codec.schema):
-                raise RescaleError(
-                    f"operator state {state.name!r} of operator {operator.name!r} holds "
-                    f"{value_schema(state)}, and the job declares {spec.codec.schema}: start the "
-                    "job with parallelism=..., which changes both; nothing was changed"
-                )
+            check_type(operator.name, state, spec)
     return found
 
 

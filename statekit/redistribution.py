@@ -43,7 +43,7 @@ from statekit.state import StateSpec, shown
 from statekit.state_options import Redistribute, Rule
 from statekit.visit import Visit
 
-__all__ = ["moved_by_operator", "moved_rows", "put_local", "redistributed", "rule_of"]
+__all__ = ["check_type", "moved_by_operator", "moved_rows", "put_local", "redistributed", "rule_of"]
 
 
 def redistributed(
@@ -259,7 +259,7 @@ def moved_rows(
                     f"{where} is redistributed by functions of the job: give --app module:job, so "
                     "that they are known; nothing was changed"
                 )
-            _check_type(where, state, spec)
+            check_type(operator, state, spec)
             codec = spec.codec
             if state.generation:
                 stay = Visit(operator, epoch, Batch(), lambda: None)
@@ -281,7 +281,7 @@ def moved_rows(
     )
 
 
-def _check_type(where: str, state: StateRecord, spec: StateSpec) -> None:
+def check_type(operator: str, state: StateRecord, spec: StateSpec) -> None:
     """Make sure that what hooks return is stored as what the state says of its rows.
 
     Raises:
@@ -290,9 +290,10 @@ def _check_type(where: str, state: StateRecord, spec: StateSpec) -> None:
     stored, declared = value_schema(state), spec.codec.schema
     if state.codec != spec.codec.name or not is_same_type(stored, declared):
         raise RescaleError(
-            f"{where} holds {stored.brief}, and the job, whose functions redistribute it, declares "
-            f"{declared.brief}. Nothing was changed: start the job with parallelism=..., which "
-            "changes both; from a savepoint, start with its parallelism first"
+            f"operator state {state.name!r} of operator {operator!r} holds {stored.brief}, and the "
+            f"job declares {declared.brief}, which its functions redistribute: start the job with "
+            "parallelism=..., which changes both; from a savepoint, start with its parallelism "
+            "first. Nothing was changed"
         )
 
 

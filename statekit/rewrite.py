@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import xxhash
@@ -144,7 +144,7 @@ class ShardsWriter:
         self.rows = KeyedRows(operator, key_groups)
         self.contents = {family: Contents() for family in self.rows.families}
         self.repository = repository
-        self._operator = operator.name
+        self._operator = operator
         self._all = (*self.rows.families, *self.rows.indexes)
         self._shards = [
             _NewShard(
@@ -210,6 +210,31 @@ class ShardsWriter:
                     changes.drop()
         return tuple(shard.state(epoch) for shard in self._shards)
 
+    def written(
+        self,
+        rows: Iterable[tuple[str, RowParts, bytes]],
+        epoch: int,
+        local: Mapping[str, list[LocalRows]],
+        count: RowCount,
+    ) -> tuple[ShardState, ...]:
+        """Write all of these rows, and hold what was written against them.
+
+        Parameters:
+            rows: family, parts of the row key, row.
+            epoch, local: as for `finish`.
+            count: is told of each row, written and read back.
+
+        Raises:
+            CorruptCheckpointError: what was written is not what was given.
+        """
+        for family, parts, row in rows:
+            self.put(family, parts, row)
+            count.one()
+        made = self.finish(epoch, local)
+        for _ in verify(self.repository, self._operator, made, self.contents, self.rows.key_groups):
+            count.one()
+        return made
+
     def _gather(self) -> None:
         if not len(self._batch):
             return
@@ -253,7 +278,7 @@ class ShardsWriter:
         finished = changes.finish()
         if finished is None:
             return []
-        return [self.repository.put_changes(self._operator, *finished, local=local)]
+        return [self.repository.put_changes(self._operator.name, *finished, local=local)]
 
 
 def verify(
@@ -414,12 +439,8 @@ def rewrite_checkpoint(
             key_groups=groups,
             scratch_bytes=scratch_bytes,
         ) as writer:
-            for family, parts, row in stored_rows(repository, operator, last):
-                writer.put(family, parts, row)
-                count.one()
-            made = writer.finish(last.epoch + 1, moved[operator.name])
-        for _ in verify(repository, operator, made, writer.contents, groups):
-            count.one()
+            rows_of = stored_rows(repository, operator, last)
+            made = writer.written(rows_of, last.epoch + 1, moved[operator.name], count)
         if verified is not None:
             for family, contents in writer.contents.items():
                 verified(operator.name, family, contents)

@@ -24,7 +24,7 @@ from statekit.keygroup import check_groups, check_parallelism
 from statekit.manifest import EpochManifest, OperatorEpoch
 from statekit.redistribution import moved_by_operator
 from statekit.repository import SPARK, LocalRows, Repository
-from statekit.rewrite import SCRATCH_BYTES, Progress, RowCount, ShardsWriter, verify
+from statekit.rewrite import SCRATCH_BYTES, Progress, RowCount, ShardsWriter
 from statekit.savepoint_file import Savepoint
 from statekit.spark_log import METADATA, new_metadata
 from statekit.state import StateSpec
@@ -188,12 +188,7 @@ def _import_operator(
     moved: Mapping[str, list[LocalRows]],
     count: RowCount,
 ) -> OperatorEpoch:
-    for family, parts, row in savepoint.rows(operator):
-        writer.put(family, parts, row)
-        count.one()
-    made = writer.finish(savepoint.file.epoch, moved)
-    for _ in verify(writer.repository, operator, made, writer.contents, writer.rows.key_groups):
-        count.one()
+    made = writer.written(savepoint.rows(operator), savepoint.file.epoch, moved, count)
     stood = savepoint.file.operators[operator.name]
     return OperatorEpoch(
         shards=made,

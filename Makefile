@@ -34,7 +34,7 @@ demo: $(STAMP) java
 	$(BIN)/statekit demo
 
 test: $(STAMP) java
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 check: $(STAMP)
 	$(BIN)/ruff check .

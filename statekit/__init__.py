@@ -1,6 +1,7 @@
 """Typed state for Python stream processing on Spark."""
 
 from statekit import sinks
+from statekit.base_options import BaseOptions
 from statekit.codec import PickleCodec
 from statekit.context import Context
 from statekit.errors import (
@@ -26,7 +27,8 @@ from statekit.operator_state import (
     OperatorState,
 )
 from statekit.process import Process, process
-from statekit.rocks import RocksOptions
+from statekit.retention import Retention
+from statekit.rocks_options import RocksOptions
 from statekit.single_row_states import AggregatingState, ReducingState, ValueState
 from statekit.state_options import TTL, Aggregate, Default, Redistribute, Reduce
 from statekit.timers import Timer, Timers
@@ -36,6 +38,7 @@ __all__ = [
     "TTL",
     "Aggregate",
     "AggregatingState",
+    "BaseOptions",
     "BroadcastState",
     "Checkpointed",
     "Context",
@@ -57,6 +60,7 @@ __all__ = [
     "ReducingState",
     "RescaleError",
     "RestoreError",
+    "Retention",
     "RocksOptions",
     "StateSchemaError",
     "StateTypeError",

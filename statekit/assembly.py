@@ -14,15 +14,18 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from statekit.backend import Backend
-from statekit.copy_home import WHOLE, Ranges, database_paths, read_mark, reading
+from statekit.contents import Contents, Slice
+from statekit.copy_home import WHOLE, Mark, Ranges, database_paths, read_mark, reading
 from statekit.errors import StorageError
 from statekit.fragments import FragmentedBackend
 from statekit.keygroup import MAX_GROUPS
-from statekit.manifest import ShardPlan, Slice
+from statekit.lineage import Lineage, lineage_of, missed_files, replay
+from statekit.manifest import ShardPlan, ShardState
 from statekit.mutation import Batch, DeleteRange
 from statekit.repository import Repository, group_bounds
 from statekit.rocks import RocksBackend, RocksOptions, link_database
@@ -60,13 +63,15 @@ class _Piece:
         groups: the key groups that it has rows of.
         source: a database that holds them, linked already; None to replay them.
         is_exact: whether the source holds nothing else.
+        sequence: how many writes the source has seen; None if nobody noted it.
         later: what to apply to the source.
     """
 
     groups: tuple[int, int]
     source: Path | None = None
     is_exact: bool = False
-    later: list[FileRef] = field(default_factory=list)
+    sequence: int | None = None
+    later: Sequence[FileRef] = ()
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,11 @@ class Assembly:
             for mark, piece in zip(marks, base.slices, strict=True)
         )
 
+    @property
+    def sources(self) -> list[Path]:
+        """Where copies of the other shards are, if there are any."""
+        return [self._source(piece) for piece in self.plan.base.slices]
+
     def made(self) -> tuple[Ranges, Database] | None:
         """The databases, which stand at the plan's base; None if there is no copy to begin with.
 
@@ -119,6 +129,11 @@ class Assembly:
         finally:
             shutil.rmtree(self.home / "pieces", ignore_errors=True)
 
+    @cached_property
+    def _lineage(self) -> Lineage:
+        plan = self.plan
+        return lineage_of(self.repository, plan.operator, plan.base, plan.base_epoch)
+
     # --------------------------------------------------------------------------------- sources
 
     def _pieces(self) -> Iterator[_Piece]:
@@ -137,30 +152,36 @@ class Assembly:
         groups = (wanted.first_group, wanted.last_group)
         source = self._source(wanted)
         with reading(source, self.states) as mark:
-            later = None if mark is None else self._later(wanted, mark.attempt)
+            later = None if mark is None else self._later(wanted, mark)
             if mark is None or later is None:
                 return [_Piece(groups)]
             found: list[_Piece] = []
             held = mark.fragments if len(mark.fragments) > 1 else (wanted.shard,)
-            for (first, last), path in zip(
-                held, database_paths(source, mark.fragments), strict=True
+            sequences = mark.sequences or [None] * len(held)
+            for (first, last), path, sequence in zip(
+                held, database_paths(source, mark.fragments), sequences, strict=True
             ):
                 own = max(first, groups[0]), min(last, groups[1])
                 if own[0] <= own[1]:
                     draft = drafts / str(len(found))
                     link_database(path, draft)
-                    found.append(_Piece(own, draft, own == (first, last), later))
+                    is_exact = own == (first, last)
+                    found.append(_Piece(own, draft, is_exact, sequence, later))
         return found
 
-    def _later(self, wanted: Slice, attempt: str | None) -> list[FileRef] | None:
+    def _later(self, wanted: Slice, mark: Mark) -> Sequence[FileRef] | None:
         """What leads from where a copy stands to where it was cut; None if nothing does."""
-        if attempt is None or attempt == wanted.attempt:
-            return None if attempt is None else []
+        if mark.attempt is None or mark.attempt == wanted.attempt:
+            return None if mark.attempt is None else ()
+        first, last = wanted.shard
         base = self.plan.base
-        refs, found = self.repository.changes(
-            self.plan.operator, *wanted.shard, base.changed, after=attempt
+        stood = ShardState(
+            first_group=first,
+            last_group=last,
+            changed=base.changed,
+            **{name: getattr(wanted, name) for name in ("attempt", *Contents.model_fields)},
         )
-        return refs if found else None
+        return missed_files(self.repository, self.plan.operator, stood, base.changed, mark.last)
 
     # ------------------------------------------------------------------------------- databases
 
@@ -181,12 +202,12 @@ class Assembly:
         first, last = piece.groups
         backend = self._taken(piece, path)
         if backend is not None:
-            refs = piece.later
+            found = Lineage(first, last, files=tuple(piece.later))
         else:
-            refs, _ = self.repository.changes(self.plan.operator, first, last, self.plan.base_epoch)
+            found = self._lineage.within(first, last)
             backend = RocksBackend(path, self.states, self.options)
         try:
-            self.repository.replay(backend, refs, first, last)
+            replay(self.repository, backend, found)
         except BaseException:
             backend.close()
             raise
@@ -201,6 +222,10 @@ class Assembly:
         try:
             backend = RocksBackend(path, self.states, self.options, create=False)
         except StorageError:
+            shutil.rmtree(path)
+            return None
+        if piece.sequence is not None and (piece.sequence,) != backend.sequences:
+            backend.close()
             shutil.rmtree(path)
             return None
         if not piece.is_exact:

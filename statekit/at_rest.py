@@ -42,7 +42,7 @@ def check_at_rest(repository: Repository, last: EpochManifest) -> None:
     Raises:
         RestoreError: one was.
     """
-    if last.cause == "rollback":
+    if last.sets_spark_back:
         finish(repository, last)
     begun = repository.begun(last.epoch + 1)
     ahead = repository.spark_batches("offsets")[-1:]

@@ -26,6 +26,8 @@ class Changes:
         self._states = states
         self._file: IO[bytes] | None = None
         self._writer: ChangeFileWriter | None = None
+        self.bytes = 0
+        """Of keys and values."""
 
     def append(self, batch: Batch) -> None:
         try:
@@ -36,6 +38,7 @@ class Changes:
                 self._file = cast("IO[bytes]", spool)
                 self._writer = ChangeFileWriter(self._file, self._states)
             self._writer.append(batch)
+            self.bytes += batch.size_bytes
         except OSError as error:
             raise _unwritable(error) from error
 

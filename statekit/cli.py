@@ -1,7 +1,8 @@
 """The command line: parse, call one function, print.
 
 What lives here: commands, their help and their exit codes: 0 for success, 1 for an error that
-statekit explains, 2 for wrong usage, and 3 for states that differ. What does not: any work.
+statekit explains, 2 for wrong usage, and 3 for states that differ; `verify` has its own. What does
+not: any work.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from statekit import cli_diff, cli_inspect, cli_migrate, cli_rescale, cli_rollback
+from statekit import cli_diff, cli_inspect, cli_migrate, cli_rescale, cli_rollback, cli_verify
 from statekit import rollback as rollbacks
+from statekit.cli_copies import copies
+from statekit.cli_gc import gc
 from statekit.cli_savepoint import inspect_savepoint, savepoint
 from statekit.difference import compare
 from statekit.errors import StatekitError
@@ -195,7 +198,19 @@ def diff(
         raise typer.Exit(_DIFFERENT)
 
 
+app.command(
+    epilog="Examples: statekit gc ./checkpoint --dry-run  ·  "
+    "statekit gc ./checkpoint --epochs 10 --age '7 days'"
+)(gc)
+
+
 app.command(epilog="Example: statekit savepoint ./checkpoint before-upgrade")(savepoint)
+app.command(epilog="Examples: statekit copies  ·  statekit copies /data/working --clean")(copies)
+
+
+app.command(
+    epilog="Examples: statekit verify ./checkpoint --all  ·  statekit verify ./checkpoint --repair"
+)(cli_verify.verify)
 
 
 @app.command(epilog="Example: statekit demo --directory /tmp/flights")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 
-__all__ = ["now_us", "stopwatch_s", "unique_id"]
+__all__ = ["now_us", "sleep_s", "stopwatch_s", "unique_id"]
 
 
 def now_us() -> int:
@@ -21,6 +21,11 @@ def now_us() -> int:
 def stopwatch_s() -> float:
     """A monotonic reading in seconds, for measuring durations only."""
     return time.perf_counter()
+
+
+def sleep_s(seconds: float) -> None:
+    """Wait."""
+    time.sleep(seconds)
 
 
 def unique_id() -> str:

@@ -12,8 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from statekit.clock import now_us, unique_id
+from statekit.collecting import BackgroundCollection
 from statekit.compatibility import check_job_name, continued_job_file
-from statekit.errors import FencedError, IncompleteEpochError, RestoreError
+from statekit.errors import (
+    CorruptCheckpointError,
+    FencedError,
+    IncompleteEpochError,
+    RestoreError,
+)
 from statekit.job import Job
 from statekit.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.keygroup import DEFAULT_GROUPS, check_parallelism, group_range
@@ -24,12 +30,14 @@ from statekit.manifest import (
     ShardPlan,
     ShardReport,
     ShardState,
+    epoch_path,
 )
 from statekit.plan import Operator
 from statekit.redistribution import redistributed
 from statekit.repository import Repository
 from statekit.rescale import rescaled
-from statekit.rollback import for_start
+from statekit.retention import Retention, check_retention, still_kept
+from statekit.rollback import Rollback, for_start
 from statekit.sealed import FileRef
 from statekit.watermark import BEGINNING, END, advanced
 
@@ -53,7 +61,7 @@ class Coordinator:
         job: what runs.
         repository: its checkpoint.
         parallelism: shards per operator; None takes what the checkpoint has, or 1.
-        allow_dropped_state, from_epoch: as for `statekit.local.run`.
+        allow_dropped_state, from_epoch, retention: as for `statekit.local.run`.
         clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
 
     Raises:
@@ -71,10 +79,12 @@ class Coordinator:
         parallelism: int | None = None,
         allow_dropped_state: bool = False,
         from_epoch: int | None = None,
+        retention: Retention | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
         if not job.operators:
             raise RestoreError(f"job {job.name!r} has no operator: nothing would be computed")
+        keep = check_retention(retention)
         self.job = job
         self.repository = repository
         self.writer = unique_id()
@@ -94,10 +104,11 @@ class Coordinator:
         if parallelism is None:
             parallelism = self.last.parallelism if self.last else 1
         self.parallelism = check_parallelism(parallelism, self.key_groups)
-        self.layout = self._laid_out(self.last if back is None else back.target)
+        self.layout = self._first_layout(back)
         """The shards that the epoch to make next starts from."""
         if back is not None:
             back.carry_out()  # now that the code is known to go on from there
+        self._collection = None if keep is None else BackgroundCollection(repository, keep)
         self.processing_time_us = BEGINNING
         self.watermarks_us: dict[str, int] = {}
         self._drains = False
@@ -203,6 +214,12 @@ class Coordinator:
         late = {operator.late: operator.name for operator in self.job.operators}
         return stream not in late or self._watermark(late[stream]) == END
 
+    def _first_layout(self, back: Rollback | None) -> EpochManifest | None:
+        if back is None:
+            return self._laid_out(self.last)
+        with still_kept(self.repository, back.target.epoch):
+            return self._laid_out(back.target)
+
     def _laid_out(self, stored: EpochManifest | None) -> EpochManifest | None:
         """The last epoch's shards, or others of the same content for another parallelism.
 
@@ -249,6 +266,12 @@ class Coordinator:
             for operator in found
         )
 
+    def keeps_copies(self, asked: bool | None) -> bool:
+        """Whether working copies are of use when this run ends, if nobody says otherwise."""
+        if asked is not None:
+            return asked
+        return not (self.last is not None and self.last.drained and self.has_event_time)
+
     @property
     def without_outputs(self) -> tuple[tuple[int, int], ...]:
         """Epochs that have no part in the outputs, as ranges of numbers, first and last.
@@ -282,6 +305,7 @@ class Coordinator:
             processing_time_us=self.processing_time_us,
             eras={state.name: state.era for state in states if state.era},
             migrated={state.name: state for state in states if state.generation},
+            since=0 if self.last is None else self.last.since,
         )
 
     def _states(self, operator: str) -> tuple[StateRecord, ...]:
@@ -294,16 +318,31 @@ class Coordinator:
         return [self.plan(operator, shard) for shard in range(self.parallelism)]
 
     def check_owner(self) -> None:
-        """Make sure that nobody has committed the epoch that is being made.
+        """Make sure that nobody has committed the epoch that is being made, or taken the last away.
 
         Raises:
             FencedError: somebody has.
+            CorruptCheckpointError: the epoch that it follows is gone.
         """
         if self.repository.is_committed(self.epoch):
             raise FencedError(
                 f"epoch {self.epoch} of {self.repository.url} was committed by another run of job "
                 f"{self.job.name!r}: stop one of them, then start the other again; nothing is lost"
             )
+        self._check_not_lost()
+
+    def _check_not_lost(self) -> None:
+        """Make sure that what the epoch follows is there: it would refer to files that are gone."""
+        if self.last is None or self.repository.is_committed(self.last.epoch):
+            return
+        if self.last.epoch < self.repository.first_kept():
+            raise self.repository.overtaken(self.epoch)
+        raise CorruptCheckpointError(
+            f"{self.repository.at(epoch_path(self.last.epoch))} is missing, and job "
+            f"{self.job.name!r} committed it: somebody removed files of the checkpoint while the "
+            f"job runs. Nothing of epoch {self.epoch} is committed: restore the checkpoint from a "
+            "backup, then start the job again"
+        )
 
     def commit(
         self,
@@ -319,10 +358,12 @@ class Coordinator:
             offsets: records consumed per input, for runs without Spark.
 
         Raises:
-            IncompleteEpochError: a shard is missing, or reported more than once.
+            IncompleteEpochError: a shard is missing, or attempts at it did not do the same.
             FencedError: another run committed this epoch.
+            CorruptCheckpointError: the epoch that it follows is gone.
         """
         operators = self._checked(reports)
+        self._check_not_lost()
         previous = self.last
         manifest = EpochManifest(
             job=self.job.name,
@@ -345,7 +386,14 @@ class Coordinator:
         if self.begun is not None:
             self.begun = None
             self.repository.forget_instant(manifest.epoch)
+        if self._collection is not None:
+            self._collection.committed(manifest.epoch)
         return manifest
+
+    def close(self, *, at_once: bool = False) -> None:
+        """End what goes on beside the epochs, as for `BackgroundCollection.close`."""
+        if self._collection is not None:
+            self._collection.close(at_once=at_once)
 
     def _checked(self, reports: Iterable[ShardReport]) -> dict[str, OperatorEpoch]:
         by_operator: dict[str, _Reports] = defaultdict(lambda: defaultdict(list))
@@ -362,11 +410,16 @@ class Coordinator:
             for shard in range(self.parallelism)
         ]
         missing = [shard for shard, groups in enumerate(ranges) if groups not in found]
-        repeated = [shard for shard, groups in enumerate(ranges) if len(found[groups]) > 1]
+        repeated = [
+            shard
+            for shard, groups in enumerate(ranges)
+            if len(found[groups]) > 1
+            and not _are_one(found[groups], self.plan(operator.name, shard).base)
+        ]
         strange = sorted(found.keys() - set(ranges))
         if missing or repeated or strange:
             told = [f"shards {missing} did not report"] if missing else []
-            told += [f"shards {repeated} ran more than once"] if repeated else []
+            told += [f"shards {repeated} ran more than once, and differ"] if repeated else []
             told += [f"key groups {strange} are of no shard of this run"] if strange else []
             raise IncompleteEpochError(
                 f"epoch {self.epoch}, operator {operator.name!r}: {' and '.join(told)}. The sink "
@@ -401,6 +454,7 @@ class Coordinator:
             shards=tuple(report.shard for report in told),
             records_in=sum(read[stream] for stream in operator.inputs),
             records_out=sum(report.records_out for report in told),
+            bytes_written=sum(report.bytes_written for report in told),
             late=late,
             late_so_far=late + (before.late_so_far if before else 0),
             watermark_us=self.watermarks_us.get(operator.name),
@@ -451,3 +505,26 @@ class Coordinator:
         return continued_job_file(
             stored, self.job, self.repository.url, allow_dropped_state=allow_dropped_state
         )
+
+
+def _are_one(reports: list[ShardReport], base: ShardState) -> bool:
+    """Whether it is all the same which of these attempts at a shard is committed.
+
+    A shard runs again, in the same action, if an executor dies that had its output. Up to version
+    4.2, Spark then tells of both attempts, and what reads the output may have met either. That
+    makes no difference if they did the same. One attempt that is told of twice is another matter:
+    its output was read twice.
+    """
+    made = [report.shard.attempt for report in reports if report.shard.attempt != base.attempt]
+    told = [_effect(report) for report in reports]
+    return len(made) == len(set(made)) and all(effect == told[0] for effect in told)
+
+
+def _effect(report: ShardReport) -> tuple[object, ...]:
+    """What an attempt did, whatever its files are called and whatever base it stands on."""
+    shard = report.shard
+    first = len(shard.files) - report.files_written
+    changes = [file.checksum for file in shard.files[first:]]
+    read = report.late, report.records_by_input, report.largest_by_input
+    made = report.records_out, report.bytes_written, shard.rows, shard.bytes, shard.wake_us
+    return *read, *made, changes

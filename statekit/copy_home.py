@@ -1,20 +1,23 @@
 """The directory of a working copy: who may use it, and what it says it holds.
 
-What lives here: the lock and the mark. What does not: the databases (`rocks`), and how they come to
-hold what the mark says (`working_copy`, `assembly`).
+What lives here: the lease and the mark. What does not: the lock itself (`copy_lock`), the databases
+(`rocks`), how they come to hold what the mark says (`working_copy`, `assembly`), and which copies
+are removed (`copy_space`).
 
     <root>/<checkpoint id>/<operator>/<first>-<last>/
         lock    held (flock) by the process that uses the copy; shared by those that link its files
         clean   names the attempt the copy stands at, and its fragments if it has several
         db/     the database, or one below it per fragment
         pieces/ what a copy is being put together from
+        before/ the databases of a copy that is being fetched anew
+        snapshots/, merges/ what is done in the background (`base_keeping`)
         private.<unique>/   the same again, for an attempt that found the lock held
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import glob
 import json
 import os
 import shutil
@@ -23,10 +26,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from statekit.clock import unique_id
-from statekit.errors import StorageError
+from statekit.copy_lock import DirectoryLock, unusable
 from statekit.keygroup import MAX_GROUPS
 
-__all__ = ["WHOLE", "Lease", "Mark", "Ranges", "database_paths", "read_mark", "reading"]
+__all__ = [
+    "PARTS",
+    "WHOLE",
+    "Lease",
+    "Mark",
+    "Ranges",
+    "database_paths",
+    "distrust",
+    "read_mark",
+    "reading",
+    "remove_abandoned",
+]
+
+PARTS = ("clean", "clean.draft", "db", "pieces", "before", "snapshots", "merges")
+"""What is in a copy's directory beside the lock and private directories; the mark goes first."""
+
+_MARK_FIELDS = {"attempt", "last", "states", "fragments", "sequences"}
 
 Ranges = tuple[tuple[int, int], ...]
 """First and last key group of each fragment, in order."""
@@ -41,11 +60,16 @@ class Mark:
 
     Parameters:
         attempt: where it stands.
+        last: the path of the last change file that was applied; None if that is not known.
         fragments: its databases.
+        sequences: how many writes each of them has seen, as RocksDB counts; none if that was not
+            noted. A database that was put there from a backup has seen fewer.
     """
 
     attempt: str | None
+    last: str | None
     fragments: Ranges
+    sequences: tuple[int, ...] = ()
 
 
 def database_paths(home: Path, fragments: Ranges) -> list[Path]:
@@ -58,21 +82,8 @@ def database_paths(home: Path, fragments: Ranges) -> list[Path]:
 @contextlib.contextmanager
 def reading(home: Path, states: Sequence[str]) -> Iterator[Mark | None]:
     """The mark of a copy that nobody uses meanwhile; None if it cannot be had or trusted."""
-    try:
-        lock = os.open(home / "lock", os.O_RDONLY)
-    except OSError:
-        yield None  # there is no such copy on this machine
-        return
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-            return
-        yield read_mark(home, states)
-        fcntl.flock(lock, fcntl.LOCK_UN)
-    finally:
-        os.close(lock)
+    with DirectoryLock.sharing(home) as is_ours:
+        yield read_mark(home, states) if is_ours else None
 
 
 def read_mark(home: Path, states: Sequence[str]) -> Mark | None:
@@ -82,8 +93,11 @@ def read_mark(home: Path, states: Sequence[str]) -> Mark | None:
         told = found.get("fragments", WHOLE)
         fragments = tuple((int(first), int(last)) for first, last in told)
         there = all(path.is_dir() for path in database_paths(home, fragments))
-        trusted = there and found["states"] == list(states)
-        return Mark(found["attempt"], fragments) if trusted else None
+        sequences = tuple(map(int, found.get("sequences", ())))
+        is_known = found.keys() <= _MARK_FIELDS and len(sequences) in (0, len(fragments))
+        trusted = there and is_known and found["states"] == list(states)
+        last = found.get("last")
+        return Mark(found["attempt"], last, fragments, sequences) if trusted else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # no mark, or not one of ours: start over
 
@@ -91,44 +105,32 @@ def read_mark(home: Path, states: Sequence[str]) -> Mark | None:
 class Lease:
     """Exclusive use of a copy's directory while this object holds it."""
 
-    def __init__(self, home: Path, lock: int, *, private: bool) -> None:
+    def __init__(self, home: Path, lock: DirectoryLock, *, private: bool) -> None:
         self.home = home
-        self._lock: int | None = lock
+        self._lock = lock
         self._private = private
 
     @classmethod
     def take(cls, home: Path) -> Lease:
-        """Take the shard's directory; if another attempt still runs there, a private one in it."""
-        lock = cls._locked(home)
+        """Take the shard's directory; if another attempt still runs there, a private one in it.
+
+        Raises:
+            StorageError: the directory cannot be made or locked.
+        """
+        lock = DirectoryLock.take(home)
         if lock is not None:
-            cls._remove_abandoned(home)
+            lock.touch()
+            remove_abandoned(home)
             return cls(home, lock, private=False)
-        alone = home / f"private.{unique_id()}"
-        lock = cls._locked(alone)
-        assert lock is not None, "nobody else knows a unique name"
+        while lock is None:  # somebody may take a new directory for an abandoned one, and remove it
+            alone = home / f"private.{unique_id()}"
+            lock = DirectoryLock.take(alone)
         return cls(alone, lock, private=True)
 
-    @classmethod
-    def _remove_abandoned(cls, home: Path) -> None:
-        """Remove private directories whose owner was killed: nobody holds their lock."""
-        for alone in home.glob("private.*"):
-            lock = cls._locked(alone)
-            if lock is not None:
-                cls(alone, lock, private=True).release()
-
-    @staticmethod
-    def _locked(home: Path) -> int | None:
-        try:
-            home.mkdir(parents=True, exist_ok=True)
-            lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise _unusable(home, error) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            return None
-        return lock
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody ever takes the directory again."""
+        return self._private
 
     def mark(self, states: Sequence[str]) -> Mark | None:
         """What the copy holds; None if it is not to be trusted."""
@@ -139,20 +141,40 @@ class Lease:
             (self.home / "clean").unlink(missing_ok=True)
             _sync(self.home)
         except OSError as error:
-            raise _unusable(self.home, error) from error
+            raise unusable(self.home, error) from error
 
     def set_mark(self, mark: Mark, states: Sequence[str]) -> None:
         draft = self.home / "clean.draft"
-        said: dict[str, object] = {"attempt": mark.attempt, "states": list(states)}
+        said: dict[str, object] = {
+            "attempt": mark.attempt,
+            "last": mark.last,
+            "states": list(states),
+        }
         if len(mark.fragments) > 1:
             said["fragments"] = mark.fragments
+        if mark.sequences:
+            said["sequences"] = mark.sequences
         try:
             draft.write_text(json.dumps(said))
             _sync(draft)
             draft.rename(self.home / "clean")
             _sync(self.home)
         except OSError as error:
-            raise _unusable(self.home, error) from error
+            raise unusable(self.home, error) from error
+
+    def set_aside(self) -> None:
+        """Give the databases another name, under which `wipe` leaves them."""
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self.home / "before")
+            with contextlib.suppress(FileNotFoundError):
+                (self.home / "db").rename(self.home / "before")
+        except OSError as error:
+            raise unusable(self.home, error) from error
+
+    def forget_aside(self) -> None:
+        """Remove what was set aside. If that fails, the next one who sets aside does it."""
+        shutil.rmtree(self.home / "before", ignore_errors=True)
 
     def wipe(self) -> None:
         try:
@@ -161,16 +183,32 @@ class Lease:
                 with contextlib.suppress(FileNotFoundError):
                     shutil.rmtree(self.home / name)
         except OSError as error:
-            raise _unusable(self.home, error) from error
+            raise unusable(self.home, error) from error
 
     def release(self) -> None:
-        if self._lock is None:
-            return
-        if self._private:
+        """Give the directory back; again is nothing."""
+        if self._private and self._lock.is_held:
             shutil.rmtree(self.home, ignore_errors=True)
-        lock, self._lock = self._lock, None
-        fcntl.flock(lock, fcntl.LOCK_UN)  # a process forked meanwhile has the descriptor too
-        os.close(lock)
+        self._lock.release()
+
+
+def distrust(home: Path) -> None:
+    """Take the mark off a copy whose files turned out to be damaged elsewhere, if there is one."""
+    lock = DirectoryLock.take(home) if home.is_dir() else None
+    if lock is not None:
+        lease = Lease(home, lock, private=False)
+        try:
+            lease.clear_mark()
+        finally:
+            lease.release()
+
+
+def remove_abandoned(home: Path) -> None:
+    """Remove private directories whose owner was killed: nobody holds their lock."""
+    for name in glob.glob("private.*", root_dir=home):
+        lock = DirectoryLock.take_existing(home / name)
+        if lock is not None:
+            Lease(home / name, lock, private=True).release()
 
 
 def _sync(path: Path) -> None:
@@ -179,10 +217,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _unusable(home: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"cannot use the working copy at {home}: {error}. Nothing committed is lost: give the job "
-        "a local directory that may be written and has space, then start it again"
-    )

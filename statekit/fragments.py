@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from pathlib import Path
 
 from statekit.backend import StateSize, total_size, unknown_state, used_after_close
 from statekit.keygroup import pack_group
@@ -43,6 +44,16 @@ class FragmentedBackend:
     def failed(self) -> bool:
         """Whether RocksDB reported an error since the databases were opened."""
         return any(fragment.failed for fragment in self._fragments)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether one of the errors may be of a damaged database."""
+        return any(fragment.damaged for fragment in self._fragments)
+
+    @property
+    def sequences(self) -> tuple[int, ...]:
+        """How many writes each of the databases has seen, as RocksDB counts."""
+        return tuple(number for each in self._fragments for number in each.sequences)
 
     def get(self, state: str, key: bytes) -> bytes | None:
         return self._fragments[bisect_right(self._bounds, key)].get(state, key)
@@ -114,6 +125,11 @@ class FragmentedBackend:
         """
         for fragment in self._fragments:
             fragment.flush()
+
+    def snapshot(self, targets: Sequence[Path]) -> None:
+        """Have other databases, as `RocksBackend.snapshot`, one for each fragment."""
+        for fragment, target in zip(self._fragments, targets, strict=True):
+            fragment.snapshot([target])
 
     def close(self) -> None:
         self._closed = True

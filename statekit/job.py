@@ -12,17 +12,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, overload
 
+from statekit.base_options import BaseOptions
 from statekit.errors import StateTypeError
 from statekit.keygroup import check_groups
 from statekit.plan import Operator, Plan, Sink, Source, check_name
 from statekit.process import Process
 from statekit.record_union import Records, records_of
 from statekit.records import RecordType
-from statekit.rocks import RocksOptions
+from statekit.repository import Repository
+from statekit.retention import DEFAULT_RETENTION, Retention
+from statekit.rocks_options import RocksOptions
 from statekit.running import OutputCallback, Run, RunningJob
 from statekit.state_options import Aggregate
 from statekit.windowing import Windowing
 from statekit.windows import Window
+from statekit.working_copy import WorkingCopies
 
 __all__ = ["Job", "Stream", "Windowed"]
 
@@ -427,14 +431,18 @@ class Job(Plan):
         inputs: Mapping[str, Iterable[Any]],
         *,
         outputs: Mapping[str, OutputCallback] | None = None,
-        checkpoint: str | Path | None = None,
+        checkpoint: str | Path | Repository | None = None,
         from_savepoint: str | Path | None = None,
         parallelism: int | None = None,
         epoch_size: int = 1000,
-        backend: Literal["memory", "rocksdb"] = "memory",
+        backend: Literal["memory", "rocksdb"] | WorkingCopies = "memory",
         working_directory: str | Path | None = None,
+        rocksdb: RocksOptions | None = None,
+        keep_copies: bool | None = None,
+        bases: BaseOptions | None = None,
         allow_dropped_state: bool = False,
         from_epoch: int | None = None,
+        retention: Retention | None = DEFAULT_RETENTION,
         drain: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> Run:
@@ -449,8 +457,12 @@ class Job(Plan):
             epoch_size=epoch_size,
             backend=backend,
             working_directory=working_directory,
+            rocksdb=rocksdb,
+            keep_copies=keep_copies,
+            bases=bases,
             allow_dropped_state=allow_dropped_state,
             from_epoch=from_epoch,
+            retention=retention,
             drain=drain,
             clock=clock,
         )
@@ -468,8 +480,11 @@ class Job(Plan):
         query_name: str | None = None,
         allow_dropped_state: bool = False,
         from_epoch: int | None = None,
+        retention: Retention | None = DEFAULT_RETENTION,
         working_directory: str | Path | None = None,
         rocksdb: RocksOptions | None = None,
+        keep_copies: bool | None = None,
+        bases: BaseOptions | None = None,
         heartbeat: dt.timedelta | str | None = None,
         drain: bool | None = None,
         clock: Callable[[], int] | None = None,
@@ -487,8 +502,11 @@ class Job(Plan):
             query_name=query_name,
             allow_dropped_state=allow_dropped_state,
             from_epoch=from_epoch,
+            retention=retention,
             working_directory=working_directory,
             rocksdb=rocksdb,
+            keep_copies=keep_copies,
+            bases=bases,
             heartbeat=heartbeat,
             drain=drain,
             clock=clock,

@@ -14,6 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
+from statekit.base_options import BaseOptions
 from statekit.coordinator import Coordinator
 from statekit.errors import ProcessError, StateTypeError
 from statekit.job import Job
@@ -21,10 +22,13 @@ from statekit.keygroup import group_range, key_group, pack_group, shard_of_group
 from statekit.manifest import ShardReport
 from statekit.plan import Operator
 from statekit.repository import Repository
+from statekit.retention import DEFAULT_RETENTION, Retention
+from statekit.rocks_options import RocksOptions, check_options
 from statekit.running import OutputCallback, Run
 from statekit.savepoint_restore import prepare_from_savepoint
 from statekit.shard import run_shard
 from statekit.task import Chunk
+from statekit.uploader import uploader
 from statekit.watermark import is_late
 from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies
 
@@ -50,6 +54,7 @@ class LocalRunner:
         parallelism: int | None = None,
         allow_dropped_state: bool = False,
         from_epoch: int | None = None,
+        retention: Retention | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
         self.job = job
@@ -60,6 +65,7 @@ class LocalRunner:
             parallelism=parallelism,
             allow_dropped_state=allow_dropped_state,
             from_epoch=from_epoch,
+            retention=retention,
             clock=clock,
         )
 
@@ -115,7 +121,9 @@ class LocalRunner:
         news = [(number, records) for number, records in broadcast if records]
         outputs: list[Any] = []
         reports: list[ShardReport] = []
-        for plan, chunk in zip(coordinator.plans(operator.name), routed, strict=True):
+        plans = coordinator.plans(operator.name)
+        self.copies.tidy(plans)
+        for plan, chunk in zip(plans, routed, strict=True):
             chunks = [chunk] if chunk else []
             running = run_shard(declared, plan, chunks, coordinator.repository, self.copies, news)
             try:
@@ -192,14 +200,18 @@ def run(
     inputs: Mapping[str, Iterable[Any]],
     *,
     outputs: Mapping[str, OutputCallback] | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | Path | Repository | None = None,
     from_savepoint: str | Path | None = None,
     parallelism: int | None = None,
     epoch_size: int = 1000,
-    backend: Literal["memory", "rocksdb"] = "memory",
+    backend: Literal["memory", "rocksdb"] | WorkingCopies = "memory",
     working_directory: str | Path | None = None,
+    rocksdb: RocksOptions | None = None,
+    keep_copies: bool | None = None,
+    bases: BaseOptions | None = None,
     allow_dropped_state: bool = False,
     from_epoch: int | None = None,
+    retention: Retention | None = DEFAULT_RETENTION,
     drain: bool = True,
     clock: Callable[[], int] | None = None,
 ) -> Run:
@@ -212,17 +224,22 @@ def run(
     Parameters:
         inputs: an iterable of records per source; dicts are turned into the source's type.
         outputs: a callback `(records, epoch)` per sink; sinks without one are collected.
-        checkpoint: a directory or object store URL; None keeps nothing.
+        checkpoint: a directory, an object store URL or an open repository; None keeps nothing.
         from_savepoint: the directory or URL of a savepoint that a new checkpoint starts from. One
             that was made of it goes on from where it is.
         parallelism: shards per operator.
         epoch_size: records per input and epoch.
-        backend: where rows are kept while the job runs.
+        backend: where rows are kept while the job runs; for tests, working copies of your own.
         working_directory: of the "rocksdb" backend; a temporary one if not given.
+        rocksdb: what that backend may spend of memory and disk.
+        bases: when it takes base snapshots, which keep restores short.
+        keep_copies: whether working copies stay when the run ends, so that the next one need not
+            make them anew. None: unless event time came to its end, as no run goes on from there.
         allow_dropped_state: go on although the code no longer declares a stored state, or has no
             callback for timers that may be set.
         from_epoch: roll the checkpoint back to this epoch, then go on from there. See
             `statekit.rollback` for what that does, and `for_start` for a second start.
+        retention: which epochs of the checkpoint are kept; None for all of them.
         drain: let event time come to its end behind the last record, so that all event-time timers
             fire. Say False if later runs are to go on from the checkpoint with more records.
         clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
@@ -231,14 +248,15 @@ def run(
         ProcessError: an input or output does not fit, or the user's function failed.
         StatekitError: whatever else went wrong, each kind with its own class.
     """
-    if backend not in ("memory", "rocksdb"):
+    if isinstance(backend, str) and backend not in ("memory", "rocksdb"):
         raise StateTypeError(f'backend={backend!r}: use "memory" or "rocksdb"')
+    check_options(rocksdb, keep_copies)
     for name, records in inputs.items():
         if not isinstance(records, Iterable):
             raise StateTypeError(f"inputs[{name!r}] is {records!r}: give an iterable of records")
     uncollected = set(outputs or {})
     job.check_names(inputs, {sink.name for sink in job.sinks} | uncollected)
-    repository = Repository.in_memory() if checkpoint is None else Repository(checkpoint)
+    repository = Repository.in_memory() if checkpoint is None else Repository.of(checkpoint)
     if from_savepoint is not None:
         prepare_from_savepoint(
             from_savepoint,
@@ -249,12 +267,13 @@ def run(
             from_epoch=from_epoch,
         )
     with contextlib.ExitStack() as closing:
-        copies: WorkingCopies = MemoryCopies()
+        copies: WorkingCopies = MemoryCopies() if isinstance(backend, str) else backend
         if backend == "rocksdb":
             if working_directory is None:
                 scratch = tempfile.TemporaryDirectory(prefix="statekit-")
                 working_directory = closing.enter_context(scratch)
-            copies = DiskCopies(working_directory)
+                closing.callback(uploader().give_up, working_directory)
+            copies = DiskCopies(working_directory, rocksdb, bases)
         runner = LocalRunner(
             job,
             repository,
@@ -262,8 +281,10 @@ def run(
             parallelism=parallelism,
             allow_dropped_state=allow_dropped_state,
             from_epoch=from_epoch,
+            retention=retention,
             clock=clock,
         )
+        closing.callback(runner.coordinator.close)
         done = Run({sink.name: [] for sink in job.sinks if sink.name not in (outputs or {})})
         coordinator = runner.coordinator
         if outputs and checkpoint is not None:
@@ -277,6 +298,8 @@ def run(
             done.take(runner.epoch({}, outputs=outputs, what="drain"))
         last = runner.coordinator.last
         done.last_epoch = None if last is None else last.epoch
+        if not coordinator.keeps_copies(keep_copies):
+            copies.forget(coordinator.job_file.id)
     return done
 
 

@@ -3,9 +3,9 @@
 What lives here: frozen models of manifests, of what a worker is told and tells, and their
 invariants. What does not: any I/O (`repository`), and what the named files hold (`mutation`).
 
-A manifest is the commit: whatever no committed manifest names does not exist. Each one names the
-files of its own epoch only and points at the manifest before it, so its size follows the number
-of shards and never the length of the history.
+A manifest is the commit: whatever no committed manifest names does not exist. A shard says of
+itself all that its rows are made of, in few words (`contents`), so the size of a manifest follows
+the number of shards and never the length of the history, and a restore reads one manifest.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from statekit.contents import Chain, Contents, Slice
 from statekit.job_file import Clock, StateRecord
 from statekit.sealed import FORMAT, Count, FileRef, Record, Sealed
 from statekit.timestamp import MIN_MICROS
@@ -31,13 +32,12 @@ __all__ = [
     "ShardPlan",
     "ShardReport",
     "ShardState",
-    "Slice",
     "added",
     "epoch_path",
     "instant_path",
 ]
 
-Cause = Literal["records", "rescale", "rollback", "migrate", "savepoint"]
+Cause = Literal["records", "rescale", "rollback", "repair", "migrate", "savepoint"]
 """What made an epoch: a run, over records or idle, or one of the tools that change a checkpoint."""
 
 
@@ -72,29 +72,14 @@ def instant_path(epoch: int) -> str:
     return f"begun/{epoch:020d}.json"
 
 
-class Slice(Record):
-    """Key groups of a shard that were cut out of a shard of another layout.
-
-    Parameters:
-        first_group, last_group: the key groups that were cut out, both inclusive.
-        shard: those of the shard that they were cut out of, first and last.
-        attempt: where that shard stood.
-    """
-
-    first_group: Count
-    last_group: Count
-    shard: tuple[Count, Count]
-    attempt: str
-
-
-class ShardState(Record):
+class ShardState(Contents):
     """Where one shard of one operator stands after an epoch.
 
     Parameters:
         first_group, last_group: the key groups it owns, both inclusive.
         attempt: the attempt whose changes were committed last; None before the first change.
         changed: the epoch of that attempt; None before the first change.
-        files: its change files in order, if `changed` is this manifest's epoch; else empty.
+        base, history, files, is_complete: see `Contents`.
         rows, bytes: what the shard holds per state, keys included. Exact; without entries for a
             shard of an older format that came from a change of parallelism and was not counted.
         wake_us: per clock, before when the shard has nothing to do unless records come. Never too
@@ -103,7 +88,8 @@ class ShardState(Record):
             has of operator state that was redistributed. They become the first of `files` when the
             shard runs.
         slices: what the shard is made of, in order, if it came from a change of parallelism and
-            has not changed since.
+            has not changed since. There is neither base, history nor file then.
+        chain: what it costs to apply the change files that the shard names.
         is_part: whether another shard was divided to make this one. `rows` and `bytes` then say
             what came on top; what the shard began with is in the `undivided` of its operator.
     """
@@ -112,12 +98,12 @@ class ShardState(Record):
     last_group: Count
     attempt: str | None = None
     changed: int | None = None
-    files: tuple[FileRef, ...] = ()
     rows: dict[str, int] = Field(default={})
     bytes: dict[str, int] = Field(default={})
     wake_us: dict[Clock, int] = Field(default={})
     redistributed: tuple[FileRef, ...] = ()
     slices: tuple[Slice, ...] = ()
+    chain: Chain = Chain()
     is_part: bool = False
 
     @model_validator(mode="after")
@@ -128,14 +114,9 @@ class ShardState(Record):
             raise ValueError(f"it cannot hold {self.rows} rows and {self.bytes} bytes")
         if (self.attempt is None) != (self.changed is None):
             raise ValueError("attempt and changed come together")
-        if self.slices and self.files:
+        if self.slices and (self.files or self.base or self.history):
             raise ValueError("a shard that has changed is no longer made of slices of others")
         return self
-
-    @property
-    def as_before(self) -> ShardState:
-        """The shard in an epoch that does not change it."""
-        return self.model_copy(update={"files": ()})
 
     @property
     def is_counted(self) -> bool:
@@ -166,6 +147,7 @@ class ShardPlan:
         processing_time_us: the one instant that the epoch takes place at.
         eras: per state that ever had rows which expire, its era.
         migrated: per state whose rows are marked with a generation, its record.
+        since: the epoch of the last rollback in its history; 0 without any.
     """
 
     checkpoint_id: str
@@ -179,6 +161,7 @@ class ShardPlan:
     processing_time_us: int = BEGINNING
     eras: dict[str, int] = field(default_factory=dict)
     migrated: dict[str, StateRecord] = field(default_factory=dict)
+    since: int = 0
 
     @property
     def now_us(self) -> dict[Clock, int]:
@@ -214,6 +197,8 @@ class ShardReport(Record):
         operator: whose shard it is.
         shard: where it stands now.
         records_out: what it put out.
+        files_written: how many of the shard's change files are new, the last ones.
+        bytes_written: to those.
         late: how many of those that came in were late.
         records_by_input: what came in, by the number of the input, broadcast ones included.
         largest_by_input: the largest event time of those that were not late, likewise.
@@ -222,6 +207,8 @@ class ShardReport(Record):
     operator: str
     shard: ShardState
     records_out: Count = 0
+    files_written: Count = 0
+    bytes_written: Count = 0
     late: Count = 0
     records_by_input: dict[int, Count] = Field(default={})
     largest_by_input: dict[int, int] = Field(default={})
@@ -249,6 +236,7 @@ class OperatorEpoch(Record):
     Parameters:
         shards: in key group order.
         records_in, records_out: what it handled in this epoch.
+        bytes_written: to change files in this epoch.
         late: how many of those that came in were late.
         late_so_far: the same, of all epochs.
         watermark_us: in this epoch; None for an operator without event time.
@@ -263,6 +251,7 @@ class OperatorEpoch(Record):
     shards: tuple[ShardState, ...]
     records_in: Count = 0
     records_out: Count = 0
+    bytes_written: Count = 0
     late: Count = 0
     late_so_far: Count = 0
     watermark_us: int | None = None
@@ -285,7 +274,8 @@ class OperatorEpoch(Record):
 
     def at_rest(self, shards: Iterable[ShardState], **changes: Any) -> OperatorEpoch:
         """The operator in an epoch that handles nothing, with these shards."""
-        handled = {"records_in": 0, "records_out": 0, "late": 0, "records_by_input": {}}
+        counts = ("records_in", "records_out", "bytes_written", "late")
+        handled = {**dict.fromkeys(counts, 0), "records_by_input": {}}
         return self.model_copy(update={"shards": tuple(shards), **handled, **changes})
 
     def largest_of(self, stream: str) -> int | None:
@@ -367,9 +357,19 @@ class EpochManifest(Sealed):
         own = {"format": FORMAT, "epoch": self.epoch + 1, "previous": self.epoch, "whole": False}
         return EpochManifest(**{**dict(self), **own, **changes})
 
+    @property
+    def sets_spark_back(self) -> bool:
+        """Whether Spark's part may have to be set back to it: it may stand where another stood."""
+        return self.cause in ("rollback", "repair")
+
     def has_abandoned(self, epoch: int) -> bool:
         """Whether an epoch before this one was rolled back, and is no part of its history."""
         return any(first <= epoch <= last for first, last in self.abandoned)
+
+    @property
+    def since(self) -> int:
+        """The epoch of the last rollback in its history; 0 without any."""
+        return self.abandoned[-1][1] + 1 if self.abandoned else 0
 
     def shards_over(self, operator: str, first_group: int, last_group: int) -> Iterator[ShardState]:
         """The shards of an operator that own any of these key groups; none if it is new."""

@@ -32,6 +32,7 @@ from statekit.generations import generation_codec
 from statekit.job import Job
 from statekit.job_file import JobFile, StateRecord
 from statekit.keygroup import group_range
+from statekit.lineage import changed_contents, load
 from statekit.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.mutation import Batch
 from statekit.plan import Operator
@@ -205,8 +206,7 @@ class Migration:
         work = [_rewriting(operator, number, report, visit) for report in reports]
         backend = RocksBackend(directory, [state.name for state in work])
         try:
-            refs, _ = self.repository.changes(operator.name, *shard.groups, self.last.epoch)
-            self.repository.replay(backend, refs, *shard.groups)
+            load(self.repository, backend, operator.name, *shard.groups, self.last.epoch)
             stored = [
                 self._file(operator, work, backend, shard.groups, local=local, dry=dry)
                 for local in (False, True)
@@ -219,8 +219,9 @@ class Migration:
         sizes = dict(shard.bytes)
         for state in work if shard.is_counted else ():
             sizes[state.name] = sizes.get(state.name, 0) + state.bytes_added
-        stands = {"attempt": unique_id(), "changed": self.epoch, "files": files, "bytes": sizes}
-        return shard.model_copy(update={**stands, "redistributed": (), "slices": ()})
+        stands = {"attempt": unique_id(), "changed": self.epoch, "bytes": sizes}
+        made = changed_contents(self.repository, operator.name, shard, files, self.last.epoch)
+        return shard.model_copy(update={**stands, **made})
 
     def _file(
         self,
@@ -257,7 +258,7 @@ class Migration:
             return OperatorEpoch(shards=tuple(blank))
         found = changed[operator]
         return before.at_rest(
-            found.get(number, shard.as_before) for number, shard in enumerate(before.shards)
+            found.get(number, shard) for number, shard in enumerate(before.shards)
         )
 
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 
 from statekit.at_rest import check_at_rest, last_epoch
 from statekit.backend import MemoryBackend, StateSize
@@ -22,6 +23,7 @@ from statekit.compatibility import check_job_name, next_job_file
 from statekit.errors import CorruptCheckpointError
 from statekit.job import Job
 from statekit.job_file import JobFile
+from statekit.lineage import Lineage, replay, standing_lineage
 from statekit.manifest import EpochManifest, OperatorEpoch
 from statekit.mutation import read_keys
 from statekit.mutation_sums import CHECKSUMS, MutationSum, MutationSums
@@ -146,21 +148,51 @@ def _verify(
     """
     before, after = done.before, done.after
     groups = before.key_groups
-    files = {
-        name: repository.changes(name, 0, groups - 1, before.epoch)[0] for name in before.operators
+    lineages = {
+        name: standing_lineage(repository, before, name, 0, groups - 1) for name in before.operators
     }
-    total = sum(ref.size for refs in files.values() for ref in refs)
-    for name, refs in files.items():
+    bases = {name: _base_files(found) for name, found in lineages.items()}
+    total = sum(
+        ref.size for name, found in lineages.items() for ref in (*found.change_files, *bases[name])
+    )
+    for name, found in lineages.items():
         sums = MutationSums(groups)
-        for size in _counted(repository, refs, sums):
+        counted = _counted(repository, found.change_files, sums)
+        for size in chain(counted, _checked(repository, bases[name])):
             done.files += 1
             done.bytes += size
             progress(done.bytes, total)
         done.sums[name] = {state: sums.of(state, 0, groups - 1) for state in sums.states}
-        of_shards = local.get(name, [])
-        _check_partition(name, before.operators[name], after.operators[name], sums, of_shards)
-        _check_counts(name, before.operators[name], after.operators[name], of_shards)
-        _check_redistributed(repository, name, refs, done, of_shards)
+        of_shards, based = local.get(name, []), set(_based(found))
+        old, new = before.operators[name], after.operators[name]
+        _check_partition(name, old, new, sums, of_shards, based)
+        _check_counts(name, old, new, of_shards)
+        _check_redistributed(repository, name, found, done, of_shards)
+
+
+def _based(found: Lineage) -> Iterator[int]:
+    """The key groups whose rows start from a base."""
+    if found.base is not None:
+        yield from range(found.first, found.last + 1)
+    for part in found.below:
+        yield from _based(part)
+
+
+def _base_files(found: Lineage) -> list[FileRef]:
+    """RocksDB's own files of all bases, each one once."""
+    databases = (database for base in found.bases for database in base.databases)
+    return list(dict.fromkeys(ref for database in databases for ref in database.files.values()))
+
+
+def _checked(repository: Repository, refs: list[FileRef]) -> Iterator[int]:
+    """Check every byte of these files; the size of each."""
+
+    def check(ref: FileRef) -> int:
+        repository.open_verified(ref).close()
+        return ref.size
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        yield from threads.map(check, refs)
 
 
 def _counted(repository: Repository, refs: list[FileRef], sums: MutationSums) -> Iterator[int]:
@@ -186,14 +218,23 @@ def _counted(repository: Repository, refs: list[FileRef], sums: MutationSums) ->
 
 
 def _check_partition(
-    name: str, before: OperatorEpoch, after: OperatorEpoch, sums: MutationSums, local: list[str]
+    name: str,
+    before: OperatorEpoch,
+    after: OperatorEpoch,
+    sums: MutationSums,
+    local: list[str],
+    based: set[int],
 ) -> None:
     """Make sure that each mutation is in one new shard, and that this one knows where it is.
 
     Parameters:
         local: states of shards, which are put anew and do not go with key groups.
+        based: key groups that have rows in a base, beside what `sums` counted in change files.
     """
     origins, named = _origins(before), _origins(after)
+    lost = [group for group in sorted(based) if origins[group] != named[group]]
+    if lost:
+        raise _differs(name, f"rows in key groups {lost} would be lost")
     for state in (state for state in sums.states if state not in local):
         lost = [
             group
@@ -222,17 +263,17 @@ def _check_counts(name: str, before: OperatorEpoch, after: OperatorEpoch, local:
 
 
 def _check_redistributed(
-    repository: Repository, name: str, refs: list[FileRef], done: Rescaled, local: list[str]
+    repository: Repository, name: str, found: Lineage, done: Rescaled, local: list[str]
 ) -> None:
     """Make sure that of state of shards there is what was put, and nothing else.
 
     Parameters:
-        refs: all change files of the operator before.
+        found: what led to the rows of the operator before.
     """
     after, backend = done.after.operators[name], MemoryBackend(local)
     waiting = [ref for shard in after.shards for ref in shard.redistributed]
-    shared = [ref for ref in (*refs, *waiting) if ref.local]
-    repository.replay(backend, shared, 0, done.after.key_groups - 1)
+    replay(repository, backend, found, only_local=True)
+    repository.replay(backend, waiting, 0, done.after.key_groups - 1)
     rows, size = after.rows, after.bytes
     told = {state: StateSize(rows.get(state, 0), size.get(state, 0)) for state in local}
     if all(shard.is_counted for shard in after.shards) and (held := backend.sizes()) != told:

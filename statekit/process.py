@@ -272,6 +272,11 @@ class Process(Generic[R, P, U]):
             states += (TIMERS, DUE)
         return states if self.ordered is None else (*states, WAITING)
 
+    @property
+    def local_states(self) -> frozenset[str]:
+        """The states of shards."""
+        return frozenset(spec.name for spec in self.states if spec.kind.is_local)
+
     def families_in(self, plan: ShardPlan) -> tuple[str, ...]:
         """The same, with what states had in former eras."""
         families = self.families

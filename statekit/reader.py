@@ -31,8 +31,10 @@ from statekit.generic_codec import generic_key_decoder, generic_key_encoder
 from statekit.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.key_codec import schema_key_codec
 from statekit.keygroup import group_of_row, key_group, pack_group
+from statekit.lineage import local_rows, replay, standing_lineage
 from statekit.manifest import EpochManifest, OperatorEpoch
 from statekit.repository import Repository, group_bounds
+from statekit.retention import collected_error, still_kept
 from statekit.rocks import RocksBackend
 from statekit.schema import Schema
 from statekit.timestamp import instant
@@ -45,20 +47,21 @@ class CheckpointReader:
     """What a checkpoint holds after one of its epochs.
 
     Parameters:
-        url: a directory or object store URL.
+        url: a directory, an object store URL or an open repository.
         epoch: which epoch; None for the last one.
         allow_pickle: unpickle states that were declared with `PickleCodec`, which can run any code
             that whoever wrote the checkpoint chose.
 
     Raises:
-        QueryError: nothing is committed yet, or not that epoch.
+        QueryError: nothing is committed yet, not that epoch, or it was collected, also while it is
+            read.
         CorruptCheckpointError: a file that is needed is missing or altered.
     """
 
     def __init__(
-        self, url: str | Path, *, epoch: int | None = None, allow_pickle: bool = False
+        self, url: str | Path | Repository, *, epoch: int | None = None, allow_pickle: bool = False
     ) -> None:
-        self.repository = Repository(url, create=False)
+        self.repository = url if isinstance(url, Repository) else Repository(url, create=False)
         self._allow_pickle = allow_pickle
         self.epochs = self.repository.epochs()
         if not self.epochs:
@@ -69,12 +72,13 @@ class CheckpointReader:
             )
         wanted = self.epochs[-1] if epoch is None else epoch
         if wanted not in self.epochs:
-            raise QueryError(
+            raise collected_error(self.repository, wanted, QueryError) or QueryError(
                 f"{self.repository.url} has no epoch {wanted}: it has {self.epochs[0]} to "
                 f"{self.epochs[-1]}"
             )
-        self.manifest: EpochManifest = self.repository.manifest(wanted)
-        found = self.repository.job_file(self.manifest.job_file.path)
+        with still_kept(self.repository, wanted, QueryError):
+            self.manifest: EpochManifest = self.repository.manifest(wanted)
+            found = self.repository.job_file(self.manifest.job_file.path)
         assert found is not None, "the manifest names it, so reading it fails or finds it"
         self.job: JobFile = found[0]
 
@@ -155,7 +159,8 @@ class CheckpointReader:
                 f"state {state!r} of operator {operator!r} belongs to keys, and not to shards: "
                 "say which key"
             )
-        held = self.repository.local_rows(record, self.manifest)[state]
+        with still_kept(self.repository, self.manifest.epoch, QueryError):
+            held = local_rows(self.repository, record, self.manifest)[state]
         return [self._plain(found, b"", iter(rows)) for rows in held]
 
     def rows(self, operator: str, state: str, directory: str | Path) -> Iterator[tuple[Any, Any]]:
@@ -253,8 +258,9 @@ class CheckpointReader:
         return group_bounds(0, self.job.key_groups - 1)
 
     def _replay(self, record: OperatorRecord, first: int, last: int, backend: Backend) -> None:
-        refs, _ = self.repository.changes(record.name, first, last, self.manifest.epoch)
-        self.repository.replay(backend, refs, first, last)
+        with still_kept(self.repository, self.manifest.epoch, QueryError):
+            found = standing_lineage(self.repository, self.manifest, record.name, first, last)
+            replay(self.repository, backend, found)
 
     def _plain(self, state: StateRecord, prefix: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
         decode = row_decoder(state, self._allow_pickle)

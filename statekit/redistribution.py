@@ -34,6 +34,7 @@ from statekit.evolution import is_same_type
 from statekit.generations import generation_codec, value_schema
 from statekit.job_file import OperatorRecord, StateRecord
 from statekit.keygroup import group_of_row, pack_group
+from statekit.lineage import local_rows
 from statekit.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.mutation import DELETE_RANGE, Batch, ChangeFileWriter
 from statekit.repository import TRANSFERS, Repository
@@ -107,7 +108,7 @@ class _Moved:
         new = layout.operators[record.name].shards
         if [shard.groups for shard in old] == [shard.groups for shard in new]:
             return None
-        held = repository.local_rows(record, before)
+        held = local_rows(repository, record, before)
         is_blank = not any(rows for shards in held.values() for rows in shards)
         if is_blank and not any(shard.redistributed for shard in old):
             return None

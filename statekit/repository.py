@@ -1,8 +1,8 @@
-"""The checkpoint: job files, manifests, change files and their history; the call that commits.
+"""The checkpoint: job files, manifests and change files; the call that commits.
 
-What lives here: which files a checkpoint has, and what follows from them. What does not: how a
-file is kept (`store`), what the files mean to a job (`coordinator`) and the working copies made
-from them (`working_copy`).
+What lives here: which files a checkpoint has, and reading them. What does not: how a file is kept
+(`store`), which of them lead to the rows of a shard (`lineage`), what the files mean to a job
+(`coordinator`) and the working copies made from them (`working_copy`).
 
 A commit is one create-if-absent of one manifest. If the name is taken, the writer is fenced.
 """
@@ -10,18 +10,17 @@ A commit is one create-if-absent of one manifest. If the name is taken, the writ
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from typing import IO
 
 import xxhash
 
-from statekit.backend import Backend, MemoryBackend, prefix_end
+from statekit.backend import Backend
 from statekit.clock import unique_id
-from statekit.errors import CorruptCheckpointError, RestoreError
-from statekit.job_file import JobFile, OperatorRecord
+from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
+from statekit.job_file import JobFile
 from statekit.keygroup import pack_group
-from statekit.manifest import EpochInstant, EpochManifest, ShardState, epoch_path, instant_path
+from statekit.manifest import EpochInstant, EpochManifest, epoch_path, instant_path
 from statekit.mutation import Batch, read_changes
 from statekit.sealed import FORMAT, FileRef
 from statekit.store import Store
@@ -43,6 +42,7 @@ SAVEPOINT = "savepoint.json"
 
 JOB_PATH = "job.json"
 _EPOCH_NAME = re.compile(r"epochs/(\d{20})\.json")
+_FIRST_NAME = re.compile(r"epochs/(\d{20})\.first")
 _JOB_NAME = re.compile(r"job(?:-(\d+))?\.json")
 
 
@@ -101,6 +101,10 @@ class Repository(Store):
         data = self.read(path)
         return JobFile.from_bytes(data, self.at(path)), _reference(path, data)
 
+    def job_paths(self) -> list[str]:
+        """Where all job descriptions are, also those that no epoch names."""
+        return sorted(name for name in self.names("") if _JOB_NAME.fullmatch(name) is not None)
+
     def create_job_file(self, job: JobFile, number: int) -> FileRef:
         """Write the `number`th job description if there is none yet.
 
@@ -128,13 +132,57 @@ class Repository(Store):
     # ------------------------------------------------------------------------------- manifests
 
     def epochs(self) -> list[int]:
-        """The numbers of all committed epochs, in order."""
-        matches = (_EPOCH_NAME.fullmatch(name) for name in self.names("epochs"))
-        return sorted(int(match[1]) for match in matches if match is not None)
+        """The numbers of all committed epochs that are kept, in order."""
+        names = list(self.names("epochs"))
+        first = max(_numbers(_FIRST_NAME, names), default=0)
+        return sorted(number for number in _numbers(_EPOCH_NAME, names) if number >= first)
+
+    def first_kept(self) -> int:
+        """The first epoch that was not given up; manifests before it may still be there."""
+        return max(_numbers(_FIRST_NAME, self.names("epochs")), default=0)
 
     def latest_epoch(self) -> int | None:
-        """The number of the last committed epoch; None if nothing was committed."""
-        return max(self.epochs(), default=None)
+        """The number of the last committed epoch; None if nothing was committed.
+
+        Raises:
+            CorruptCheckpointError: epochs were given up, and none of those that were kept is there.
+        """
+        latest = self._last_listed()
+        if latest is None and (first := self.first_kept()):
+            raise CorruptCheckpointError(
+                f"{self.at('epochs')} has a mark that epochs before {first} were given up, and no "
+                "epoch from there on: they were deleted, or this is a copy that took longer than "
+                "the job keeps epochs. Restore the checkpoint from a backup, or copy it again"
+            )
+        return latest
+
+    def _last_listed(self) -> int | None:
+        """The same, as far as manifests are listed.
+
+        Where files are listed in order, that takes a few requests, however many epochs there are:
+        those behind a number are asked for, and the number grows or shrinks by what is found.
+        """
+        if not self._objects.keeps_order:
+            return max(self.epochs(), default=None)
+        last, are_more = self._last_behind(None)
+        step, grows = 1, True
+        while are_more:
+            found, are_still_more = self._last_behind((last or 0) + step)
+            if found is None and step == 0:
+                return max(self.epochs(), default=None)  # what lies there are no epochs
+            if found is None:
+                grows = False
+            else:
+                last, are_more = found, are_still_more
+            step = step * 8 if grows else step // 2
+        return last
+
+    def _last_behind(self, epoch: int | None) -> tuple[int | None, bool]:
+        """The last epoch on the page that begins behind one, and whether there is another page."""
+        page = self._page("epochs", None if epoch is None else epoch_path(epoch))
+        matches = (_EPOCH_NAME.fullmatch(file.path) for file in page.files)
+        found = max((int(match[1]) for match in matches if match is not None), default=None)
+        return found, page.behind is not None
 
     def is_committed(self, epoch: int) -> bool:
         """Whether the epoch's manifest exists."""
@@ -181,9 +229,24 @@ class Repository(Store):
         """Make an epoch exist, with everything it names, by one create-if-absent.
 
         Raises:
-            FencedError: the epoch exists already: another writer committed it.
+            FencedError: the epoch exists already, or did: another writer committed it.
         """
         self.create(epoch_path(manifest.epoch), manifest.to_bytes())
+        # Its number was free, but so it would be if others had got so far that it was collected.
+        # Then the mark is there, which came first, and nobody ever looks at what was just made.
+        if self._is_followed(manifest.epoch) and manifest.epoch < self.first_kept():
+            raise self.overtaken(manifest.epoch)
+
+    def _is_followed(self, epoch: int) -> bool:
+        """Whether something lies behind an epoch, in one request; True where that lists all."""
+        return not self._objects.keeps_order or bool(self._page("epochs", epoch_path(epoch)).files)
+
+    def overtaken(self, epoch: int) -> FencedError:
+        """That other writers have committed an epoch, and so many more that it was collected."""
+        return FencedError(
+            f"epoch {epoch} of {self.url} was committed by another run, and collected since: stop "
+            "one of them, then start the other again; nothing is lost"
+        )
 
     # ------------------------------------------------------------------------------ data files
 
@@ -201,56 +264,7 @@ class Repository(Store):
         path = f"data/{operator}/{unique_id()}.changes.arrow"
         return self.put_file(path, file, rows).model_copy(update={"local": local})
 
-    # --------------------------------------------------------------------------------- history
-
-    def changes(
-        self, operator: str, first: int, last: int, epoch: int | None, *, after: str | None = None
-    ) -> tuple[list[FileRef], bool]:
-        """The change files that lead to where these key groups stand after an epoch, oldest first.
-
-        Parameters:
-            after: an attempt that the caller already holds; files up to it are left out.
-
-        Returns:
-            The files, and whether `after` was found. If not, the list starts from nothing.
-        """
-        found: list[FileRef] = []
-        begun = epoch
-        while epoch is not None:
-            manifest = self.manifest(epoch)
-            shards = list(manifest.shards_over(operator, first, last))
-            if epoch == begun:
-                found += [ref for shard in shards for ref in reversed(shard.redistributed)]
-            if after is not None and [(s.groups, s.attempt) for s in shards] == [
-                ((first, last), after)
-            ]:
-                return found[::-1], True
-            refs, epoch = _changed_in(manifest, shards)
-            found += refs
-        return found[::-1], False
-
-    def histories(self, operator: str, epoch: int) -> dict[tuple[int, int], list[FileRef]]:
-        """The same for all shards of an operator as they are after an epoch, by key groups.
-
-        Each manifest is read once, however many shards there are.
-        """
-        standing = self.manifest(epoch).operators.get(operator)
-        found: dict[tuple[int, int], list[FileRef]] = {}
-        waiting: dict[int, list[tuple[int, int]]] = {}
-        if standing is not None:
-            waiting[epoch] = [shard.groups for shard in standing.shards]
-            found = {shard.groups: list(shard.redistributed[::-1]) for shard in standing.shards}
-        while waiting:
-            manifest = self.manifest(max(waiting))
-            for groups in waiting.pop(manifest.epoch):
-                shards = list(manifest.shards_over(operator, *groups))
-                refs, before = _changed_in(manifest, shards)
-                found[groups] += refs
-                if before is not None:
-                    waiting.setdefault(before, []).append(groups)
-        return {groups: refs[::-1] for groups, refs in found.items()}
-
-    def replay(self, backend: Backend, refs: list[FileRef], first: int, last: int) -> None:
+    def replay(self, backend: Backend, refs: Iterable[FileRef], first: int, last: int) -> None:
         """Apply change files to a backend, keeping only rows of the key groups `first..last`.
 
         States that the backend was not opened with are states that were given up: left out.
@@ -269,27 +283,6 @@ class Repository(Store):
         """
         with self.open_verified(ref) as file:
             yield from read_changes(file, self.at(ref.path))
-
-    def local_rows(
-        self, operator: OperatorRecord, manifest: EpochManifest
-    ) -> dict[str, list[LocalRows]]:
-        """What each operator state holds after an epoch, for each shard in order.
-
-        Only change files of such state are read, those of several shards at a time.
-        """
-        names = [state.name for state in operator.states if state.is_local]
-        histories = self.histories(operator.name, manifest.epoch) if names else {}
-
-        def replayed(history: tuple[tuple[int, int], list[FileRef]]) -> list[LocalRows]:
-            (first, last), refs = history
-            backend, prefix = MemoryBackend(names), pack_group(first)
-            self.replay(backend, [ref for ref in refs if ref.local], first, last)
-            scans = (backend.scan(name, prefix, prefix_end(prefix)) for name in names)
-            return [[(key[len(prefix) :], row) for key, row in rows] for rows in scans]
-
-        with ThreadPoolExecutor(TRANSFERS) as threads:
-            shards = list(threads.map(replayed, histories.items()))
-        return {name: [held[place] for held in shards] for place, name in enumerate(names)}
 
     # ------------------------------------------------------------------------------ Spark's part
 
@@ -320,6 +313,12 @@ def job_number(path: str) -> int:
     return int(match[1] or 1) if match else 1
 
 
+def _numbers(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[int]:
+    """The numbers in those names that follow a pattern."""
+    matches = map(pattern.fullmatch, names)
+    return (int(match[1]) for match in matches if match is not None)
+
+
 def group_bounds(first: int, last: int) -> tuple[bytes, bytes]:
     """The row keys of the key groups `first..last`: from the first key to behind the last.
 
@@ -327,18 +326,6 @@ def group_bounds(first: int, last: int) -> tuple[bytes, bytes]:
     (b'\\x00\\x00', b'\\x00\\x80')
     """
     return pack_group(first), pack_group(last + 1)
-
-
-def _changed_in(
-    manifest: EpochManifest, shards: list[ShardState]
-) -> tuple[list[FileRef], int | None]:
-    """What an epoch changed in some shards, the last first, and the epoch to go on from."""
-    changed = [shard for shard in shards if shard.changed == manifest.epoch]
-    refs = [ref for shard in reversed(changed) for ref in reversed(shard.files)]
-    if manifest.whole:
-        return refs, None
-    older = [s.changed for s in shards if s.changed is not None and s.changed < manifest.epoch]
-    return refs, manifest.previous if changed else max(older, default=None)
 
 
 def _reference(path: str, data: bytes) -> FileRef:

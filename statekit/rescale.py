@@ -14,9 +14,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
+from statekit.contents import Chain, Slice
 from statekit.job_file import Clock
 from statekit.keygroup import check_parallelism, group_range
-from statekit.manifest import EpochManifest, OperatorEpoch, ShardState, Slice, added
+from statekit.manifest import EpochManifest, OperatorEpoch, ShardState, added
 from statekit.sealed import checksum_of
 
 __all__ = ["overlapping", "rescaled", "standing"]
@@ -94,7 +95,7 @@ def _cut(shards: Sequence[ShardState], first: int, last: int, epoch: int) -> Sha
     """What shards, as they are after an epoch, hold of the key groups `first..last`."""
     found = overlapping(shards, first, last)
     if [shard.groups for shard in found] == [(first, last)]:
-        return found[0].as_before
+        return found[0]
     waiting = dict.fromkeys(ref for shard in found for ref in shard.redistributed)
     blank = ShardState(first_group=first, last_group=last, redistributed=tuple(waiting))
     held = [shard for shard in found if shard.attempt is not None]
@@ -112,8 +113,19 @@ def _cut(shards: Sequence[ShardState], first: int, last: int, epoch: int) -> Sha
             "bytes": added(*(shard.bytes for shard in whole)),
             "wake_us": _soonest(held),
             "slices": slices,
+            "is_complete": True,
+            "chain": _joined_chain(held),
             "is_part": len(whole) < len(held) or any(shard.is_part for shard in whole),
         }
+    )
+
+
+def _joined_chain(shards: Sequence[ShardState]) -> Chain:
+    """What it costs to apply the change files of all these shards. What was paid starts anew."""
+    return Chain(
+        files=sum(shard.chain.files for shard in shards),
+        rows=sum(shard.chain.rows for shard in shards),
+        bytes=sum(shard.chain.bytes for shard in shards),
     )
 
 
@@ -136,6 +148,10 @@ def _slices(shards: Sequence[ShardState], first: int, last: int) -> tuple[Slice,
             last_group=shard.last_group,
             shard=shard.groups,
             attempt=shard.attempt,
+            base=shard.base,
+            history=shard.history,
+            files=shard.files,
+            is_complete=shard.is_complete,
         )
         for piece in shard.slices or (whole,):
             start, end = max(first, piece.first_group), min(last, piece.last_group)

@@ -26,9 +26,11 @@ from statekit.at_rest import check_at_rest, last_epoch
 from statekit.backend import Backend
 from statekit.changes import Changes
 from statekit.clock import now_us, unique_id
+from statekit.contents import Chain
 from statekit.errors import CorruptCheckpointError
 from statekit.job_file import Clock, JobFile, OperatorRecord
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
+from statekit.lineage import local_rows, replay, standing_lineage
 from statekit.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.mutation import Batch, read_changes
 from statekit.redistribution import moved_by_operator, put_local
@@ -110,6 +112,8 @@ class _NewShard:
             attempt=None if blank else unique_id(),
             changed=None if blank else epoch,
             files=tuple(self.files),
+            is_complete=True,
+            chain=Chain().behind(self.files),
             rows={} if blank else self.rows,
             bytes={} if blank else self.bytes,
             wake_us=self.wake_us,
@@ -334,7 +338,6 @@ def stored_rows(
     """
     rows = KeyedRows(operator, manifest.key_groups)
     epoch = manifest.operators.get(operator.name)
-    histories = repository.histories(operator.name, manifest.epoch)
     found = dict.fromkeys(rows.families, 0)
     for shard in epoch.shards if epoch else ():
         if shard.attempt is None:
@@ -343,7 +346,8 @@ def stored_rows(
             scratch = tempfile.TemporaryDirectory(prefix="statekit-shard-")
             backend = RocksBackend(closing.enter_context(scratch), rows.families)
             closing.callback(backend.close)
-            repository.replay(backend, histories[shard.groups], *shard.groups)
+            found_there = standing_lineage(repository, manifest, operator.name, *shard.groups)
+            replay(repository, backend, found_there)
             for family in rows.families:
                 for row_key, row in backend.scan(family, *group_bounds(*shard.groups)):
                     found[family] += 1
@@ -426,7 +430,7 @@ def rewrite_checkpoint(
     # The rows of states that were given up are left behind.
     job = stored.model_copy(update={"key_groups": groups, "dropped": {}})
     # Before any row: a rule may be missing, and a function may fail.
-    held = {operator.name: repository.local_rows(operator, last) for operator in job.operators}
+    held = {operator.name: local_rows(repository, operator, last) for operator in job.operators}
     moved = moved_by_operator(job.operators, specs or {}, held, shards, last.epoch)
     rows = rows_to_read(job, last)
     count = RowCount(None if rows is None else 2 * rows, progress)

@@ -1,8 +1,9 @@
 """Rows in RocksDB, one column family per state.
 
 What lives here: `RocksBackend` and its tuning; this is the only importer of rocksdict. What does
-not: when a database on disk may be trusted (`working_copy` decides; the write-ahead log is off, so
-a killed process leaves a database that looks right and is not).
+not: what it may spend (`rocks_options`), and when a database on disk may be trusted (`working_copy`
+decides; the write-ahead log is off, so a killed process leaves a database that looks right and is
+not).
 
 Facts of rocksdict that shape this file: the directory lock is released only when every object that
 refers to the database is gone, so each column family and each running scan is closed before the
@@ -20,7 +21,6 @@ import shutil
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -29,7 +29,9 @@ import rocksdict
 
 from statekit.backend import StateSize, size_of, unknown_state, used_after_close
 from statekit.errors import StatekitError, StorageError
+from statekit.hard_link import linked
 from statekit.mutation import DELETE, PUT, Batch
+from statekit.rocks_options import RocksOptions
 
 __all__ = ["RocksBackend", "RocksOptions", "link_database"]
 
@@ -48,23 +50,11 @@ _BLOCK_ROW_BYTES_MAX = 1024
 # Rows that are loaded in order go to files of this size.
 _LOADED_BYTES_MAX = 64 * 1024 * 1024
 
+# What RocksDB says where there is no space.
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+
 # Row keys start with a key group, which is less.
 _BEHIND_ALL = b"\xff"
-
-
-@dataclass(frozen=True)
-class RocksOptions:
-    """What a worker process may spend on RocksDB.
-
-    Parameters:
-        block_cache_bytes: cache of data blocks, shared by all shards open in one process.
-        write_buffer_bytes: per state and shard; a full buffer is flushed within the epoch.
-        bloom_bits: per key; makes reads of absent rows cheap. 0 turns the filters off.
-    """
-
-    block_cache_bytes: int = 64 * 1024 * 1024
-    write_buffer_bytes: int = 32 * 1024 * 1024
-    bloom_bits: int = 10
 
 
 @cache
@@ -72,11 +62,20 @@ def _block_cache(capacity_bytes: int) -> rocksdict.Cache:
     return rocksdict.Cache(capacity_bytes)
 
 
+@cache
+def _write_buffers(capacity_bytes: int) -> rocksdict.WriteBufferManager:
+    """Counts the write buffers of all databases of this process; full ones are written out."""
+    return rocksdict.WriteBufferManager(capacity_bytes, False)
+
+
 def _rocksdb_options(options: RocksOptions, *, create: bool) -> rocksdict.Options:
     tables = rocksdict.BlockBasedOptions()
     tables.set_block_cache(_block_cache(options.block_cache_bytes))
     if options.bloom_bits:
         tables.set_bloom_filter(options.bloom_bits, False)
+    # Otherwise what they take grows with the rows of all shards that are open.
+    tables.set_cache_index_and_filter_blocks(True)
+    tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
     made = rocksdict.Options(raw_mode=True)
     made.create_if_missing(create)
     made.create_missing_column_families(create)
@@ -85,6 +84,8 @@ def _rocksdb_options(options: RocksOptions, *, create: bool) -> rocksdict.Option
     made.set_compression_type(rocksdict.DBCompressionType.lz4())
     made.set_level_zero_file_num_compaction_trigger(8)
     made.set_write_buffer_size(options.write_buffer_bytes)
+    made.set_write_buffer_manager(_write_buffers(options.write_memory_bytes))
+    made.set_max_open_files(options.open_files)
     made.set_keep_log_file_num(1)
     made.set_stats_dump_period_sec(0)
     return made
@@ -101,13 +102,8 @@ def link_database(source: Path, target: Path) -> None:
     """
     target.mkdir(parents=True)
     for file in source.iterdir():
-        if file.suffix == ".sst":
-            try:
-                os.link(file, target / file.name)
-                continue
-            except OSError as error:
-                if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
-                    raise
+        if file.suffix == ".sst" and linked(file, target / file.name):
+            continue
         if file.name != "LOCK" and not file.name.startswith("LOG"):
             shutil.copyfile(file, target / file.name)
 
@@ -146,6 +142,8 @@ class RocksBackend:
         self._closed = False
         self.failed = False
         """Whether RocksDB reported an error since the database was opened."""
+        self.damaged = False
+        """Whether one of the errors may be of damaged files, and not of a disk without space."""
         self._options = made = _rocksdb_options(options or RocksOptions(), create=create)
         # "default" is RocksDB's own column family, so a state's family carries a prefix.
         families = {f"state.{name}": made for name in states}
@@ -253,6 +251,12 @@ class RocksBackend:
         for reader in self._readers:
             reader.forget()
 
+    @property
+    def sequences(self) -> tuple[int, ...]:
+        """How many writes the database has seen, as RocksDB counts. Reading changes nothing."""
+        self._check_open()
+        return (self._db.latest_sequence_number(),)
+
     def sizes(self) -> dict[str, StateSize]:
         self._check_open()
         return {name: size_of(self.scan(name, b"", b"\xff")) for name in self._families}
@@ -272,6 +276,38 @@ class RocksBackend:
                 if runs > SORTED_RUNS_MAX:
                     family.compact_range(None, None)
         self._written.clear()
+
+    def snapshot(self, targets: Sequence[Path]) -> None:
+        """Have another database in a directory, which must not exist, with what was flushed.
+
+        It shares the tables of this one: it costs a name per file.
+
+        Parameters:
+            targets: this directory. A backend of several databases needs one for each.
+
+        Raises:
+            StorageError: the disk is full or failed. This database is as good as before.
+        """
+        self._check_open()
+        (target,) = targets
+        try:
+            rocksdict.Checkpoint(self._db).create_checkpoint(str(target))
+        except Exception as error:  # rocksdict's are bare
+            raise StorageError(
+                f"cannot take a snapshot of the working copy at {self._path} in {target}: {error}. "
+                "Nothing is lost: check that the disk has space and may be written"
+            ) from error
+
+    def compact(self) -> None:
+        """Merge everything, so that no row is there twice and none that was removed.
+
+        Raises:
+            StorageError: the disk is full or failed.
+        """
+        self._check_open()
+        for family in self._families.values():
+            with self._storage_errors("compact"):
+                family.compact_range(None, None)
 
     def close(self) -> None:
         if self._closed:
@@ -342,6 +378,7 @@ class RocksBackend:
         if self._closed and isinstance(error, rocksdict.DbClosedError):
             return used_after_close()
         self.failed = True
+        self.damaged |= not any(text in str(error) for text in _FULL)
         return StorageError(
             f"cannot {doing} the working copy at {self._path}: {error}. Nothing "
             "committed is lost: check that the disk has space and may be written, that no "

@@ -29,12 +29,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from statekit.clock import now_us, unique_id
-from statekit.errors import RestoreError
-from statekit.manifest import EpochManifest
+from statekit.errors import FencedError, RestoreError
+from statekit.manifest import Cause, EpochManifest
 from statekit.repository import SPARK, Repository
+from statekit.retention import collected_error, note_going_back, still_kept
 from statekit.spark_log import SparkFiles, files_at
 
-__all__ = ["Rollback", "check_batch", "finish", "for_start", "plan"]
+__all__ = [
+    "Rollback",
+    "check_batch",
+    "check_can_go_back",
+    "finish",
+    "for_start",
+    "plan",
+    "standing_at",
+]
 
 _FOLDERS = ("commits", "offsets", "sources")
 """What of Spark's part is set back, in this order."""
@@ -66,11 +75,18 @@ class Rollback:
 
         Raises:
             FencedError: a run committed an epoch meanwhile. Nothing was done.
+            RestoreError: the epoch to go back to was collected meanwhile. Nothing was done.
             StorageError: the store failed; doing it again finishes it.
         """
         if not self.is_committed:
-            self.repository.commit(self.manifest)
+            note = note_going_back(self.repository, self.manifest.epoch, self.target.epoch)
+            try:
+                self.repository.commit(self.manifest)
+            except FencedError:
+                self.repository.discard(note)  # the number is taken, so nobody needs it
+                raise
             self.repository.forget_instant(self.manifest.epoch)
+            self.repository.discard(note)
         finish(self.repository, self.manifest)
 
 
@@ -85,15 +101,16 @@ def plan(repository: Repository, to: int) -> Rollback:
             micro-batch any more.
         CorruptCheckpointError: a manifest cannot be read.
     """
-    last, target = _ends(repository, to)
+    last = _last(repository, to)
     if last.epoch == to:
         raise RestoreError(
             f"epoch {to} is the last one of {repository.url}: there is nothing to roll back"
         )
     is_committed = last.cause == "rollback" and last.previous == to
-    manifest = last if is_committed else _standing_at(target, last)
+    target = _target(repository, last, to)
+    manifest = last if is_committed else _standing_behind(target, last)
     if not is_committed:
-        _check_sparks_part(repository, target, last)
+        check_can_go_back(repository, target, last)
     return Rollback(repository, last, target, manifest, is_committed)
 
 
@@ -111,7 +128,7 @@ def for_start(repository: Repository, job: str, epoch: int) -> Rollback | None:
         RestoreError: as for `plan`; or the checkpoint is another job's, or `epoch` was abandoned,
             or a rollback to it was followed by other epochs.
     """
-    last, _ = _ends(repository, epoch)
+    last = _last(repository, epoch)
     if last.job != job:
         raise RestoreError(
             f"{repository.url} is a checkpoint of job {last.job!r}, not of {job!r}: pass another "
@@ -152,32 +169,61 @@ def finish(repository: Repository, last: EpochManifest) -> None:
         _set_back(repository, [path for path in names if path.startswith(f"{folder}/")], wanted)
 
 
-def _ends(repository: Repository, to: int) -> tuple[EpochManifest, EpochManifest]:
-    """The manifests of the last epoch, and of the one to go back to."""
-    epochs = repository.epochs()
-    if not epochs:
+def _last(repository: Repository, to: int) -> EpochManifest:
+    """The manifest of the last epoch, if there may be one to go back to."""
+    latest = repository.latest_epoch()
+    if latest is None:
         repository.check_checkpoint()
-    if type(to) is not int or to not in epochs:
-        found = f"its epochs are {epochs[0]} to {epochs[-1]}" if epochs else "nothing is committed"
-        raise RestoreError(
-            f"{repository.url} has no epoch {to!r} to go back to: {found}. Look at them with "
-            "`statekit inspect`"
-        )
-    return repository.manifest(epochs[-1]), repository.manifest(to)
+    if latest is None or type(to) is not int:
+        raise _no_epoch(repository, to)
+    with still_kept(repository, latest):
+        return repository.manifest(latest)
 
 
-def _standing_at(target: EpochManifest, last: EpochManifest) -> EpochManifest:
+def _target(repository: Repository, last: EpochManifest, to: int) -> EpochManifest:
+    """The manifest of the epoch to go back to."""
+    if to in repository.epochs():
+        with still_kept(repository, to):
+            return repository.manifest(to)
+    if last.cause == "rollback" and last.previous == to:  # done, and collected since
+        return last.model_copy(update={"epoch": to, "previous": None})
+    raise collected_error(repository, to, RestoreError) or _no_epoch(repository, to)
+
+
+def _no_epoch(repository: Repository, to: object) -> RestoreError:
+    epochs = repository.epochs()
+    found = f"its epochs are {epochs[0]} to {epochs[-1]}" if epochs else "nothing is committed"
+    return RestoreError(
+        f"{repository.url} has no epoch {to!r} to go back to: {found}. Look at them with "
+        "`statekit inspect`"
+    )
+
+
+def _standing_behind(target: EpochManifest, last: EpochManifest) -> EpochManifest:
     """The epoch behind `last` that stands where `target` stood."""
+    time = max(target.processing_time_us, last.processing_time_us)
+    return standing_at(target, "rollback", last.epoch + 1, time)
+
+
+def standing_at(
+    target: EpochManifest, cause: Cause, epoch: int, processing_time_us: int
+) -> EpochManifest:
+    """An epoch that stands where an earlier one stood; those in between are abandoned.
+
+    Parameters:
+        target: the earlier one.
+        epoch: its own number.
+        processing_time_us: the instant that it takes place at.
+    """
     return target.followed_by(
-        epoch=last.epoch + 1,
-        cause="rollback",
-        abandoned=(*target.abandoned, (target.epoch + 1, last.epoch)),
-        processing_time_us=max(target.processing_time_us, last.processing_time_us),
+        epoch=epoch,
+        cause=cause,
+        abandoned=(*target.abandoned, (target.epoch + 1, epoch - 1)),
+        processing_time_us=processing_time_us,
         writer=unique_id(),
         committed_at_us=now_us(),
         operators={
-            name: operator.at_rest(shard.as_before for shard in operator.shards)
-            for name, operator in target.operators.items()
+            name: operator.at_rest(operator.shards) for name, operator in target.operators.items()
         },
     )
 
@@ -211,10 +257,13 @@ def check_batch(repository: Repository, last: EpochManifest, epoch: EpochManifes
     Raises:
         RestoreError: the micro-batch is one that was abandoned.
     """
-    common = epoch
+    common, first = epoch, repository.first_kept()
     while last.has_abandoned(common.epoch) and common.previous is not None:
+        if common.previous < first:
+            break  # given up: nobody knows which micro-batch it ended with
         common = repository.manifest(common.previous)
-    if _batch(common) != _batch(epoch):
+    is_known = not last.has_abandoned(common.epoch) or common.previous is None
+    if epoch.batch is not None and not (is_known and _batch(common) == _batch(epoch)):
         raise RestoreError(
             f"epoch {epoch.epoch} of {repository.url} was rolled back, and with it Spark's "
             f"micro-batch {epoch.batch}: Spark gives that number to other input, and could not go "
@@ -222,8 +271,13 @@ def check_batch(repository: Repository, last: EpochManifest, epoch: EpochManifes
         )
 
 
-def _check_sparks_part(repository: Repository, target: EpochManifest, last: EpochManifest) -> None:
-    """Make sure that Spark's part can be set back, before anything is committed."""
+def check_can_go_back(repository: Repository, target: EpochManifest, last: EpochManifest) -> None:
+    """Make sure that Spark's part can be set back, before anything is committed.
+
+    Raises:
+        RestoreError: Spark does not know the epoch's micro-batch any more, or keeps what cannot be
+            set back.
+    """
     batch, offsets = _batch(target), repository.spark_batches("offsets")
     if not _knows(offsets, batch):
         raise RestoreError(
@@ -254,10 +308,10 @@ def _still_possible(repository: Repository, last: EpochManifest, offsets: Sequen
 
 
 def _history(repository: Repository, last: EpochManifest) -> Iterator[EpochManifest]:
-    """The epochs that led to this one, from it backwards."""
-    manifest = last
+    """The kept epochs that led to this one, from it backwards."""
+    manifest, first = last, repository.first_kept()
     yield manifest
-    while manifest.previous is not None:
+    while manifest.previous is not None and manifest.previous >= first:
         manifest = repository.manifest(manifest.previous)
         yield manifest
 

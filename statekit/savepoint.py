@@ -23,9 +23,11 @@ import pyarrow.parquet as pq
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, RestoreError, StorageError
 from statekit.job_file import JobFile, OperatorRecord
+from statekit.lineage import local_rows
 from statekit.manifest import EpochManifest
 from statekit.regroup import KeyedRows, RowParts
 from statekit.repository import SAVEPOINT, SPARK, Repository
+from statekit.retention import collected_error, held
 from statekit.rewrite import (
     Contents,
     Progress,
@@ -96,8 +98,9 @@ def write_savepoint(
         progress: is told how many rows are written.
 
     Raises:
-        RestoreError: the name is taken or cannot be, there is no such epoch, or Spark does not know
-            what was read until then: it has forgotten it, or the epoch was rolled back.
+        RestoreError: the name is taken or cannot be, there is no such epoch or it was collected,
+            or Spark does not know what was read until then: it has forgotten it, or the epoch was
+            rolled back.
         CorruptCheckpointError: a file of the checkpoint is missing or altered.
     """
     folder = savepoint_folder(name)
@@ -110,7 +113,8 @@ def write_savepoint(
     attempt = _Attempt(repository, folder, unique_id())
     count = RowCount(rows_to_read(stored[0], manifest), progress)
     try:
-        made = attempt.write(name, stored[0], manifest, count)
+        with held(repository, manifest.epoch):
+            made = attempt.write(name, stored[0], manifest, count)
     except FencedError:
         attempt.withdraw()
         raise _taken(repository, folder) from None
@@ -124,7 +128,7 @@ def _manifest(repository: Repository, epoch: int | None) -> EpochManifest:
         repository.check_checkpoint()
         raise RestoreError(f"{repository.url} has no committed epoch: there is nothing to save yet")
     if epoch is not None and epoch not in epochs:
-        raise RestoreError(
+        raise collected_error(repository, epoch, RestoreError) or RestoreError(
             f"{repository.url} has no epoch {epoch}: it has {epochs[0]} to {epochs[-1]}"
         )
     last = repository.manifest(epochs[-1])
@@ -208,7 +212,7 @@ class _Attempt:
     def _operator(
         self, operator: OperatorRecord, manifest: EpochManifest, count: RowCount
     ) -> SavepointOperator:
-        local = self._repository.local_rows(operator, manifest)
+        local = local_rows(self._repository, operator, manifest)
         families = (*KeyedRows(operator, manifest.key_groups).families, *local)
         with contextlib.ExitStack() as closing:
             tables = {

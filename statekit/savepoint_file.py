@@ -181,6 +181,15 @@ class Savepoint:
             for parts, row in self._rows(operator.name, family, keyed):
                 yield family, parts, row
 
+    def table(self, operator: OperatorRecord, family: str) -> Iterator[tuple[RowParts, bytes]]:
+        """The rows of one state, or of what stands for timers or waiting records.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+        """
+        keyed = KeyedRows(operator, self.file.job.key_groups)
+        return self._rows(operator.name, family, keyed)
+
     def local_rows(self, operator: OperatorRecord) -> dict[str, list[LocalRows]]:
         """What each operator state holds, for each shard in order.
 

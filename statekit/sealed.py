@@ -5,7 +5,7 @@ files with size and checksum. What does not: what the files say (`job_file`, `ma
 
 A sealed file is one line of JSON whose last member is the XXH3-128 of all bytes before it:
 
-    {"format":2,…,"checksum":"0123456789abcdef0123456789abcdef"}
+    {"format":3,…,"checksum":"0123456789abcdef0123456789abcdef"}
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statekit.errors import CorruptCheckpointError, RestoreError
 
 __all__ = ["FORMAT", "Count", "FileRef", "Record", "Sealed", "checksum_of"]
 
-FORMAT = 2
+FORMAT = 3
 """The format version that this code writes, and the newest that it reads."""
 
 _SEAL = ',"checksum":"'

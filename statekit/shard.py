@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -23,6 +23,7 @@ from statekit.changes import Changes
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.job_file import EXPIRY
+from statekit.lineage import changed_contents
 from statekit.manifest import ShardPlan, ShardReport, ShardState
 from statekit.mutation import Batch
 from statekit.process import Process
@@ -59,7 +60,13 @@ def run_shard(
         news: records that every shard is given. They are taken before the first chunk is.
     """
     with _rare_collection():
-        return (yield from _run(declared, plan, chunks, repository, copies, news))
+        try:
+            return (yield from _run(declared, plan, chunks, repository, copies, news))
+        except CorruptCheckpointError as missing:
+            # Files of the last epoch are never collected: if they were, it is not the last one.
+            if plan.base_epoch is None or plan.base_epoch >= repository.first_kept():
+                raise
+            raise repository.overtaken(plan.epoch) from missing
 
 
 @contextlib.contextmanager
@@ -113,7 +120,7 @@ def _run(
             yield from task.run(chunk)
             chunk = next(waiting, None)
         yield from task.fire()
-        return _concluded(plan, task, changes, copy, repository)
+        return _concluded(declared, plan, task, changes, copy, repository)
     except BaseException:
         for unfinished in changes:
             unfinished.drop()
@@ -138,6 +145,7 @@ def obtained(
 
 
 def _concluded(
+    declared: Process[Any, Any, Any],
     plan: ShardPlan,
     task: ShardTask,
     changes: tuple[Changes, Changes],
@@ -151,15 +159,17 @@ def _concluded(
     """
     added = task.finish()
     batches = task.batch, task.local_batch
-    files = list(plan.base.redistributed)
+    files = {file: file.size for file in plan.base.redistributed}
     for batch, made, local in zip(batches, changes, (False, True), strict=True):
         if len(batch):
             made.append(batch)
         if (file := _stored(made, plan.operator, repository, local=local)) is not None:
-            files.append(file)
+            files[file] = made.bytes
     report = unchanged(plan).model_copy(
         update={
             "records_out": task.records_out,
+            "files_written": len(files),
+            "bytes_written": sum(file.size for file in files),
             "late": task.late,
             "records_by_input": dict(task.records_by_input),
             "largest_by_input": task.largest_by_input,
@@ -168,16 +178,34 @@ def _concluded(
     for batch in batches:
         if len(batch):
             copy.write(batch)
-    standing: dict[str, Any] = {"wake_us": task.wake_us}
-    standing |= _counts(plan.base, added, copy.backend)
-    attempt = plan.base.attempt
+    shard = report.shard.model_copy(
+        update={"wake_us": task.wake_us, **_counts(plan.base, added, copy.backend)}
+    )
     if files:
-        attempt = unique_id()
-        standing |= {"attempt": attempt, "changed": plan.epoch, "files": tuple(files)}
-        standing |= {"redistributed": (), "slices": ()}
-    copy.keep(attempt)
-    shard = report.shard.model_copy(update=standing)
+        shard = _changed(plan, shard, files, copy, repository)
+    copy.keep(shard, declared.local_states)
     return report.model_copy(update={"shard": shard})
+
+
+def _changed(
+    plan: ShardPlan,
+    shard: ShardState,
+    files: Mapping[FileRef, int],
+    copy: WorkingCopy,
+    repository: Repository,
+) -> ShardState:
+    """The shard at a new attempt, with more change files.
+
+    Parameters:
+        files: with the bytes of keys and values in each.
+    """
+    before = copy.adopted()
+    contents = changed_contents(
+        repository, plan.operator, before, list(files), plan.base_epoch, files
+    )
+    standing = {"attempt": unique_id(), "changed": plan.epoch}
+    based = {"base": before.base, "history": before.history}
+    return shard.model_copy(update={**based, **standing, **contents})
 
 
 def _stored(
@@ -213,7 +241,7 @@ def _counts(
 
 def unchanged(plan: ShardPlan) -> ShardReport:
     """The report of a shard that changed nothing."""
-    return ShardReport(operator=plan.operator, shard=plan.base.as_before)
+    return ShardReport(operator=plan.operator, shard=plan.base)
 
 
 def _check_ownership(plan: ShardPlan, chunk: Chunk) -> None:

@@ -14,21 +14,36 @@ was flushed and closed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import os
+import tempfile
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from statekit.assembly import Assembly, Database, opened
 from statekit.backend import Backend, MemoryBackend
-from statekit.copy_home import WHOLE, Lease, Mark, Ranges
+from statekit.base_keeping import BaseKeeping, Copy
+from statekit.base_options import BaseOptions
+from statekit.base_snapshot import fetch_base, noted
+from statekit.copy_home import WHOLE, Lease, Mark, Ranges, database_paths, distrust
+from statekit.copy_space import CopySpace
 from statekit.errors import StorageError
-from statekit.manifest import ShardPlan
+from statekit.lineage import Lineage, last_file, lineage_of, missed_files, replay
+from statekit.manifest import ShardPlan, ShardState
 from statekit.mutation import Batch
 from statekit.repository import Repository
 from statekit.rocks import RocksBackend, RocksOptions
+from statekit.sealed import FileRef
 
-__all__ = ["DiskCopies", "MemoryCopies", "WorkingCopies", "WorkingCopy"]
+__all__ = [
+    "DiskCopies",
+    "MemoryCopies",
+    "WorkingCopies",
+    "WorkingCopy",
+    "default_working_directory",
+]
 
 
 _CopyName = tuple[str | int, ...]
@@ -45,8 +60,15 @@ class WorkingCopy(Protocol):
     def write(self, batch: Batch) -> None:
         """Apply a batch. From now on the copy is not trusted until `keep`."""
 
-    def keep(self, attempt: str | None) -> None:
-        """Close; the copy now stands at `attempt`."""
+    def adopted(self) -> ShardState:
+        """Where the shard stands before the epoch, on the newest base that is known here."""
+
+    def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
+        """Close; the copy now stands where the shard does.
+
+        Parameters:
+            local_states: those of the shard, for a base that may be taken.
+        """
 
     def drop(self) -> None:
         """Close; if anything was written, the copy is not trusted again."""
@@ -58,25 +80,43 @@ class WorkingCopies(Protocol):
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
         """A copy of the plan's shard that stands at its base, with these column families."""
 
+    def tidy(self, plans: Sequence[ShardPlan]) -> None:
+        """Make room before shards of an operator run.
+
+        Parameters:
+            plans: of all its shards.
+        """
+
+    def forget(self, checkpoint_id: str) -> None:
+        """Remove the copies of a checkpoint that nobody uses."""
+
+
+def default_working_directory() -> str:
+    """Where working copies live if nobody says otherwise: the machine's temporary directory."""
+    return os.path.join(tempfile.gettempdir(), f"statekit-{os.getuid()}")
+
 
 @dataclass
 class _MemoryCopy:
     backend: MemoryBackend
     owner: MemoryCopies
     name: _CopyName
-    base: str | None
+    base: ShardState
     written: bool = False
 
     def write(self, batch: Batch) -> None:
         self.written = True
         self.backend.write(batch)
 
-    def keep(self, attempt: str | None) -> None:
-        self.owner.kept[self.name] = (attempt, self.backend)
+    def adopted(self) -> ShardState:
+        return self.base
+
+    def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
+        self.owner.kept[self.name] = (shard.attempt, self.backend)
 
     def drop(self) -> None:
         if not self.written:
-            self.owner.kept[self.name] = (self.base, self.backend)
+            self.owner.kept[self.name] = (self.base.attempt, self.backend)
 
 
 class MemoryCopies:
@@ -91,9 +131,20 @@ class MemoryCopies:
         attempt, backend = self.kept.pop(name, (None, None))
         if backend is None or attempt != base.attempt:
             backend = MemoryBackend(states)
-            refs, _ = repository.changes(plan.operator, *base.groups, plan.base_epoch)
-            repository.replay(backend, refs, *base.groups)
-        return _MemoryCopy(backend, self, name, base.attempt)
+            found = lineage_of(repository, plan.operator, base, plan.base_epoch)
+            replay(repository, backend, found)
+        return _MemoryCopy(backend, self, name, base)
+
+    def tidy(self, plans: Sequence[ShardPlan]) -> None:
+        if plans:
+            current = {(p.checkpoint_id, p.operator, *p.base.groups) for p in plans}
+            owner = plans[0].checkpoint_id, plans[0].operator
+            for name in [n for n in self.kept if n[:2] == owner and n[:4] not in current]:
+                del self.kept[name]
+
+    def forget(self, checkpoint_id: str) -> None:
+        for name in [name for name in self.kept if name[0] == checkpoint_id]:
+            del self.kept[name]
 
 
 class DiskCopies:
@@ -102,17 +153,27 @@ class DiskCopies:
     Parameters:
         root: made if absent; safe to delete whenever no job runs.
         options: what RocksDB may spend.
+        bases: when base snapshots are taken.
     """
 
-    def __init__(self, root: str | Path, options: RocksOptions | None = None) -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        options: RocksOptions | None = None,
+        bases: BaseOptions | None = None,
+    ) -> None:
         self.root = Path(root)
         self.options = options or RocksOptions()
+        self._space = CopySpace(self.root, self.options)
+        self.bases = bases or BaseOptions()
 
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
         first, last = plan.base.groups
         copies = self.root / plan.checkpoint_id / plan.operator
         lease = Lease.take(copies / f"{first}-{last}")
-        copy = _DiskCopy(lease, copies, tuple(states), self.options)
+        self._space.note_origin(plan.checkpoint_id, repository.url)
+        keeping = BaseKeeping(lease.home, plan, repository, self.bases, self.options)
+        copy = _DiskCopy(lease, copies, tuple(states), self.options, self._space, keeping)
         try:
             copy.stand_at(plan, repository)
         except BaseException:
@@ -120,18 +181,43 @@ class DiskCopies:
             raise
         return copy
 
+    def tidy(self, plans: Sequence[ShardPlan]) -> None:
+        for plan in plans[:1]:
+            used = partial(_used_groups, plans)
+            self._space.tidy_operator(plan.checkpoint_id, plan.operator, used)
+        self._space.tidy()
+
+    def forget(self, checkpoint_id: str) -> None:
+        self._space.remove_all(checkpoint_id)
+
+
+def _used_groups(plans: Sequence[ShardPlan]) -> set[tuple[int, int]]:
+    """Those of the shards that are planned, and of those that they are to be made of."""
+    sources = {piece.shard for plan in plans for piece in plan.base.slices}
+    return sources | {plan.base.groups for plan in plans}
+
 
 class _DiskCopy:
     def __init__(
-        self, lease: Lease, copies: Path, states: tuple[str, ...], options: RocksOptions
+        self,
+        lease: Lease,
+        copies: Path,
+        states: tuple[str, ...],
+        options: RocksOptions,
+        space: CopySpace,
+        keeping: BaseKeeping,
     ) -> None:
         self._lease = lease
         self._copies = copies
         self._states = states
         self._options = options
+        self._space = space
+        self._keeping = keeping
         self._written = False
         self._backend: Database | None = None
         self._fragments: Ranges = WHOLE
+        self._sources: list[Path] = []
+        """Copies of other shards that share files with this one, which was just made of them."""
 
     @property
     def backend(self) -> Database:
@@ -145,50 +231,96 @@ class _DiskCopy:
         if mark is not None and self._reopens(mark):
             if mark.attempt == base.attempt:
                 return
-            refs, found = repository.changes(
-                plan.operator, *base.groups, plan.base_epoch, after=mark.attempt
-            )
+            missed = missed_files(repository, plan.operator, base, plan.base_epoch, mark.last)
             # To share files is cheaper than to apply what a copy of long ago has missed.
-            if found and not (refs and self._assembly(plan, repository).costs_nothing):
+            if missed is not None and not (
+                missed and self._assembly(plan, repository).costs_nothing
+            ):
                 self._unmark()
-                repository.replay(self.backend, refs, *base.groups)
+                repository.replay(self.backend, missed, *base.groups)
                 return
         self._close()
         self._unmark()
+        self._lease.set_aside()
         self._lease.wipe()
-        if base.slices and (made := self._assembly(plan, repository).made()) is not None:
+        try:
+            self._start_over(plan, repository)
+        finally:
+            self._lease.forget_aside()
+
+    def _start_over(self, plan: ShardPlan, repository: Repository) -> None:
+        """Make the databases anew. Tables that were set aside may be used again."""
+        if self._space.is_short:
+            self._space.make_room()
+        base = plan.base
+        if base.slices and (made := self._assembled(plan, repository)) is not None:
             self._fragments, self._backend = made
             return
-        refs, _ = repository.changes(plan.operator, *base.groups, plan.base_epoch)
+        found = lineage_of(repository, plan.operator, base, plan.base_epoch)
+        if base.base is not None and self._fetched(found, base.base, repository):
+            repository.replay(self.backend, found.files, *base.groups)
+            return
         path = self._lease.home / "db"
         self._fragments, self._backend = WHOLE, RocksBackend(path, self._states, self._options)
-        repository.replay(self.backend, refs, *base.groups)
+        replay(repository, self.backend, found)
+
+    def _fetched(self, found: Lineage, named: FileRef, repository: Repository) -> bool:
+        """Have the databases of a base; False if they are of other states than today's."""
+        base = found.base
+        if base is None or set(base.states) != set(self._states):
+            return False
+        ranges = tuple((held.first_group, held.last_group) for held in base.databases)
+        self._fragments = ranges if len(ranges) > 1 else WHOLE
+        paths = database_paths(self._lease.home, self._fragments)
+        fetch_base(repository, base, named.path, paths, noted(self._copies))
+        self._backend = opened(self._lease.home, self._fragments, self._states, self._options)
+        return True
+
+    def adopted(self) -> ShardState:
+        if self._lease.is_private:
+            return self._keeping.plan.base
+        return self._keeping.adopted(self._paths)
+
+    @property
+    def _paths(self) -> list[Path]:
+        return database_paths(self._lease.home, self._fragments)
 
     def write(self, batch: Batch) -> None:
         self._unmark()
         self.backend.write(batch)
 
-    def keep(self, attempt: str | None) -> None:
+    def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
         if self.backend.failed:
             # The user's function may have caught the error and gone on without the row.
             raise StorageError(
                 f"the working copy at {self._lease.home} failed during this epoch: nothing of the "
                 "epoch is committed; start the job again, which makes a new copy"
             )
+        sequences: tuple[int, ...] = ()
         if self._written:
             self.backend.flush()
+        if shard.attempt != self._keeping.plan.base.attempt and not self._lease.is_private:
+            copy = Copy(self.backend, self._fragments, self._paths)
+            self._keeping.take(shard, copy, local_states)
+        if self._written:
+            sequences = self.backend.sequences
         self._close()
         if self._written:
-            self._lease.set_mark(Mark(attempt, self._fragments), self._states)
+            mark = Mark(shard.attempt, last_file(shard), self._fragments, sequences)
+            self._lease.set_mark(mark, self._states)
         self._lease.release()
 
     def drop(self) -> None:
+        backend = self._backend
         try:
             # Whatever else fails here matters less than the reason for giving up.
             with contextlib.suppress(StorageError):
-                if self._backend is not None and self._backend.failed:
-                    self._unmark()
                 self._close()
+            with contextlib.suppress(StorageError):
+                if backend is not None and backend.failed:
+                    self._unmark()
+                    for source in self._sources if backend.damaged else ():
+                        distrust(source)
         finally:
             self._lease.release()
 
@@ -199,7 +331,18 @@ class _DiskCopy:
         except StorageError:
             return False
         self._fragments = mark.fragments
-        return True
+        return mark.sequences in ((), self._backend.sequences)
+
+    def _assembled(self, plan: ShardPlan, repository: Repository) -> tuple[Ranges, Database] | None:
+        """The copy made of those of other shards; None if none can be used."""
+        assembly = self._assembly(plan, repository)
+        try:
+            made = assembly.made()
+        except StorageError:
+            self._lease.wipe()  # it may be the files of the others: the checkpoint has all rows
+            return None
+        self._sources = assembly.sources
+        return made
 
     def _assembly(self, plan: ShardPlan, repository: Repository) -> Assembly:
         """How to begin with copies of the shards that this one was cut out of."""

@@ -11,14 +11,26 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from multiprocessing.synchronize import Barrier
 
-__all__ = ["as_nobody", "die", "exit_code", "start"]
+__all__ = ["as_nobody", "barrier", "die", "exit_code", "pipe", "start"]
 
 NOBODY = 65534
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["pytest", "hypothesis.stateful", "tests.tally"])
+
+
+def pipe() -> tuple[Connection, Connection]:
+    """Two ends of a connection, one of them to be given to a process."""
+    return _context.Pipe()
+
+
+def barrier(parties: int) -> Barrier:
+    """For processes to wait for each other at."""
+    return _context.Barrier(parties)
 
 
 def start(target: Callable[..., object], *args: object) -> ForkServerProcess:

@@ -1,15 +1,43 @@
-"""What tests share: one Spark session, started by the first test that asks for it."""
+"""What tests share: a Spark session, an S3 server, and two processes that run them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.object_server import FaultyProxy
+
+
+# They start drivers of their own.
+WITHOUT_THE_SESSION = ("test_kills.py", "test_cluster.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _share_of(item.nodeid) != "spark")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One process runs what shares the Spark session, the longest share; the other all else."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Shares(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return _share_of(nodeid)
+
+    return Shares(config, log)
+
+
+def _share_of(nodeid: str) -> str:
+    file = nodeid.split("::")[0]
+    shares_session = "tests/spark/" in file and not file.endswith(WITHOUT_THE_SESSION)
+    return "spark" if shares_session else file
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +50,32 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = new_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """An S3 server on loopback with a bucket `bucket`, for all tests that ask for it."""
+    from tests.object_server import s3_server
+
+    with s3_server(tmp_path_factory.mktemp("s3") / "log") as port:
+        yield port
+
+
+@pytest.fixture
+def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A prefix of its own on a server that does what it is asked."""
+    from statekit.clock import unique_id
+    from tests.object_server import set_environment
+
+    set_environment(monkeypatch, s3_port)
+    return f"s3://bucket/{unique_id()}"
+
+
+@pytest.fixture
+def proxy(s3: str, s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """The same server behind a proxy, which does nothing wrong yet."""
+    from tests.object_server import FaultyProxy, set_environment
+
+    with FaultyProxy(s3_port) as between:
+        set_environment(monkeypatch, between.port)
+        yield between

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import statekit as sk
 from statekit.backend import MemoryBackend
 from statekit.job_file import EXPIRY
+from statekit.lineage import load
 from statekit.testing import Harness
 from tests.instants import at
 
@@ -241,8 +242,7 @@ def rows_left(harness: Harness) -> dict[str, int]:
     families = tuple({*harness.process.families, EXPIRY})
     backend = MemoryBackend(families)
     last_group = harness.key_groups - 1
-    refs, _ = coordinator.repository.changes(name, 0, last_group, coordinator.last.epoch)
-    coordinator.repository.replay(backend, refs, 0, last_group)
+    load(coordinator.repository, backend, name, 0, last_group, coordinator.last.epoch)
     counted = {family: size.rows for family, size in backend.sizes().items()}
     for family, rows in coordinator.last.operators[name].rows.items():
         assert counted[family] == rows, f"{family}: {counted[family]} rows, told {rows}"

@@ -18,8 +18,8 @@ class SmallDisk:
         self.path = path
         self._ballast = path / "ballast"
 
-    def fill(self) -> None:
-        """Leave no space at all."""
+    def fill(self, leave: int = 0) -> None:
+        """Leave no space at all, or so many bytes."""
         with self._ballast.open("wb", buffering=0) as file:
             for block in (1 << 20, 4096, 1):
                 try:
@@ -27,6 +27,7 @@ class SmallDisk:
                         file.write(bytes(block))
                 except OSError:
                     continue
+            file.truncate(max(0, file.tell() - leave))
 
     def make_space(self) -> None:
         self._ballast.unlink()

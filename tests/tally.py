@@ -10,6 +10,7 @@ from typing import Any
 import statekit as sk
 from statekit.backend import Backend, MemoryBackend
 from statekit.coordinator import Coordinator
+from statekit.lineage import load
 from statekit.repository import Repository
 from statekit.testing import Harness
 from statekit.working_copy import WorkingCopies
@@ -104,8 +105,7 @@ def comparable(rows: Rows) -> dict[str, Any]:
 def committed_rows(repository: Repository, key_groups: int) -> Rows:
     """Everything that the last manifest names, replayed."""
     backend = MemoryBackend(STATES)
-    refs, _ = repository.changes("tally", 0, key_groups - 1, repository.latest_epoch())
-    repository.replay(backend, refs, 0, key_groups - 1)
+    load(repository, backend, "tally", 0, key_groups - 1, repository.latest_epoch())
     return rows_of(backend)
 
 
@@ -116,5 +116,5 @@ def copied_rows(coordinator: Coordinator, copies: WorkingCopies) -> Rows:
         copy = copies.obtain(plan, STATES, coordinator.repository)
         for state, rows in rows_of(copy.backend).items():
             found[state] |= rows
-        copy.keep(plan.base.attempt)
+        copy.keep(plan.base)
     return found

@@ -100,7 +100,7 @@ def test_new_shards_share_the_files_of_those_they_came_from(tmp_path: Path) -> N
         first, last = plan.base.groups
         assert groups
         assert all(first <= group <= last for group in groups), "of no other shard"
-        copy.keep(plan.base.attempt)
+        copy.keep(plan.base)
     assert old == tables(copy_of(tmp_path, 0, 15)), "the source stays as it is"
 
 
@@ -157,7 +157,7 @@ def of_other_states(copy: Path) -> None:
 
 def at_an_unknown_attempt(copy: Path) -> None:
     mark = json.loads((copy / "clean").read_text())
-    (copy / "clean").write_text(json.dumps({**mark, "attempt": "unknown"}))
+    (copy / "clean").write_text(json.dumps({**mark, "attempt": "unknown", "last": "unknown"}))
 
 
 def of_garbage(copy: Path) -> None:

@@ -15,8 +15,13 @@ import pytest
 
 import statekit as sk
 from statekit.errors import QueryError, StateTypeError
+from statekit.local import LocalRunner
 from statekit.reader import CheckpointReader
+from statekit.repository import Repository
 from statekit.testing import Harness
+from statekit.uploader import uploader
+from statekit.working_copy import DiskCopies
+from tests.tally import entries, tally_job
 
 
 class Visit(NamedTuple):
@@ -177,6 +182,30 @@ def timed(record: dict[str, Any], ctx: sk.Context, seen: sk.ValueState[int]) -> 
 
 @timed.on_timer
 def ring(timer: sk.Timer) -> None: ...
+
+
+def test_inspect_shows_whether_bases_are_taken_and_how_long_restores_take(tmp_path: Path) -> None:
+    copies = DiskCopies(tmp_path / "copies", bases=sk.BaseOptions(replay_seconds=0))
+    runner = LocalRunner(tally_job(8), Repository(tmp_path / "c"), copies, parallelism=2)
+
+    def restore_after(epochs: int) -> Any:
+        for _ in range(epochs):
+            runner.epoch({"records": entries(runner.coordinator.epoch, 40)})
+        assert uploader().drain(60)
+        told = json.loads(statekit("inspect", tmp_path / "c", "--fast", "--json").stdout)
+        return told["operators"][0]["restore"]
+
+    first = restore_after(1)
+    assert (first["shards"], first["based"], first["change_files"]) == (2, 0, 2)
+    assert 0 < first["changed"] == first["uploaded"]
+    restore_after(10)
+    later = restore_after(1)  # which names what was uploaded behind the last one
+    assert later["based"] == 2
+    assert later["longest"] < 12, "change files that are in a base are not applied"
+    assert first["seconds"] == pytest.approx(0.002, abs=0.001), "one small file"
+    assert first["uploaded"] < later["uploaded"] < 2 * later["changed"]
+    told = statekit("inspect", tmp_path / "c", "--fast").stdout
+    assert "restore: 2 of 2 shards from a base; change files to apply: " in told
 
 
 def test_inspect_shows_how_far_event_time_has_come(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import statekit as sk
+from statekit.collection import Collector
 from statekit.compatibility import next_job_file
 from statekit.coordinator import Coordinator
 from statekit.errors import (
@@ -24,8 +25,11 @@ from statekit.manifest import ShardReport, ShardState, epoch_path
 from statekit.plan import Sink
 from statekit.process import Process
 from statekit.repository import Repository
+from statekit.running import OutputCallback
+from statekit.sealed import FileRef, checksum_of
 from statekit.shard import unchanged
 from statekit.testing import Harness
+from statekit.verification import verify
 from statekit.working_copy import MemoryCopies
 from tests.tally import (
     Entry,
@@ -386,6 +390,14 @@ def reports_of(coordinator: Coordinator) -> list[ShardReport]:
     return [unchanged(plan) for plan in coordinator.plans("tally")]
 
 
+def attempt(report: ShardReport, name: str, content: bytes = b"") -> ShardReport:
+    """A report of a shard that changed."""
+    file = FileRef(path=f"data/tally/{name}", size=1, checksum=checksum_of(content), rows=1)
+    changed = {"attempt": name, "changed": 0, "files": (file,)}
+    shard = report.shard.model_copy(update=changed)
+    return report.model_copy(update={"shard": shard, "files_written": 1})
+
+
 Change = Callable[[list[ShardReport]], list[ShardReport]]
 STRANGER = ShardReport(operator="tally", shard=ShardState(first_group=0, last_group=7))
 
@@ -395,15 +407,39 @@ STRANGER = ShardReport(operator="tally", shard=ShardState(first_group=0, last_gr
     [
         (lambda reports: [], r"shards \[0, 1, 2\] did not report"),
         (lambda reports: reports[1:], r"shards \[0\] did not report"),
-        (lambda reports: [*reports, reports[2]], r"shards \[2\] ran more than once"),
         (
-            lambda reports: [reports[0], reports[0], reports[2]],
+            lambda reports: [*reports, attempt(reports[2], "a")],
+            r"shards \[2\] ran more than once, and differ",
+        ),
+        (
+            lambda reports: [
+                *reports[:2],
+                attempt(reports[2], "a"),
+                attempt(reports[2], "b", b"x"),
+            ],
+            r"shards \[2\] ran more than once, and differ",
+        ),
+        (
+            lambda reports: [*reports[:2], attempt(reports[2], "a"), attempt(reports[2], "a")],
+            r"shards \[2\] ran more than once",
+        ),
+        (
+            lambda reports: [reports[0], attempt(reports[0], "a"), reports[2]],
             r"shards \[1\] did not report and shards \[0\] ran more than once",
         ),
         (lambda reports: [*reports, STRANGER], r"key groups \[\(0, 7\)\] are of no shard"),
         (lambda reports: [STRANGER, *reports[1:]], r"shards \[0\] did not report and key groups"),
     ],
-    ids=["none", "one missing", "one twice", "both", "of other shards", "instead of a shard"],
+    ids=[
+        "none",
+        "one missing",
+        "one changed and unchanged",
+        "one changed in two ways",
+        "one attempt told of twice",
+        "one missing, another twice",
+        "of other shards",
+        "instead of a shard",
+    ],
 )
 def test_reports_that_are_not_one_per_shard_commit_nothing(
     coordinator: Coordinator, change: Change, message: str
@@ -414,6 +450,15 @@ def test_reports_that_are_not_one_per_shard_commit_nothing(
     assert coordinator.repository.epochs() == []
     coordinator.commit(reversed(reports_of(coordinator)))  # any order will do
     assert coordinator.repository.epochs() == [0]
+
+
+def test_attempts_at_a_shard_that_did_the_same_are_one(coordinator: Coordinator) -> None:
+    """As Spark tells of them when a lost executor's shards have run again."""
+    first, second, third = reports_of(coordinator)
+    once, again = attempt(first, "a"), attempt(first, "b")
+    manifest = coordinator.commit([once, second, third, second, again])
+    assert manifest.operators["tally"].shards[0].attempt in ("a", "b")
+    assert [shard.attempt for shard in manifest.operators["tally"].shards[1:]] == [None, None]
 
 
 def test_reports_of_each_operator_are_checked_on_their_own(tmp_path: Path) -> None:
@@ -452,6 +497,34 @@ def test_run_that_is_overtaken_while_its_sink_is_written_is_fenced(tmp_path: Pat
     again = runner(tally_job(8), tmp_path)
     again.epoch({"records": [B]})
     assert committed_rows(Repository(tmp_path), 8) == reference([A, A], [B])
+
+
+@pytest.mark.parametrize("when", ["before it begins", "while its sink is written"])
+def test_a_run_that_slept_until_its_epoch_was_collected_is_fenced(
+    tmp_path: Path, when: str
+) -> None:
+    slow = runner(tally_job(8), tmp_path)
+    slow.epoch({"records": [A, B]})
+
+    def sleep(*_: object) -> None:
+        fast = runner(tally_job(8), tmp_path)
+        for _epoch in range(5):
+            fast.epoch({"records": [A, B]})
+        Collector(Repository(tmp_path), sk.Retention(epochs=1)).collect(sweep=False)
+
+    outputs: dict[str, OutputCallback] = {}
+    if when == "before it begins":
+        sleep()
+    else:
+        outputs["outputs"] = sleep
+    slow.copies = MemoryCopies()
+    with pytest.raises(FencedError, match=r"epoch 1 .* by another run, and collected since"):
+        slow.epoch({"records": [A, B]}, outputs=outputs)
+    assert Repository(tmp_path).epochs() == [5]
+    assert committed_rows(Repository(tmp_path), 8) == reference(*[[A, B]] * 6)
+    assert Collector(Repository(tmp_path), sk.Retention(epochs=1)).collect(sweep=False) is not None
+    assert verify(Repository(tmp_path)).is_whole
+    assert committed_rows(Repository(tmp_path), 8) == reference(*[[A, B]] * 6)
 
 
 def overtake(fast: LocalRunner) -> None:

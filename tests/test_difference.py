@@ -333,7 +333,7 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     harness = Harness(tally, checkpoint=tmp_path)
     harness.send(Entry("a", 1))
     harness.send(Entry("a", 2))
-    (ref,) = Repository(tmp_path).manifest(1).operators["tally"].shards[0].files
+    *_, ref = Repository(tmp_path).manifest(1).operators["tally"].shards[0].files
     damaged = tmp_path / ref.path
     damaged.write_bytes(damaged.read_bytes()[:-1])
     with pytest.raises(sk.CorruptCheckpointError, match=ref.path):

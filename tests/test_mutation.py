@@ -211,5 +211,5 @@ def stored(data: bytes) -> tuple[Repository, FileRef]:
 
 def replace(repository: Repository, ref: FileRef, data: bytes) -> Repository:
     """Put other content in the place of a stored file, behind the repository's back."""
-    repository._store.put(ref.path, data)
+    repository._objects.put(ref.path, data)
     return repository

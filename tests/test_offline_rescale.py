@@ -25,6 +25,7 @@ from statekit.errors import (
     StateSchemaError,
     StateTypeError,
 )
+from statekit.lineage import standing_lineage
 from statekit.local import LocalRunner
 from statekit.manifest import EpochInstant
 from statekit.mutation import read_changes
@@ -95,7 +96,8 @@ def test_it_tells_mutations_and_checksums_of_each_state(tmp_path: Path) -> None:
     made = advanced(tmp_path, 4, epochs=2)
     repository = made.coordinator.repository
     mutations = dict.fromkeys(("total", "seen", "parity"), 0)
-    for ref in repository.changes("tally", 0, GROUPS - 1, 1)[0]:
+    found = standing_lineage(repository, repository.manifest(1), "tally", 0, GROUPS - 1)
+    for ref in found.change_files:
         with repository.open_verified(ref) as file:
             for batch in read_changes(file, ref.path):
                 for state in batch.states:

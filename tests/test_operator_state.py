@@ -135,7 +135,7 @@ def test_what_did_not_change_is_not_written_again(tmp_path: Path) -> None:
         [file.local for file in Repository(tmp_path).manifest(n).operators["look"].shards[0].files]
         for n in (0, 1)
     ]
-    assert files == [[False, True], [False]]
+    assert files == [[False, True], [False, True, False]]
 
 
 def test_rows_and_bytes_of_it_are_counted_exactly(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ PUBLIC = [
     "TTL",
     "Aggregate",
     "AggregatingState",
+    "BaseOptions",
     "BroadcastState",
     "Checkpointed",
     "Context",
@@ -36,6 +37,7 @@ PUBLIC = [
     "ReducingState",
     "RescaleError",
     "RestoreError",
+    "Retention",
     "RocksOptions",
     "StateSchemaError",
     "StateTypeError",
@@ -52,7 +54,17 @@ PUBLIC = [
     "sliding",
     "tumbling",
 ]
-TESTING = ["CountingBackend", "Harness", "bind", "check_redistribution"]
+TESTING = [
+    "CountingBackend",
+    "Fault",
+    "Faults",
+    "FaultyBackend",
+    "FaultyCopies",
+    "Harness",
+    "bind",
+    "check_redistribution",
+    "faulty",
+]
 
 EVERY = [("statekit", name) for name in PUBLIC] + [("statekit.testing", name) for name in TESTING]
 MODULES = {"statekit": statekit, "statekit.testing": statekit.testing}

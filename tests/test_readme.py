@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 _RUN = re.compile(r"<!-- run -->\n```python\n(.*?)```", re.DOTALL)
+_NAMED = re.compile(r"`((?:tests|docs|statekit)/[\w/.]+)(?:::(\w+))?`")
+_LINK = re.compile(r"\]\(([\w/.-]*)(?:#([\w-]+))?\)")
 EXAMPLES = _RUN.findall(README)
 PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if _RUN.search(page.read_text())]
 
@@ -59,7 +61,16 @@ def test_every_command_of_the_readme_exists() -> None:
 
 def test_every_file_that_the_documents_name_exists() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for named in re.findall(r"`((?:tests|docs|statekit)/[\w/.]+)`", page.read_text()):
+        for named, test in _NAMED.findall(page.read_text()):
             assert (ROOT / named).exists(), f"{page.name} names {named}"
-        for link in re.findall(r"\]\(([\w/.-]+)\)", page.read_text()):
-            assert (page.parent / link).exists(), f"{page.name} links to {link}"
+            assert not test or f"def {test}(" in (ROOT / named).read_text(), f"{page.name}: {test}"
+        for link, place in _LINK.findall(page.read_text()):
+            target = page.parent / link if link else page
+            assert target.exists(), f"{page.name} links to {link}"
+            assert not place or place in _places(target), f"{page.name} links to {link}#{place}"
+
+
+def _places(page: Path) -> set[str]:
+    """What the headings of a page can be linked to as."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -15,6 +15,7 @@ import statekit as sk
 from statekit.codec import value_codec
 from statekit.job_file import StateRecord
 from statekit.keygroup import key_group
+from statekit.lineage import local_rows
 from statekit.offline_rescale import rescale_offline
 from statekit.reader import CheckpointReader
 from statekit.redistribution import moved_rows
@@ -47,7 +48,7 @@ def moved(annotation: Any, held: list[Any], shards: int) -> list[Any]:
 
 
 def _rows(values: list[int]) -> Rows:
-    return [(bytes(11) + bytes([n]), INTS.encode(value)) for n, value in enumerate(values)]
+    return [(n.to_bytes(12), INTS.encode(value)) for n, value in enumerate(values)]
 
 
 EVEN = Annotated[sk.OperatorListState[int], sk.Redistribute("even")]
@@ -410,7 +411,7 @@ def test_a_hook_that_fails_behind_a_rollback_rolls_nothing_back(tmp_path: Path) 
         job_of(counted).run({"records": EVENTS}, **options)
     repository = Repository(tmp_path)
     assert repository.epochs() == [0, 1]
-    before = repository.local_rows(job_of(counted).operators[0].record(), repository.manifest(0))
+    before = local_rows(repository, job_of(counted).operators[0].record(), repository.manifest(0))
     mended.name = "counted"
     run = sk.Job("counted")
     run.source("records", Event).process(mended, name="counted")

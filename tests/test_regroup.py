@@ -12,6 +12,7 @@ from statekit.backend import MemoryBackend
 from statekit.errors import CorruptCheckpointError
 from statekit.job_file import EXPIRY, OperatorRecord
 from statekit.keygroup import group_of_row, key_group
+from statekit.lineage import load
 from statekit.regroup import KeyedRows
 from statekit.repository import group_bounds
 from statekit.testing import Harness
@@ -30,8 +31,7 @@ def rows_of(harness: Harness) -> list[tuple[str, bytes, bytes]]:
     """All rows of a harness with one shard, indexes too."""
     backend = MemoryBackend(harness.process.families)
     repository, last = harness._repository, harness.key_groups - 1
-    refs, _ = repository.changes(harness.process.name, 0, last, harness.epoch)
-    repository.replay(backend, refs, 0, last)
+    load(repository, backend, harness.process.name, 0, last, harness.epoch)
     return [
         (family, *found)
         for family in harness.process.families

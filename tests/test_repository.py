@@ -5,19 +5,16 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+import obstore
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from obstore.exceptions import AlreadyExistsError
 
-from statekit import rescale
 from statekit.backend import MemoryBackend
 from statekit.clock import unique_id
 from statekit.errors import (
@@ -28,49 +25,15 @@ from statekit.errors import (
     StorageError,
 )
 from statekit.job_file import JobFile
-from statekit.keygroup import group_range
-from statekit.manifest import EpochManifest, OperatorEpoch, ShardState, epoch_path
-from statekit.mutation import Batch, ChangeFileWriter, Delete, DeleteRange, Mutation, Put
-from statekit.repository import Repository, group_bounds, job_number, job_path
-from statekit.sealed import FileRef, checksum_of
+from statekit.manifest import EpochInstant, ShardState, epoch_path
+from statekit.mutation import Batch, ChangeFileWriter, Put
+from statekit.repository import Repository, job_number, job_path
+from statekit.sealed import FileRef
 from tests.children import as_nobody, exit_code, start
+from tests.committed import change_file, manifest
 from tests.small_disk import small_disk
 
-REF = FileRef(path="job.json", size=0, checksum=checksum_of(b""))
 JOB = JobFile(id="0" * 32, name="tally", key_groups=4, operators=())
-
-
-def standing(
-    repository: Repository, operator: str, first: int, last: int, epoch: int | None
-) -> ShardState:
-    """Where key groups stand after an epoch, or before the first."""
-    if epoch is None:
-        return ShardState(first_group=first, last_group=last)
-    return rescale.standing(repository.manifest(epoch), operator, first, last)
-
-
-def manifest(epoch: int, *shards: ShardState, writer: str = "w", groups: int = 4) -> EpochManifest:
-    blank = ShardState(first_group=0, last_group=groups - 1)
-    return EpochManifest(
-        job="tally",
-        job_file=REF,
-        epoch=epoch,
-        previous=epoch - 1 if epoch else None,
-        parallelism=len(shards) or 1,
-        key_groups=groups,
-        writer=writer,
-        processing_time_us=0,
-        committed_at_us=0,
-        operators={"tally": OperatorEpoch(shards=shards or (blank,))},
-    )
-
-
-def change_file(*mutations: Mutation) -> io.BytesIO:
-    file = io.BytesIO()
-    writer = ChangeFileWriter(file, ["s"])
-    writer.append(Batch(mutations))
-    writer.close()
-    return file
 
 
 def files_of(root: Path) -> set[str]:
@@ -143,6 +106,23 @@ def test_name_that_is_taken_fences_the_writer_and_keeps_the_first_content(
         repository.create_job_file(JOB.model_copy(update={"id": "1" * 32}), 1)
 
 
+def test_a_note_that_another_run_removes_at_once_fences_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it happens to a process that was stopped there while another one committed the epoch."""
+    slow, fast = Repository(tmp_path), Repository(tmp_path)
+    rename = obstore.rename
+
+    def stopped_behind(store: Any, draft: str, path: str, **options: Any) -> None:
+        rename(store, draft, path, **options)
+        fast.forget_instant(0)
+
+    monkeypatch.setattr(obstore, "rename", stopped_behind)
+    note = EpochInstant(epoch=0, what="records", processing_time_us=0)
+    with pytest.raises(FencedError, match=r"begun/0+\.json was removed as soon as it was there"):
+        slow.begin(note)
+
+
 def test_of_two_repositories_racing_in_threads_exactly_one_wins_each_epoch(tmp_path: Path) -> None:
     writers, epochs = 4, 40
     barrier = Barrier(writers)
@@ -197,7 +177,7 @@ def test_of_two_processes_racing_exactly_one_wins_each_epoch(tmp_path: Path) -> 
 def test_answer_lost_on_the_way_does_not_fence_the_writer_that_made_the_file() -> None:
     # Clients of object stores try again after a timeout, and find what their first try wrote.
     repository = Repository.in_memory()
-    repository._store.put(epoch_path(0), manifest(0).to_bytes())
+    repository._objects.put(epoch_path(0), manifest(0).to_bytes())
     repository.commit(manifest(0))
     with pytest.raises(FencedError):
         repository.commit(manifest(0, writer="other"))
@@ -450,211 +430,10 @@ def test_after_a_kill_at_any_instant_the_latest_epoch_is_whole(tmp_path: Path) -
         seen = epochs[-1]
 
 
-# --------------------------------------------------------------------------------------- history
-
-Model = dict[bytes, bytes]
-
-
-@st.composite
-def histories(draw: st.DrawFn) -> tuple[int, list[tuple[int, int, list[Mutation]]]]:
-    """A number of key groups, and epochs: how many numbers to skip, parallelism, mutations."""
-    groups = draw(st.integers(1, 6))
-    keys = st.builds(
-        lambda group, rest: group.to_bytes(2, "big") + rest,
-        st.integers(0, groups - 1),
-        st.sampled_from([b"a", b"b", b"c"]),
-    )
-    mutations: st.SearchStrategy[Mutation] = st.one_of(
-        st.builds(Put, st.just("s"), keys, st.binary(max_size=2)),
-        st.builds(Delete, st.just("s"), keys),
-        st.builds(lambda key: DeleteRange("s", key, key[:2] + b"c"), keys),
-    )
-    epochs = st.tuples(
-        st.integers(0, 2), st.integers(1, min(5, groups)), st.lists(mutations, max_size=4)
-    )
-    return groups, draw(st.lists(epochs, min_size=1, max_size=8))
-
-
-def apply(model: Model, mutation: Mutation) -> None:
-    match mutation:
-        case Put(_, key, value):
-            model[key] = value
-        case Delete(_, key):
-            model.pop(key, None)
-        case DeleteRange(_, first, end):
-            for key in [key for key in model if first <= key < end]:
-                del model[key]
-
-
-def group_of(mutation: Mutation) -> int:
-    return int.from_bytes(mutation[1][:2], "big")
-
-
-def commit_epoch(
-    repository: Repository,
-    groups: int,
-    epoch: int,
-    previous: int | None,
-    parallelism: int,
-    mutations: list[Mutation],
-) -> None:
-    """As coordinator and shards do it: a shard that changes writes files, others stand still."""
-    shards = []
-    for number in range(parallelism):
-        first, last = group_range(number, parallelism, groups)
-        shard = standing(repository, "tally", first, last, previous)
-        own = [m for m in mutations if first <= group_of(m) <= last]
-        update: dict[str, Any] = {"files": ()}
-        if own:
-            parts = [own[:1], own[1:]]
-            update = {
-                "attempt": unique_id(),
-                "changed": epoch,
-                "slices": (),
-                "files": tuple(
-                    repository.put_changes("tally", change_file(*part), len(part))
-                    for part in parts
-                    if part
-                ),
-            }
-        shards.append(shard.model_copy(update=update))
-    made = manifest(epoch, *shards, groups=groups)
-    repository.commit(made.model_copy(update={"previous": previous}))
-
-
-def built(
-    groups: int, history: list[tuple[int, int, list[Mutation]]]
-) -> tuple[Repository, dict[int, Model]]:
-    repository, model, models = Repository.in_memory(), Model(), dict[int, Model]()
-    epoch, previous = -1, None
-    for skipped, parallelism, mutations in history:
-        epoch += 1 + skipped
-        commit_epoch(repository, groups, epoch, previous, parallelism, mutations)
-        for mutation in mutations:
-            apply(model, mutation)
-        models[epoch] = dict(model)
-        previous = epoch
-    return repository, models
-
-
-def within(model: Model, first: int, last: int) -> Model:
-    start_key, end_key = group_bounds(first, last)
-    return {key: value for key, value in model.items() if start_key <= key < end_key}
-
-
-def replayed(
-    repository: Repository, refs: list[FileRef], first: int, last: int, base: Model
-) -> Model:
-    backend = MemoryBackend(["s"])
-    backend.write(Batch([Put("s", key, value) for key, value in base.items()]))
-    repository.replay(backend, refs, first, last)
-    return dict(backend.scan("s", b"", b"\xff" * 3))
-
-
-@settings(deadline=None, derandomize=True, max_examples=20)
-@given(histories())
-def test_any_range_at_any_epoch_replays_to_what_was_put_there(
-    made: tuple[int, list[tuple[int, int, list[Mutation]]]],
-) -> None:
-    groups, history = made
-    repository, models = built(groups, history)
-    for epoch, model in models.items():
-        for first in range(groups):
-            for last in range(first, groups):
-                refs, found = repository.changes("tally", first, last, epoch)
-                assert not found
-                expected = within(model, first, last)
-                assert replayed(repository, refs, first, last, {}) == expected
-
-
-def standings(
-    repository: Repository, epochs: list[int], groups: int
-) -> Iterator[tuple[int, int, ShardState]]:
-    """Every shard after every epoch, for every parallelism: `(index, parallelism, shard)`."""
-    for index, epoch in enumerate(epochs):
-        for parallelism in range(1, min(5, groups) + 1):
-            for number in range(parallelism):
-                bounds = group_range(number, parallelism, groups)
-                yield index, parallelism, standing(repository, "tally", *bounds, epoch)
-
-
-@settings(deadline=None, derandomize=True, max_examples=30)
-@given(histories())
-def test_a_copy_of_an_older_epoch_catches_up_with_the_changes_after_it(
-    made: tuple[int, list[tuple[int, int, list[Mutation]]]],
-) -> None:
-    groups, history = made
-    repository, models = built(groups, history)
-    epochs = list(models)
-    for index, parallelism, shard in standings(repository, epochs, groups):
-        held = within(models[epochs[index]], *shard.groups)
-        if shard.attempt is None:
-            assert held == {}
-            continue
-        for later in {index, min(index + 2, len(epochs) - 1), len(epochs) - 1}:
-            refs, found = repository.changes(
-                "tally", *shard.groups, epochs[later], after=shard.attempt
-            )
-            base = held if found else {}
-            expected = within(models[epochs[later]], *shard.groups)
-            assert replayed(repository, refs, *shard.groups, base) == expected
-            between = {parallelism_ for _, parallelism_, _ in history[index : later + 1]}
-            assert found or between != {parallelism}
-
-
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(histories())
-def test_shards_stand_under_one_name_exactly_if_they_hold_the_same_history(
-    made: tuple[int, list[tuple[int, int, list[Mutation]]]],
-) -> None:
-    groups, history = made
-    repository, models = built(groups, history)
-    seen: dict[tuple[tuple[int, int], str | None], Model] = {}
-    epochs = list(models)
-    for index, _, shard in standings(repository, epochs, groups):
-        held = within(models[epochs[index]], *shard.groups)
-        assert seen.setdefault((shard.groups, shard.attempt), held) == held
-
-
-def test_range_cut_from_other_shards_has_another_name_after_a_rollback(tmp_path: Path) -> None:
-    # An epoch that is made again, with other content, must not be taken for the first one.
-    names = set()
-    for value in (b"1", b"2"):
-        repository = Repository(tmp_path / value.decode())
-        commit_epoch(repository, 4, 0, None, 2, [Put("s", b"\0\0k", value)])
-        names.add(standing(repository, "tally", 0, 3, 0).attempt)
-        assert standing(repository, "tally", 0, 3, 0) == standing(repository, "tally", 0, 3, 0)
-    assert len(names) == 2
-
-
-def test_unknown_attempt_means_to_start_from_nothing(repository: Repository) -> None:
-    commit_epoch(repository, 4, 0, None, 1, [Put("s", b"\0\0k", b"v")])
-    refs, found = repository.changes("tally", 0, 3, 0, after="never heard of")
-    assert (len(refs), found) == (1, False)
-
-
-def test_operator_without_history_stands_blank(repository: Repository) -> None:
-    commit_epoch(repository, 4, 0, None, 1, [Put("s", b"\0\0k", b"v")])
-    blank = ShardState(first_group=0, last_group=3)
-    assert standing(repository, "new", 0, 3, 0) == blank
-    assert standing(repository, "tally", 0, 3, None) == blank
-    assert repository.changes("new", 0, 3, 0) == ([], False)
-
-
-def test_gap_in_the_chain_of_manifests_is_corrupt_and_never_less_state(tmp_path: Path) -> None:
-    repository = Repository(tmp_path)
-    for epoch in range(3):
-        put = Put("s", b"\0\0%d" % epoch, b"v")
-        commit_epoch(repository, 4, epoch, epoch - 1 if epoch else None, 1, [put])
-    (tmp_path / epoch_path(1)).unlink()
-    with pytest.raises(CorruptCheckpointError, match=r"0001\.json is missing"):
-        repository.changes("tally", 0, 3, 2)
-
-
 def test_errors_of_the_repository_all_say_what_to_do(tmp_path: Path) -> None:
     repository = Repository(tmp_path)
     repository.commit(manifest(0))
     with pytest.raises(StatekitError) as fenced:
         repository.commit(manifest(0, writer="x"))
-    assert isinstance(fenced.value.__cause__, AlreadyExistsError)
+    assert fenced.value.__cause__ is None  # what obstore raises may have more in it than we tell
     assert "start the other again" in str(fenced.value)

@@ -103,18 +103,6 @@ def test_open_windows_close_as_they_would_have() -> None:
         assert number == 1 or told
 
 
-def test_histories_are_those_of_each_shard(tmp_path: Path) -> None:
-    for parallelism in (3, 5, 2, 7):
-        harness = Harness(tally, parallelism, 16, checkpoint=tmp_path)
-        harness.send(*entries(parallelism, 4))
-        harness.send(*entries(parallelism + 1, 4))
-    repository = harness._repository
-    found = repository.histories("tally", 7)
-    assert len(found) == 7
-    for groups, refs in found.items():
-        assert refs == repository.changes("tally", *groups, 7)[0]
-
-
 # ---------------------------------------------------------------------------- files of its own
 
 
@@ -438,7 +426,7 @@ def test_a_full_store_is_told_and_the_next_attempt_succeeds(tmp_path: Path) -> N
     with small_disk(tmp_path / "disk") as disk:
         repository = tallied(disk.path / "checkpoint")._repository
         disk.fill()
-        with pytest.raises(StorageError, match="savepoints/s"):
+        with pytest.raises(StorageError, match=r"savepoints/s|held/"):
             write_savepoint(repository, "s")
         disk.make_space()
         write_savepoint(repository, "s")

@@ -86,7 +86,7 @@ def files_of(path: Path) -> set[str]:
 
 
 def test_a_savepoint_is_whole_or_not_there(checkpoint: Path) -> None:
-    before = files_of(checkpoint)
+    before, left = files_of(checkpoint), set[str]()
     for change in kills(saves, checkpoint):
         home = checkpoint / "savepoints/s"
         try:
@@ -96,10 +96,10 @@ def test_a_savepoint_is_whole_or_not_there(checkpoint: Path) -> None:
         assert change >= 4, "three states, and the file that names them"
         assert state_of(Harness.restore(tally, home), EXPECTED) == EXPECTED
         left = files_of(checkpoint) - before - {f"savepoints/s/{name}" for name in named(made)}
-        if change > 4:
-            assert not left, "what killed attempts left went with the one that was not"
-        else:
+        left = {path for path in left if not path.startswith("held/")}  # these run out
+        if left:  # what killed attempts left, and it was killed before it could remove that
             (home / "savepoint.json").unlink()
+    assert not left, "it went with the attempt that was not killed"
     assert before <= files_of(checkpoint)
 
 

@@ -208,7 +208,7 @@ def test_what_a_newer_version_wrote_is_refused(tmp_path: Path, kind: type[Sealed
         SavepointFile: stored / "savepoints/s/savepoint.json",
     }[kind]
     place.write_bytes(of_format(kind.from_bytes(place.read_bytes(), "it"), FORMAT + 1))
-    told = rf"{place.name} has format version 3; this statekit reads up to 2: upgrade statekit"
+    told = rf"{place.name} has format version 4; this statekit reads up to 3: upgrade statekit"
     refused: list[Callable[[], object]] = [lambda: Savepoint.at(stored / "savepoints/s")]
     if kind is not SavepointFile:
         refused = [

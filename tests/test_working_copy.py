@@ -386,7 +386,7 @@ def test_error_that_the_users_function_swallowed_still_fails_the_epoch(
     assert isinstance(copy.backend, RocksBackend)
     copy.backend.failed = True
     with pytest.raises(StorageError, match="failed during this epoch"):
-        copy.keep(plan.base.attempt)
+        copy.keep(plan.base)
     copy.drop()
     hide_data(root)
     with pytest.raises(CorruptCheckpointError):  # it is not trusted again
@@ -459,10 +459,10 @@ def test_copy_without_a_new_state_is_rebuilt_with_it(
     copy = obtain(kept, plan, repository, (*STATES, "new"))
     assert rows_of(copy.backend) == committed_rows(repository, GROUPS)
     assert list(copy.backend.scan("new", b"", b"\xff")) == []
-    copy.keep(plan.base.attempt)
+    copy.keep(plan.base)
     fewer = obtain(kept, plan, repository, STATES[:2])
     assert rows_of(fewer.backend, STATES[:2]).keys() == {"total", "seen"}
-    fewer.keep(plan.base.attempt)
+    fewer.keep(plan.base)
 
 
 @pytest.mark.parametrize("kind", ["disk", "memory"])
@@ -518,7 +518,7 @@ def test_copy_is_free_again_after_every_way_of_giving_it_back(
     advance(made, 1)
     plan, repository = made.coordinator.plan("tally", 0), made.coordinator.repository
     copy = obtain(copies, plan, repository)
-    copy.keep(plan.base.attempt)
+    copy.keep(plan.base)
     copy.drop()  # giving it back twice is nothing
     with pytest.raises(StatekitError, match="obtain it again"):
         _ = copy.backend
@@ -531,7 +531,7 @@ def test_copy_is_free_again_after_every_way_of_giving_it_back(
     with monkeypatch.context() as patched:
         patched.setattr(RocksBackend, "flush", fail)
         with pytest.raises(StorageError, match="on fire"):
-            copy.keep("attempt")
+            copy.keep(plan.base)
         copy.drop()
     obtain(copies, plan, repository).drop()
     assert len(homes(copies)) == 1

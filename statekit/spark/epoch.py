@@ -22,18 +22,20 @@ from pyspark import SparkContext, StorageLevel
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
+from statekit.base_options import BaseOptions
 from statekit.coordinator import Coordinator
 from statekit.errors import IncompleteEpochError
 from statekit.job import Job
 from statekit.manifest import ShardReport
 from statekit.plan import Operator
-from statekit.rocks import RocksOptions
+from statekit.rocks_options import RocksOptions
 from statekit.sinks import Callback, Sink
 from statekit.spark.frames import OperatorFrames, late_records
 from statekit.spark.shipping import Shipment, pack
 from statekit.spark.union_frames import UnionFrames, layout_of
 from statekit.spark.worker import COMMIT, ShardStep
 from statekit.spark.writing import Attempt, write
+from statekit.working_copy import DiskCopies
 
 __all__ = ["EpochRunner"]
 
@@ -44,21 +46,24 @@ class EpochRunner:
     Parameters:
         coordinator: of the checkpoint.
         outputs: a sink per name.
-        directory: for working copies, on each worker's local disk.
+        directory: for working copies, on each worker's local disk; None is each executor's own.
         options: what RocksDB may spend in each worker.
+        bases: when base snapshots are taken.
     """
 
     def __init__(
         self,
         coordinator: Coordinator,
         outputs: Mapping[str, Sink],
-        directory: str,
+        directory: str | None,
         options: RocksOptions,
+        bases: BaseOptions,
     ) -> None:
         self._coordinator = coordinator
         self._outputs = outputs
         self._directory = directory
         self._options = options
+        self._bases = bases
         self._shipments: dict[str, Shipment] = {
             operator.name: pack(operator.declared) for operator in coordinator.job.operators
         }
@@ -78,6 +83,16 @@ class EpochRunner:
         reports = self._observed(inputs) if self._single_pass else self._persisted(inputs)
         self._coordinator.commit(reports, batch=batch)
 
+    def let_copies_go(self, keep: bool | None) -> None:
+        """Remove working copies on this host that no later run has use for.
+
+        Parameters:
+            keep: whether to keep them; None decides it by what the checkpoint can go on to.
+        """
+        if self._directory is not None and not self._coordinator.keeps_copies(keep):
+            copies = DiskCopies(self._directory, self._options)
+            copies.forget(self._coordinator.job_file.id)
+
     def _frame(self, operator: Operator, streams: Mapping[str, DataFrame]) -> DataFrame:
         coordinator = self._coordinator
         shards, groups = coordinator.parallelism, coordinator.key_groups
@@ -88,6 +103,7 @@ class EpochRunner:
             url=coordinator.repository.url,
             directory=self._directory,
             options=self._options,
+            bases=self._bases,
             key_groups=groups,
             layout=layout,
         )

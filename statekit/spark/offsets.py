@@ -1,17 +1,20 @@
 """Spark's part of a checkpoint: which micro-batches it knows.
 
-What lives here: where Spark keeps its offsets, and holding them against the state. What does not:
-our part (`statekit.repository`).
+What lives here: where Spark keeps its offsets, whether it can, and holding them against the state.
+What does not: our part (`statekit.repository`).
 """
 
 from __future__ import annotations
 
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
 from statekit.coordinator import Coordinator
-from statekit.errors import RestoreError
+from statekit.errors import RestoreError, StorageError
 from statekit.repository import Repository
 from statekit.rollback import finish
 
-__all__ = ["check_sparks_part", "sparks_part"]
+__all__ = ["check_spark_reaches", "check_sparks_part", "sparks_part"]
 
 
 def sparks_part(repository: Repository) -> str:
@@ -20,6 +23,30 @@ def sparks_part(repository: Repository) -> str:
         return f"file:{repository.root}/spark"  # Hadoop does not decode %20 and the like
     url = repository.url
     return f"{'s3a' + url[2:] if url.startswith('s3://') else url}/spark"
+
+
+def check_spark_reaches(spark: SparkSession, repository: Repository) -> None:
+    """Make sure, before anything happens, that Spark has what opens the store of the checkpoint.
+
+    Our part goes through obstore, which needs no JVM; Spark's goes through Hadoop, which needs a
+    library for each kind of object store.
+
+    Raises:
+        StorageError: it has not.
+    """
+    jvm, part = spark._jvm, sparks_part(repository)
+    assert jvm is not None, "the session is a classic one"
+    try:
+        jvm.org.apache.hadoop.fs.Path(part).getFileSystem(spark._jsc.hadoopConfiguration())
+        return
+    except Py4JJavaError as error:
+        # Its message may have more of the configuration in it than is anybody's business.
+        reason = error.java_exception.getClass().getSimpleName()
+    raise StorageError(
+        f"Spark cannot open {part}, where it keeps its part of a stream ({reason}): add Hadoop's "
+        "library for that store to Spark, such as org.apache.hadoop:hadoop-aws for S3, and its "
+        "credentials; see docs/object-storage.md"
+    )
 
 
 def check_sparks_part(coordinator: Coordinator) -> None:
@@ -32,7 +59,7 @@ def check_sparks_part(coordinator: Coordinator) -> None:
     repository, last = coordinator.repository, coordinator.last
     offsets, commits = _latest(repository)
     done = -1 if last is None or last.batch is None else last.batch
-    if last is not None and last.cause == "rollback" and offsets >= done:
+    if last is not None and last.sets_spark_back and offsets >= done:
         finish(repository, last)
         offsets, commits = _latest(repository)
     where = f"{repository.url}/spark"

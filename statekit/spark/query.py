@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 import sys
-import tempfile
 import threading
 import weakref
 from collections import deque
@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from statekit.base_options import BaseOptions
 from statekit.clock import stopwatch_s
 from statekit.coordinator import Coordinator
 from statekit.errors import (
@@ -36,7 +37,8 @@ from statekit.job import Job
 from statekit.keygroup import DEFAULT_GROUPS
 from statekit.manifest import EpochManifest
 from statekit.repository import Repository
-from statekit.rocks import RocksOptions
+from statekit.retention import DEFAULT_RETENTION, Retention
+from statekit.rocks_options import RocksOptions, check_options
 from statekit.running import Progress
 from statekit.savepoint import savepoint_folder, write_savepoint
 from statekit.savepoint_restore import prepare_from_savepoint
@@ -45,15 +47,17 @@ from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
 from statekit.spark.frames import check_input, quoted
 from statekit.spark.idle import IdleEpochs
-from statekit.spark.offsets import check_sparks_part, sparks_part
+from statekit.spark.offsets import check_spark_reaches, check_sparks_part, sparks_part
 from statekit.spark.worker import output_schema
 from statekit.spark.writing import as_sink
 from statekit.timestamp import duration_to_micros, instant
+from statekit.working_copy import default_working_directory
 
 __all__ = ["Query", "start"]
 
 SOURCE = "__statekit_source"
 _KEPT_PROGRESS = 100
+_LOCAL_MASTER = re.compile(r"local(\[|$)")  # and not local-cluster[…], which has executors
 _running: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
 """Streams of this process, by checkpoint."""
 
@@ -74,6 +78,7 @@ class Query:
         self._idle: IdleEpochs | None = None
         self._is_stopped = False
         self._repository = repository
+        self._close: Callable[[], None] = lambda: None
 
     @property
     def last_progress(self) -> Progress | None:
@@ -123,6 +128,7 @@ class Query:
             self.query.stop()
         if self._idle is not None:
             self._idle.stop()
+        self._close()
 
     def savepoint(self, name: str) -> str:
         """Write all state after the last committed epoch to `savepoints/<name>/` of the checkpoint.
@@ -177,8 +183,11 @@ def start(
     from_epoch: int | None = None,
     working_directory: str | Path | None = None,
     rocksdb: RocksOptions | None = None,
+    keep_copies: bool | None = None,
+    bases: BaseOptions | None = None,
     heartbeat: dt.timedelta | str | None = None,
     drain: bool | None = None,
+    retention: Retention | None = DEFAULT_RETENTION,
     clock: Callable[[], int] | None = None,
 ) -> Query:
     """Run a job on Spark.
@@ -205,13 +214,20 @@ def start(
         from_epoch: roll the checkpoint back to this epoch, with Spark's part, then go on from
             there. Parquet sinks take back the outputs of later epochs; other sinks cannot. A start
             that asks for it again is refused once epochs have followed.
-        working_directory: for working copies, on each worker's local disk.
-        rocksdb: what RocksDB may spend in each worker.
+        working_directory: for working copies, on each worker's local disk. None: the machine's
+            temporary directory if Spark runs in this process alone; on a cluster, each executor's
+            own, which Spark removes with the application.
+        rocksdb: what each worker may spend of memory, and working copies of its disk.
+        bases: when base snapshots are taken, which keep restores short.
+        keep_copies: whether working copies on the driver's host stay when a bounded run or a drain
+            ends, so that the next start need not make them anew. None: unless event time came to
+            its end, as no run goes on from there. Those of a stream that is stopped always stay.
         heartbeat: make an epoch at least this often even if no input comes, so that
             processing-time timers fire; a timedelta or a text such as "1 second".
         drain: let event time come to its end behind the last record, so that all event-time timers
             fire; no later run can then go on. None: for static frames. A stream can only drain with
             the trigger availableNow, and does not if it is stopped before its end.
+        retention: which epochs of the checkpoint are kept; None for all of them.
         clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
 
     Raises:
@@ -221,6 +237,7 @@ def start(
         StatekitError: for other reasons not to start, each with its class.
     """
     _check_classic(spark, inputs)
+    check_options(rocksdb, keep_copies)
     sinks = {name: as_sink(name, given) for name, given in (outputs or {}).items()}
     job.check_names(inputs, sinks)
     _check_frames(inputs)
@@ -233,6 +250,8 @@ def start(
     _use_this_python(spark)
     repository = Repository(checkpoint)
     _check_not_running(repository)
+    if streaming == {True}:
+        check_spark_reaches(spark, repository)
     if from_savepoint is not None:
         prepare_from_savepoint(
             from_savepoint,
@@ -250,11 +269,14 @@ def start(
         parallelism=parallelism,
         allow_dropped_state=allow_dropped_state,
         from_epoch=from_epoch,
+        retention=retention,
         clock=clock,
     )
-    directory = str(working_directory or default_working_directory())
-    runner = EpochRunner(coordinator, sinks, directory, rocksdb or RocksOptions())
-    started = _Started(Query(repository), coordinator, runner)
+    directory = _directory_for_copies(spark, working_directory)
+    runner = EpochRunner(
+        coordinator, sinks, directory, rocksdb or RocksOptions(), bases or BaseOptions()
+    )
+    started = _Started(Query(repository), coordinator, runner, keep_copies)
     if streaming == {False}:
         if heartbeat is not None:
             raise StateTypeError("heartbeat= is for streams that go on: these frames are static")
@@ -316,9 +338,13 @@ def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
         )
 
 
-def default_working_directory() -> str:
-    """Where working copies live if nobody says otherwise: the machine's temporary directory."""
-    return os.path.join(tempfile.gettempdir(), f"statekit-{os.getuid()}")
+def _directory_for_copies(spark: SparkSession, given: str | Path | None) -> str | None:
+    """Where working copies live; None leaves it to each executor."""
+    if given is not None:
+        return str(given)
+    if _LOCAL_MASTER.match(str(spark.sparkContext.master)):
+        return default_working_directory()
+    return None
 
 
 def _check_not_running(repository: Repository) -> None:
@@ -341,8 +367,15 @@ def _default_parallelism(spark: SparkSession, job: Job, repository: Repository) 
 class _Started:
     """A job between its start and its end: the driver's callback and what it needs."""
 
-    def __init__(self, query: Query, coordinator: Coordinator, runner: EpochRunner) -> None:
+    def __init__(
+        self,
+        query: Query,
+        coordinator: Coordinator,
+        runner: EpochRunner,
+        keep_copies: bool | None,
+    ) -> None:
         self.query = query
+        self._keep_copies = keep_copies
         self._coordinator = coordinator
         self._runner = runner
         # Micro-batches come in Spark's thread, heartbeats in one of ours: one epoch at a time.
@@ -360,14 +393,22 @@ class _Started:
             self._epoch(inputs, "records")
             if drain:
                 self._drain()
+            self._runner.let_copies_go(self._keep_copies)
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
+        finally:
+            self._coordinator.close()
 
     def _drain(self) -> None:
         """Let event time come to its end: an epoch per operator of the longest chain."""
         self._finish_idle()
         while not (self._coordinator.is_drained or self.query._is_stopped):
             self._epoch(self._nothing, "drain")
+
+    def _end(self) -> None:
+        """What follows when a stream that is to be drained has read all of its input."""
+        self._drain()
+        self._runner.let_copies_go(self._keep_copies)
 
     def stream(
         self,
@@ -400,7 +441,8 @@ class _Started:
             raise translated(error) from error
         if drain or every_s is not None:
             beat = None if every_s is None else partial(self._beat, every_s)
-            self.query._watch(beat=beat, drain=self._drain if drain else None)
+            self.query._watch(beat=beat, drain=self._end if drain else None)
+        self.query._close = partial(self._coordinator.close, at_once=True)
         _running[self._coordinator.repository.url] = self.query
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
@@ -470,7 +512,7 @@ def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: flo
     sizes: dict[str, int] = {}
     changed = 0
     for name, operator in manifest.operators.items():
-        changed += sum(file.size for shard in operator.shards for file in shard.files)
+        changed += operator.bytes_written
         rows |= {f"{name}.{state}": count for state, count in operator.rows.items()}
         sizes |= {f"{name}.{state}": count for state, count in operator.bytes.items()}
     return Progress(

@@ -22,12 +22,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from statekit.base_options import BaseOptions
 from statekit.errors import IncompleteEpochError, ProcessError
 from statekit.manifest import ShardPlan, ShardReport
 from statekit.outputs import OutputType
 from statekit.process import Process
 from statekit.repository import Repository
-from statekit.rocks import RocksOptions
+from statekit.rocks_options import RocksOptions
 from statekit.shard import RARE_COLLECTION, run_shard
 from statekit.spark.rows import FIRST_MARK, Layout, UnionRows, chunks_of
 from statekit.spark.shipping import Shipment, unpack
@@ -55,8 +56,9 @@ class ShardStep:
         shipment: the process function.
         plans: one per shard.
         url: of the checkpoint.
-        directory: for working copies, on the worker's local disk.
+        directory: for working copies, on the worker's local disk; None is the executor's own.
         options: what RocksDB may spend.
+        bases: when base snapshots are taken.
         key_groups: how many there are.
         layout: of the rows of an operator that is fed by several streams; None for one.
     """
@@ -64,8 +66,9 @@ class ShardStep:
     shipment: Shipment
     plans: tuple[ShardPlan, ...]
     url: str
-    directory: str
+    directory: str | None
     options: RocksOptions
+    bases: BaseOptions
     key_groups: int
     layout: Layout | None = None
 
@@ -79,7 +82,9 @@ class ShardStep:
         batches = chain([first.slice(1)], batches)
         declared = unpack(self.shipment)
         schema = output_schema(declared.output_type)
-        copies = DiskCopies(self.directory, self.options)
+        directory = self.directory or _executors_directory()
+        copies = DiskCopies(directory, self.options, self.bases)
+        copies.tidy(self.plans)
         news: Iterator[News] = iter(())
         if self.layout is None:
             chunks = chunks_of(declared, batches, self.key_groups)
@@ -158,6 +163,16 @@ def _marked(first: pa.RecordBatch) -> int:
             "nothing of this epoch is committed"
         )
     return FIRST_MARK - mark
+
+
+def _executors_directory() -> str:
+    """A place for working copies where Spark keeps what this executor may lose.
+
+    Spark tells its Python workers where blocks are, on the first of the disks it was given. Beside
+    them, on a disk that is meant for it, a copy lives as long as the application or less.
+    """
+    blocks = os.environ["SPARK_LOCAL_DIRS"].split(",")[0]
+    return os.path.join(os.path.dirname(blocks), "statekit")
 
 
 @cache

@@ -50,8 +50,8 @@ class Harness:
         parallelism: shards.
         key_groups: of the checkpoint.
         backend: where rows are kept between epochs: "memory" or "rocksdb".
-        checkpoint: a directory to commit to, and to continue from if it has epochs; None keeps
-            everything in memory.
+        checkpoint: a directory or an open repository to commit to, and to continue from if it has
+            epochs; None keeps everything in memory.
 
     >>> from collections.abc import Iterator
     >>> import statekit as sk
@@ -72,9 +72,9 @@ class Harness:
         parallelism: int | None = None,
         key_groups: int | None = None,
         backend: Backend = "memory",
-        checkpoint: str | Path | None = None,
+        checkpoint: str | Path | Repository | None = None,
     ) -> None:
-        repository = Repository.in_memory() if checkpoint is None else Repository(checkpoint)
+        repository = Repository.in_memory() if checkpoint is None else Repository.of(checkpoint)
         self._open(_declared(process), repository, parallelism, key_groups, backend)
 
     def _open(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import on_spark, rescale, shard_alone, time_on_spark, timers_alone
+from tests.bench import durability, on_spark, rescale, shard_alone, time_on_spark, timers_alone
 from tests.bench.report import Row
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
@@ -17,6 +17,11 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "commits": shard_alone.commit_cost,
     "ttl": shard_alone.state_that_expires,
     "rescale": rescale.rescaling,
+    "durability-commit": durability.commits,
+    "durability-uploads": durability.uploads,
+    "durability-restore": durability.restores,
+    "durability-at-rest": durability.at_rest,
+    "durability-idle": durability.idle,
     "timers-alone": timers_alone.rate,
     "timers-memory": timers_alone.memory,
     "timers-idle": timers_alone.pending,

@@ -100,6 +100,7 @@ class StatekitEngine(Engine):
     """Runs one process function."""
 
     name = "statekit"
+    shards: ClassVar[int] = SHARDS
 
     def declared(self) -> Process[Any, Any, Any]:
         raise NotImplementedError
@@ -112,7 +113,7 @@ class StatekitEngine(Engine):
             {"events": df},
             outputs={"out": sk.sinks.writer(self.writes, path=str(self.home / "out"))},
             checkpoint=self.home / "checkpoint",
-            parallelism=SHARDS,
+            parallelism=self.shards,
             working_directory=self.home / "working",
         )
         query: StreamingQuery = started.query

@@ -69,7 +69,7 @@ class Shard:
         except StopIteration as stop:
             report = stop.value
         self.coordinator.commit([report])
-        size = sum(file.size for file in report.shard.files)
+        size = report.bytes_written
         return time.process_time() - cpu, time.perf_counter() - wall, size
 
     def _chunks(self, batches: list[pa.RecordBatch]) -> Iterator[Chunk]:

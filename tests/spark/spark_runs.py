@@ -31,12 +31,15 @@ CLASS_ARCHIVE = "STATEKIT_TEST_CLASS_ARCHIVE"
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-def new_session(directory: Path, master: str = "local[2]") -> SparkSession:
-    """Local Spark that keeps to itself: no UI, loopback only, temporary files in `directory`."""
+def new_session(
+    directory: Path, master: str = "local[2]", options: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Spark that keeps to itself: no UI, loopback only, temporary files in `directory`."""
     logging.getLogger("py4j").setLevel(logging.ERROR)
     jvm_options = f"-Djava.io.tmpdir={directory} {_SHORT_LIVED} {_class_archive()}"
     session = (
-        SparkSession.builder.master(master)
+        SparkSession.builder.config(map=dict(options or {}))
+        .master(master)
         .appName("statekit tests")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -73,16 +76,21 @@ def drive(
     sink: str,
     parallelism: int = 2,
     schemas: Mapping[str, str] = EVENTS,
+    *,
+    options: Mapping[str, str] | None = None,
 ) -> None:
-    """What a driver of its own does: stream `HOME/<source>` through a job to its end."""
+    """What a driver of its own does: stream `HOME/<source>` through a job to its end.
+
+    On a cluster, working copies are where they are if nobody says otherwise.
+    """
     (home / "tmp").mkdir(exist_ok=True)
-    spark = new_session(home / "tmp", master)
+    spark = new_session(home / "tmp", master, options)
     query = job.start(
         spark,
         {source: stream_of(spark, home / source, schema) for source, schema in schemas.items()},
         outputs={sink: sk.sinks.parquet(home / "out")},
         checkpoint=home / "checkpoint",
-        working_directory=home / "working",
+        working_directory=home / "working" if master.startswith("local") else None,
         parallelism=parallelism,
         trigger=ONCE,
     )

@@ -50,6 +50,10 @@ class Victim:
             self._process.stdout.close()
         self._log.close()
 
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
     def kill(self) -> None:
         try:
             os.killpg(self._process.pid, signal.SIGKILL)

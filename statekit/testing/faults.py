@@ -1,0 +1,375 @@
+"""Stores and backends that go wrong at a given operation, for tests.
+
+What lives here: what goes wrong and when (`Fault`, `Faults`), a store, a backend and working copies
+that do so, and plans of faults for Hypothesis. What does not: trying again and noticing, which is
+the code under test: it runs above the faults as it is.
+
+An operation on a store is a `get`, `put`, `create`, `list` or `delete`; one on a backend a `read`,
+`scan` or `write`. What goes wrong with it is one of these:
+
+    fail before    it is not done, and an error is raised
+    fail after     it is done, and an error is raised: the answer was lost
+    delay          it is done later
+    tear           half of it is done. A read has half of the bytes, a write leaves half behind and
+                   an error is raised. `create` is all or nothing in every store: it fails before
+    flip           one bit is another one, in what is read or in what is kept
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, TYPE_CHECKING, Literal, TypeVar, get_args
+
+import xxhash
+
+from statekit.backend import Backend, StateSize
+from statekit.clock import sleep_s
+from statekit.errors import StateTypeError, StorageError
+from statekit.manifest import ShardPlan, ShardState
+from statekit.mutation import Batch
+from statekit.objects import Objects, Page, Piece, RequestError, Stored, StoreOptions
+from statekit.repository import Repository
+from statekit.working_copy import WorkingCopies, WorkingCopy
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+__all__ = ["Fault", "Faults", "FaultyBackend", "FaultyCopies", "What", "faulty", "plans"]
+
+T = TypeVar("T")
+
+What = Literal["fail before", "fail after", "delay", "tear", "flip"]
+Operation = Literal["get", "put", "create", "list", "delete", "read", "scan", "write"]
+
+_NO_PAUSE = StoreOptions(retry_seconds=30.0, pause_seconds=0.0)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Parameters:
+        what: what it is.
+        at: with the operation of which number, from 0.
+        operation: counted are operations of this kind; None counts all.
+
+    >>> Fault("fail after", at=2, operation="create")
+    Fault(what='fail after', at=2, operation='create')
+    """
+
+    what: What
+    at: int
+    operation: Operation | None = None
+
+    def __post_init__(self) -> None:
+        if self.what not in get_args(What):
+            raise StateTypeError(f"what={self.what!r}: give one of {list(get_args(What))}")
+        if self.operation is not None and self.operation not in get_args(Operation):
+            raise StateTypeError(
+                f"operation={self.operation!r}: give one of {list(get_args(Operation))}, or None"
+            )
+        if self.at < 0:
+            raise StateTypeError(f"at={self.at}: give the number of an operation, from 0")
+
+
+class Faults:
+    """What goes wrong, and what did. The same plan does the same to the same operations.
+
+    Parameters:
+        planned: each happens once.
+        rate: which part of all other operations goes wrong.
+        seed: which ones, and how.
+        effects: how those go wrong.
+        lasting: raise errors that no second try mends. Else the store is asked again, as it is when
+            a network fails.
+        delay_s: how long a delay is.
+        sleep: what waits.
+
+    Attributes:
+        done: what went wrong, in order: print it when a test fails.
+
+    >>> faults = Faults(Fault("fail after", at=0, operation="create"))
+    >>> repository = faulty(Repository.in_memory(), faults)
+    >>> repository.create("note", b"once")  # made, the answer lost, tried again, found to be ours
+    >>> repository.read("note"), faults.done
+    (b'once', ['fail after: create 0 of note'])
+    """
+
+    def __init__(
+        self,
+        *planned: Fault,
+        rate: float = 0.0,
+        seed: int = 0,
+        effects: Sequence[What] = ("fail before", "fail after", "tear"),
+        lasting: bool = False,
+        delay_s: float = 0.01,
+        sleep: Callable[[float], object] = sleep_s,
+    ) -> None:
+        self.done: list[str] = []
+        self.lasting = lasting
+        self._planned = list(planned)
+        self._rate = rate
+        self._seed = seed
+        self._effects = tuple(effects)
+        self._delay_s = delay_s
+        self._sleep = sleep
+        self._counted: Counter[str | None] = Counter()
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Faults(planned={self._planned}, rate={self._rate}, seed={self._seed})"
+
+    def next(self, operation: Operation, on: str) -> What | None:
+        """What goes wrong with the operation that comes now. A delay has passed already."""
+        with self._lock:
+            numbers: dict[str | None, int] = {
+                None: self._counted[None],
+                operation: self._counted[operation],
+            }
+            self._counted.update((None, operation))
+            what = self._wanted(operation, numbers)
+            if what is not None:
+                self.done.append(f"{what}: {operation} {numbers[operation]} of {on}")
+        if what == "delay":
+            self._sleep(self._delay_s)
+            return None
+        return what
+
+    def _wanted(self, operation: str, numbers: dict[str | None, int]) -> What | None:
+        for fault in self._planned:
+            if numbers.get(fault.operation) == fault.at:
+                self._planned.remove(fault)
+                return fault.what
+        name = f"{operation} {numbers[operation]}".encode()
+        drawn = xxhash.xxh3_64_intdigest(name, self._seed)
+        if drawn % 1_000_000 >= self._rate * 1_000_000:
+            return None
+        return self._effects[drawn // 1_000_000 % len(self._effects)]
+
+
+def faulty(repository: Repository, faults: Faults, options: StoreOptions = _NO_PAUSE) -> Repository:
+    """The same checkpoint, on a store that goes wrong.
+
+    Pass it on as `checkpoint=` of `job.run`, `statekit.local.run` or `Harness`. Above it runs all
+    that runs above a good store: asking again, verifying, finding out who created a file.
+
+    Parameters:
+        options: for how long what may pass is tried again.
+    """
+    return repository.through(lambda objects: _FaultyObjects(objects, faults), options)
+
+
+class _FaultyObjects:
+    """Objects that go wrong."""
+
+    def __init__(self, inner: Objects, faults: Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+        self.keeps_order = inner.keeps_order
+
+    def get(self, path: str, start: int = 0, size: int | None = None) -> Piece:
+        return self._read("get", path, partial(self._inner.get, path, start, size))
+
+    def head(self, path: str) -> Stored:
+        return self._done("get", path, partial(self._inner.head, path))
+
+    def put(self, path: str, data: bytes | IO[bytes]) -> None:
+        what = self._faults.next("put", path)
+        if what in ("tear", "flip"):
+            data = _damaged(data if isinstance(data, bytes) else data.read(), what)
+        if what != "fail before":
+            self._inner.put(path, data)
+        if what not in (None, "flip"):
+            raise self._failed("put", path)
+
+    def create(self, path: str, data: bytes) -> None:
+        what = self._faults.next("create", path)
+        if what in ("fail before", "tear"):
+            raise self._failed("create", path)
+        self._inner.create(path, _damaged(data, what) if what == "flip" else data)
+        if what == "fail after":
+            raise self._failed("create", path)
+
+    def page(self, under: str, behind: str | None = None) -> Page:
+        return self._done("list", under, partial(self._inner.page, under, behind))
+
+    def names(self, under: str) -> list[str]:
+        return self._done("list", under, partial(self._inner.names, under))
+
+    def delete(self, paths: Sequence[str]) -> None:
+        what = self._faults.next("delete", paths[0])
+        if what != "fail before":
+            self._inner.delete(paths[: (len(paths) + 1) // 2] if what == "tear" else paths)
+        if what in ("fail before", "fail after", "tear"):
+            raise self._failed("delete", paths[0])
+
+    def settle(self, folder: str) -> None:
+        self._inner.settle(folder)
+
+    def _read(self, operation: Operation, path: str, ask: Callable[[], Piece]) -> Piece:
+        what = self._faults.next(operation, path)
+        if what in ("fail before", "fail after"):
+            raise self._failed(operation, path)
+        piece = ask()
+        return piece if what is None else piece._replace(data=_damaged(piece.data, what))
+
+    def _done(self, operation: Operation, path: str, ask: Callable[[], T]) -> T:
+        """An answer that is not bytes comes as a whole, or not at all."""
+        if self._faults.next(operation, path) is not None:
+            raise self._failed(operation, path)
+        return ask()
+
+    def _failed(self, operation: str, path: str) -> RequestError:
+        reason = f"{operation} of {path} failed on purpose"
+        return RequestError(reason, may_pass=not self._faults.lasting)
+
+
+class FaultyBackend:
+    """A backend that goes wrong: it raises `StorageError`, as RocksDB does on a bad disk.
+
+    Nothing above a backend can find a flipped or torn row: RocksDB has checksums of its own.
+
+    >>> from statekit.backend import MemoryBackend
+    >>> backend = FaultyBackend(MemoryBackend(["s"]), Faults(Fault("fail before", at=1)))
+    >>> backend.get("s", b"k")
+    >>> backend.get("s", b"k")
+    Traceback (most recent call last):
+    statekit.errors.StorageError: read of s failed on purpose: start again
+    """
+
+    def __init__(self, inner: Backend, faults: Faults) -> None:
+        self.inner = inner
+        self._faults = faults
+
+    @property
+    def states(self) -> Sequence[str]:
+        return self.inner.states
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        what = self._asked("read", state)
+        row = self.inner.get(state, key)
+        return row if row is None or what is None else _damaged(row, what)
+
+    def getter(self, state: str) -> Callable[[bytes], bytes | None]:
+        return partial(self.get, state)
+
+    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+        return partial(self.scan, state)
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(state, key) for key in keys]
+
+    def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
+        self._asked("scan", state)
+        return self.inner.first(state, start, end)
+
+    def scan(
+        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        what = self._asked("scan", state)
+        for key, row in self.inner.scan(state, start, end, reverse=reverse):
+            yield key, row if what is None else _damaged(row, what)
+
+    def write(self, batch: Batch) -> None:
+        _write(self._faults, batch, self.inner.write)
+
+    def sizes(self) -> dict[str, StateSize]:
+        return self.inner.sizes()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _asked(self, operation: Operation, state: str) -> What | None:
+        what = self._faults.next(operation, state)
+        if what in ("fail before", "fail after"):
+            raise StorageError(f"{operation} of {state} failed on purpose: start again")
+        return what
+
+
+class FaultyCopies:
+    """Working copies whose backends go wrong. Pass them on as `backend=` of `statekit.local.run`.
+
+    Parameters:
+        inner: `MemoryCopies` or `DiskCopies`.
+    """
+
+    def __init__(self, inner: WorkingCopies, faults: Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
+        """A copy of the plan's shard, whose backend goes wrong."""
+        return _FaultyCopy(self._inner.obtain(plan, states, repository), self._faults)
+
+    def tidy(self, plans: Sequence[ShardPlan]) -> None:
+        """Make room before shards of an operator run."""
+        self._inner.tidy(plans)
+
+    def forget(self, checkpoint_id: str) -> None:
+        """Remove the copies of a checkpoint that nobody uses."""
+        self._inner.forget(checkpoint_id)
+
+
+class _FaultyCopy:
+    def __init__(self, inner: WorkingCopy, faults: Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+        self.backend: Backend = FaultyBackend(inner.backend, faults)
+
+    def write(self, batch: Batch) -> None:
+        _write(self._faults, batch, self._inner.write)
+
+    def adopted(self) -> ShardState:
+        return self._inner.adopted()
+
+    def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
+        self._inner.keep(shard, local_states)
+
+    def drop(self) -> None:
+        self._inner.drop()
+
+
+def _write(faults: Faults, batch: Batch, write: Callable[[Batch], None]) -> None:
+    states = ", ".join(sorted(set(batch.states)))
+    what = faults.next("write", states)
+    if what in ("tear", "flip"):
+        rows = list(batch)
+        batch = Batch(rows[: len(rows) // 2])
+    if what != "fail before":
+        write(batch)
+    if what is not None:
+        raise StorageError(f"write of {states} failed on purpose: start again")
+
+
+def _damaged(data: bytes, what: What) -> bytes:
+    """Half of the bytes, or all with another bit in the middle."""
+    middle = len(data) // 2
+    if what == "tear" or not data:
+        return data[:middle]
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+def plans(*, most: int = 4, until: int = 60, lasting: bool | None = None) -> SearchStrategy[Faults]:
+    """A Hypothesis strategy of plans in which nothing that is kept is damaged.
+
+    A job that is started again after each error gets through each of them, with the results it has
+    on a good store.
+
+    Parameters:
+        most: faults in a plan.
+        until: the number of the last operation that goes wrong.
+        lasting: whether a second try mends errors; None is either.
+    """
+    from hypothesis import strategies as st
+
+    safe: list[What] = ["fail before", "fail after", "tear"]
+    operations = st.sampled_from([None, *get_args(Operation)])
+    fault = st.builds(Fault, st.sampled_from(safe), st.integers(0, until), operations)
+    flip = st.builds(partial(Fault, "flip", operation="get"), at=st.integers(0, until))
+    chosen = st.lists(fault | flip, max_size=most, unique=True)
+    last = st.booleans() if lasting is None else st.just(lasting)
+    return st.builds(lambda faults, lasting: Faults(*faults, lasting=lasting), chosen, last)

@@ -1,0 +1,306 @@
+"""Looking at all of a checkpoint: is it whole, and if not, what is wrong and what does that affect.
+
+What lives here: what is found, as data, and the order in which a checkpoint is looked through. What
+does not: the single checks (`manifest_checks`, `named_files`, `row_checks`, `spark_checks`,
+`savepoint_checks`), mending (`repair`) and printing (`cli_verify`).
+
+Nothing is changed, and nothing ends it early: what cannot be read is a finding, and the rest is
+looked at all the same. Each file is read once for its bytes, several at a time, and those of the
+rows that are asked for once more, shard by shard, unpacked on the local disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from pathlib import PurePosixPath
+
+from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
+from statekit.findings import Finding, Verification, kind_of
+from statekit.job_file import JobFile
+from statekit.manifest import EpochManifest, epoch_path, instant_path
+from statekit.manifest_checks import Damage, inconsistencies, leans_on
+from statekit.named_files import NamedFile, NamedFiles, check_file
+from statekit.orphans import orphans
+from statekit.repository import TRANSFERS, Repository
+from statekit.row_verification import RowVerification
+from statekit.savepoint_checks import check_savepoint, savepoint_folders
+from statekit.spark_checks import spark_faults
+
+__all__ = ["Progress", "verify"]
+
+Progress = Callable[[int], None]
+"""Is told how many bytes of files were checked so far."""
+
+_AHEAD = 8  # so many files per transfer are looked up before the first is done
+
+
+def verify(
+    repository: Repository,
+    *,
+    epoch: int | None = None,
+    all_rows: bool = False,
+    rows: bool = True,
+    progress: Progress = lambda done: None,
+) -> Verification:
+    """Look at everything in a checkpoint, or in a savepoint. Changes nothing.
+
+    Parameters:
+        epoch: look at this epoch only: its files, and its rows.
+        all_rows: look at the rows of every epoch, and not of the last one only.
+        rows: whether to look at rows at all.
+        progress: is told how far it is.
+
+    Raises:
+        RestoreError: there is nothing to verify: no such epoch, or nothing was ever committed.
+        StorageError: the store cannot be listed.
+    """
+    found = Verification(repository.url)
+    if repository.is_savepoint:
+        _look_at_savepoint(repository, "", found, rows=rows)
+        return found
+    found.epochs = repository.epochs()
+    if not found.epochs or (epoch is not None and epoch not in found.epochs):
+        known = f"{found.epochs[0]} to {found.epochs[-1]}" if found.epochs else "none"
+        wanted = "committed epoch" if epoch is None else f"epoch {epoch}"
+        raise RestoreError(f"{repository.url} has no {wanted} to verify: its epochs are {known}")
+    looking = _Looking(repository, found, progress)
+    found.looked_at = looking.line_of(found.epochs if epoch is None else [epoch])
+    looking.at_files()
+    if rows:
+        found.rows_of = found.epochs if all_rows else [found.looked_at[-1]]
+        looking.at_rows()
+    if epoch is None:
+        looking.at_the_rest(rows=rows)
+    return found
+
+
+class _Looking:
+    """The steps of looking at a checkpoint."""
+
+    def __init__(self, repository: Repository, found: Verification, progress: Progress) -> None:
+        self._repository = repository
+        self._found = found
+        self._progress = progress
+        self._named = NamedFiles(repository)
+        self._jobs: dict[str, JobFile | None] = {}
+        self._known: dict[str, int] = {}
+        self._damage = Damage(self._named, (), ())
+        self._last_read: EpochManifest | None = None
+
+    def line_of(self, epochs: Sequence[int]) -> list[int]:
+        """These epochs, and those that they lean on, in order.
+
+        Of what was collected, manifests stay that shards of older formats lean on.
+        """
+        held = self._held()
+        if list(epochs) == self._found.epochs and not held:
+            return list(epochs)
+        there = {*self._found.epochs, *held}
+        line, waiting = set[int](), {*epochs}
+        while waiting:
+            number = max(waiting)
+            waiting.remove(number)
+            line.add(number)
+            if (manifest := self._manifest(number)) is not None:
+                shards = (s for op in manifest.operators.values() for s in op.shards)
+                needed = {leans_on(manifest, shard) for shard in shards}
+                waiting |= {n for n in needed if n is not None and n in there} - line
+        return sorted(line)
+
+    def _held(self) -> set[int]:
+        """Epochs that were collected, but for their manifests."""
+        first = self._found.epochs[0]
+        if not first:
+            return set()
+        numbers = (PurePosixPath(path) for path in self._repository.names("epochs"))
+        return {int(path.stem) for path in numbers if path.suffix == ".json"} & {*range(first)}
+
+    # ----------------------------------------------------------------------------------- files
+
+    def at_files(self) -> None:
+        """Manifests, all files that they name, and what is affected by what is wrong."""
+        broken: dict[str, Finding] = {}
+        lost = self._at_manifests(broken)
+        whole = (number for number in self._found.looked_at if number not in lost)
+        named = self._distinct(self._named_by(whole, broken))
+        for batch in iter(lambda: list(islice(named, TRANSFERS * _AHEAD)), []):
+            self._check_files(batch, broken)
+        self._damage = Damage(self._named, broken, lost)
+        if broken or lost:
+            for number in self._found.looked_at:
+                if number not in lost and (manifest := self._manifest(number)) is not None:
+                    self._damage.add(manifest)
+        for path, finding in broken.items():
+            affected = tuple(sorted({*finding.epochs, *self._damage.epochs.get(path, ())}))
+            self._note(replace(finding, epochs=affected))
+
+    def _at_manifests(self, broken: dict[str, Finding]) -> set[int]:
+        """Each manifest by itself and against the one before. Returns those that are lost."""
+        lost: set[int] = set()
+        previous: EpochManifest | None = None
+        for number in self._found.looked_at:
+            try:
+                manifest = self._repository.manifest(number)
+            except (CorruptCheckpointError, RestoreError, StorageError) as error:
+                path = epoch_path(number)
+                broken[path] = Finding(kind_of(error, "manifest"), str(error), path)
+                self._found.has_all_names = False
+                lost.add(number)
+                continue
+            if previous is None or previous.epoch != manifest.previous:
+                known = manifest.previous in self._found.epochs
+                previous = self._manifest(manifest.previous) if known else None
+            self._check_manifest(manifest, previous)
+            self._found.abandoned = manifest.abandoned
+            lost |= self._missing_before(manifest, broken)
+            previous = manifest
+        return lost
+
+    def _check_manifest(self, manifest: EpochManifest, previous: EpochManifest | None) -> None:
+        for what in inconsistencies(manifest, self._job(manifest), previous):
+            path = epoch_path(manifest.epoch)
+            self._note(Finding("manifest", what, path, (manifest.epoch,)))
+
+    def _missing_before(self, manifest: EpochManifest, broken: dict[str, Finding]) -> set[int]:
+        """Epochs that a manifest leans on, and that are not there."""
+        shards = (shard for op in manifest.operators.values() for shard in op.shards)
+        leant_on = {leans_on(manifest, shard) for shard in shards} - {*self._found.looked_at}
+        leant_on -= {*self._found.epochs}
+        needed = {number for number in leant_on if number is not None}
+        for number in needed:
+            path = epoch_path(number)
+            what = (
+                f"{self._repository.at(path)} is missing, and epoch {manifest.epoch} has a part of "
+                "its rows from there: restore it from a backup"
+            )
+            broken.setdefault(path, Finding("manifest", what, path))
+        return needed
+
+    def _named_by(self, epochs: Iterable[int], broken: dict[str, Finding]) -> Iterator[NamedFile]:
+        """What epochs name. A file of another shard than the one that names it is broken."""
+        for number in epochs:
+            if (manifest := self._manifest(number)) is not None:
+                yield from self._named.of_manifest(manifest)
+                for ref, what in self._named.strangers(manifest):
+                    told = f"{self._repository.at(ref.path)} {what}: it is not to be read"
+                    broken.setdefault(ref.path, Finding("file", told, ref.path))
+
+    def _distinct(self, files: Iterable[NamedFile]) -> Iterator[NamedFile]:
+        """Each file once; twice if it is named with another size or checksum."""
+        seen: set[tuple[str, str]] = set()
+        for file in files:
+            ref = file.ref
+            if (ref.path, ref.checksum) not in seen:
+                seen.add((ref.path, ref.checksum))
+                self._known[ref.path] = ref.size
+                yield file
+
+    def _check_files(self, files: Sequence[NamedFile], broken: dict[str, Finding]) -> None:
+        """Check so many files, several at a time."""
+
+        def check(file: NamedFile) -> StatekitError | None:
+            try:
+                check_file(self._repository, file)
+            except (CorruptCheckpointError, StorageError) as error:
+                return error
+            return None
+
+        with ThreadPoolExecutor(TRANSFERS) as threads:
+            errors = list(threads.map(check, files))
+        for file, error in zip(files, errors, strict=True):
+            self._found.files += 1
+            self._found.bytes += file.ref.size
+            if error is not None:
+                path = file.ref.path
+                broken[path] = Finding(kind_of(error, "file"), str(error), path)
+                self._found.has_all_names &= file.kind != "names"
+        self._progress(self._found.bytes)
+
+    # ------------------------------------------------------------------------------------ rows
+
+    def at_rows(self) -> None:
+        """The rows of the epochs that are to be looked at, as far as their files are whole."""
+        looking = RowVerification(self._repository, self._found, self._damage)
+        for number in self._found.rows_of:
+            manifest = self._manifest(number)
+            job = None if manifest is None else self._job(manifest)
+            if manifest is not None and job is not None:
+                looking.at_epoch(manifest, job)
+
+    # -------------------------------------------------------------------------------- the rest
+
+    def at_the_rest(self, *, rows: bool) -> None:
+        """What belongs to no epoch: job files, notes, Spark's part, savepoints, orphans."""
+        self._at_job_files()
+        last = self._manifest(self._found.epochs[-1])
+        self._at_notes()
+        if last is not None:
+            for path, what in spark_faults(self._repository, last):
+                self._note(Finding("spark", what, path, (last.epoch,)))
+        for folder in savepoint_folders(self._repository):
+            _look_at_savepoint(self._repository, folder, self._found, rows=rows)
+        self._found.orphans = sorted(
+            orphans(self._repository, self._known, self._found.epochs[-1]),
+            key=lambda orphan: (orphan.kind, orphan.path),
+        )
+
+    def _at_job_files(self) -> None:
+        """Those that no manifest names: a start reads the newest one, whoever wrote it."""
+        for path in self._repository.job_paths():
+            if path not in self._known:
+                try:
+                    self._repository.job_file(path)
+                except (CorruptCheckpointError, RestoreError, StorageError) as error:
+                    self._note(Finding(kind_of(error, "job file"), str(error), path))
+
+    def _at_notes(self) -> None:
+        """The note of the epoch that comes next: a start goes by it."""
+        number = self._found.epochs[-1] + 1
+        try:
+            self._repository.begun(number)
+        except (CorruptCheckpointError, RestoreError, StorageError) as error:
+            self._note(Finding(kind_of(error, "note"), str(error), instant_path(number)))
+
+    # ---------------------------------------------------------------------------------- helpers
+
+    def _note(self, finding: Finding) -> None:
+        self._found.findings.append(finding)
+
+    def _manifest(self, number: int | None) -> EpochManifest | None:
+        """A manifest; None if there is none that can be read, which was said before."""
+        if number is None:
+            return None
+        if self._last_read is None or self._last_read.epoch != number:
+            try:
+                self._last_read = self._repository.manifest(number)
+            except (CorruptCheckpointError, RestoreError, StorageError):
+                return None
+        return self._last_read
+
+    def _job(self, manifest: EpochManifest) -> JobFile | None:
+        """A job file; None if it cannot be read, which is said when its bytes are checked."""
+        path = manifest.job_file.path
+        if path not in self._jobs:
+            try:
+                found = self._repository.job_file(path)
+            except (CorruptCheckpointError, RestoreError, StorageError):
+                found = None
+            self._jobs[path] = None if found is None else found[0]
+        return self._jobs[path]
+
+
+def _look_at_savepoint(
+    repository: Repository, folder: str, found: Verification, *, rows: bool
+) -> None:
+    """Check a savepoint, and note what is wrong with it."""
+    found.savepoints.append(folder or repository.url)
+    for fault in check_savepoint(repository, folder, rows=rows):
+        found.files += fault.files
+        found.bytes += fault.bytes
+        found.rows += fault.rows
+        if fault.what is not None:
+            finding = Finding("savepoint", fault.what, fault.path, operator=fault.operator)
+            found.findings.append(replace(finding, state=fault.state))

@@ -1,0 +1,192 @@
+"""Directories that are removed, or may no longer be written, under a running job."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import statekit as sk
+from statekit.local import LocalRunner
+from statekit.repository import Repository
+from statekit.rocks import RocksBackend
+from statekit.working_copy import DiskCopies, MemoryCopies
+from tests.children import NOBODY, as_nobody, exit_code
+from tests.tally import Entry, committed_rows, comparable, entries, tally_job
+
+GROUPS = 8
+SMALL_BUFFER = sk.RocksOptions(write_buffer_bytes=64 * 1024)
+
+
+def runner(place: Path, parallelism: int | None = None) -> LocalRunner:
+    copies = DiskCopies(place / "local", SMALL_BUFFER)
+    return LocalRunner(tally_job(GROUPS), Repository(place / "c"), copies, parallelism=parallelism)
+
+
+def records_of(epoch: int) -> list[Entry]:
+    return entries(epoch, 200, keys=100)
+
+
+def advance(made: LocalRunner, epochs: int = 1) -> None:
+    for _ in range(epochs):
+        made.epoch({"records": records_of(made.coordinator.epoch)})
+
+
+def check_against_memory(place: Path, epochs: int) -> None:
+    """The checkpoint holds what an undisturbed run does, and goes on from there."""
+    reference = LocalRunner(tally_job(GROUPS), Repository.in_memory(), MemoryCopies())
+    advance(reference, epochs)
+    expected = committed_rows(reference.coordinator.repository, GROUPS)
+    repository = Repository(place / "c")
+    assert repository.latest_epoch() == epochs - 1
+    assert comparable(committed_rows(repository, GROUPS)) == comparable(expected)
+
+
+# --------------------------------------------------------------------------- a removed directory
+
+
+def test_a_working_directory_that_is_removed_between_epochs_is_made_anew(tmp_path: Path) -> None:
+    made = runner(tmp_path, 2)
+    advance(made, 2)
+    shutil.rmtree(tmp_path / "local")
+    advance(made)
+    check_against_memory(tmp_path, 3)
+
+
+@pytest.mark.parametrize("stage", ["write", "flush", "close"])
+def test_a_working_directory_that_is_removed_within_an_epoch_fails_it_at_most(
+    tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = runner(tmp_path)
+    advance(made, 2)
+    step = getattr(RocksBackend, stage)
+
+    def remove_first(*args: object) -> object:
+        shutil.rmtree(tmp_path / "local", ignore_errors=True)
+        return step(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RocksBackend, stage, remove_first)
+        with pytest.raises(sk.StorageError, match=r"working copy at .*/local/.* start"):
+            advance(made)
+    assert Repository(tmp_path / "c").latest_epoch() == 1
+    advance(made)
+    check_against_memory(tmp_path, 3)
+
+
+@pytest.mark.parametrize("lost", ["c", "c/epochs"])
+@pytest.mark.parametrize("when", ["between epochs", "within an epoch"])
+def test_a_checkpoint_that_is_removed_under_a_running_job_is_never_written_to_again(
+    tmp_path: Path, lost: str, when: str
+) -> None:
+    made = runner(tmp_path)
+    advance(made, 2)
+    published: list[int] = []
+
+    def publish(records: list[object], epoch: int) -> None:
+        published.append(epoch)
+        if when == "within an epoch":
+            (tmp_path / lost).rename(tmp_path / "hidden")
+
+    if when == "between epochs":
+        (tmp_path / lost).rename(tmp_path / "hidden")
+    with pytest.raises(sk.CorruptCheckpointError, match=r"1\.json is missing, .* restore the"):
+        made.epoch({"records": records_of(2)}, outputs={"outputs": publish})
+    assert published == ([] if when == "between epochs" else [2])
+    assert not list((tmp_path / "c").rglob("epochs/*.json"))
+    shutil.rmtree(tmp_path / lost, ignore_errors=True)
+    (tmp_path / "hidden").rename(tmp_path / lost)
+    advance(runner(tmp_path))
+    check_against_memory(tmp_path, 3)
+
+
+def test_change_files_that_are_removed_under_a_job_are_named_when_they_are_needed(
+    tmp_path: Path,
+) -> None:
+    made = runner(tmp_path)
+    advance(made, 2)
+    (tmp_path / "c" / "data").rename(tmp_path / "hidden")
+    shutil.rmtree(tmp_path / "local")
+    with pytest.raises(sk.CorruptCheckpointError, match=r"data/tally/.* is missing: restore it"):
+        advance(made)
+    (tmp_path / "hidden").rename(tmp_path / "c" / "data")
+    advance(made)
+    check_against_memory(tmp_path, 3)
+
+
+def test_a_temporary_directory_that_is_removed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = runner(tmp_path)
+    advance(made)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr("statekit.changes._SPOOL_BYTES_MAX", 1000)
+    (tmp_path / "tmp").rmdir()
+    with pytest.raises(sk.StorageError, match=r"cannot write a change file to .*/tmp.* TMPDIR"):
+        advance(made)
+    (tmp_path / "tmp").mkdir()
+    advance(made)
+    check_against_memory(tmp_path, 2)
+
+
+# ------------------------------------------------------------------------------- lost permission
+
+
+def fails(place: str, text: str) -> None:
+    """An epoch, as somebody who may not write everywhere."""
+    made = runner(Path(place))
+    with pytest.raises(sk.StorageError, match=text):
+        advance(made)
+
+
+def works(place: str) -> None:
+    advance(runner(Path(place)))
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Not below the directory of pytest, which every start of pytest closes to others."""
+    with tempfile.TemporaryDirectory(prefix="statekit-tests-") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+def give_to_nobody(place: Path) -> None:
+    """Let a process without the rights of root have a directory, if this one has them."""
+    if os.geteuid() == 0:
+        for path in (place, *place.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+
+
+@pytest.mark.parametrize(
+    ("lost", "text"),
+    [
+        ("local", r"cannot use the working copy at .*/local"),
+        ("local/*/tally/0-7", r"cannot use the working copy at .*/0-7"),
+        ("c/epochs", r"cannot write .*/epochs/"),
+        ("c/data/tally", r"cannot write .*/data/tally/"),
+        ("c/tmp", r"cannot write .*/c/"),
+    ],
+)
+def test_a_directory_that_may_no_longer_be_written_is_named_and_the_job_goes_on_when_it_may(
+    place: Path, lost: str, text: str
+) -> None:
+    advance(runner(place), 2)
+    if lost == "local":  # and there is no copy in it yet
+        shutil.rmtree(place / "local")
+        (place / "local").mkdir()
+    give_to_nobody(place)
+    (closed,) = place.glob(lost)
+    closed.chmod(0o555)
+    try:
+        assert exit_code(as_nobody, fails, str(place), text) == 0
+        assert Repository(place / "c").latest_epoch() == 1
+    finally:
+        closed.chmod(0o755)
+    assert exit_code(as_nobody, works, str(place)) == 0
+    check_against_memory(place, 3)

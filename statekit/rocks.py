@@ -50,6 +50,10 @@ _BLOCK_ROW_BYTES_MAX = 1024
 # Rows that are loaded in order go to files of this size.
 _LOADED_BYTES_MAX = 64 * 1024 * 1024
 
+# A disk that is slower than the writer leaves full write buffers waiting. Over so many times what
+# they may take together, the writer waits for the disk.
+_WRITE_MEMORY_FACTOR = 1.5
+
 # What RocksDB says where there is no space.
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
@@ -144,7 +148,9 @@ class RocksBackend:
         """Whether RocksDB reported an error since the database was opened."""
         self.damaged = False
         """Whether one of the errors may be of damaged files, and not of a disk without space."""
-        self._options = made = _rocksdb_options(options or RocksOptions(), create=create)
+        options = options or RocksOptions()
+        self._write_memory_bytes = options.write_memory_bytes
+        self._options = made = _rocksdb_options(options, create=create)
         # "default" is RocksDB's own column family, so a state's family carries a prefix.
         families = {f"state.{name}": made for name in states}
         with self._storage_errors("open"):
@@ -219,7 +225,8 @@ class RocksBackend:
                 delete_range(key, value, handles[state])
         with self._storage_errors("write"):
             self._db.write(made, self._write_options)
-        self._written |= names
+            self._written |= names
+            self._keep_to_write_memory()
         for reader in self._readers:
             reader.forget()
 
@@ -323,6 +330,20 @@ class RocksBackend:
             closing.callback(self._db.close)
             for family in families.values():
                 closing.callback(family.close)
+
+    def _keep_to_write_memory(self) -> None:
+        """Wait for the disk where it is so far behind that buffers take more than they may.
+
+        RocksDB could wait by itself, but for ever where databases that are idle hold the buffers.
+        """
+        most = self._write_memory_bytes
+        if _write_buffers(most).get_usage() <= _WRITE_MEMORY_FACTOR * most:
+            return
+        families = [self._families[name] for name in self._written]
+        held = "rocksdb.size-all-mem-tables"
+        if sum(family.property_int_value(held) or 0 for family in families) > most / 2:
+            for family in families:
+                family.flush()
 
     def _family(self, state: str) -> rocksdict.Rdict:
         self._check_open()

@@ -42,7 +42,8 @@ class RocksOptions:
         write_buffer_bytes: memory per state and shard for rows that were written in an epoch; a
             full buffer goes to the disk within the epoch. More makes fewer, larger files.
         write_memory_bytes: memory for the write buffers of all states and shards of a process
-            together. When it is used up, buffers go to the disk before they are full.
+            together. When it is used up, buffers go to the disk before they are full; where the
+            disk is so slow that those on their way take half as much again, writers wait for it.
         open_files: files that a shard keeps open at a time. More saves opening them again.
         bloom_bits: per key; makes reads of absent rows cheap, and takes so many bits of the block
             cache for each row. 0 turns the filters off.

@@ -138,7 +138,11 @@ class BaseKeeping:
             later = found.after(staged.follows) or ()
         made = {"base": finished.base, "history": None, "slices": (), "is_complete": True}
         based = _with_files(shard, later, finished.uploaded, **made)
-        return based.model_copy(update={"chain": self.options.settled(based.chain)})
+        chain = self.options.settled(based.chain)
+        if standing is None:
+            row_bytes = sum(shard.bytes.values())
+            chain = self.options.staggered(chain, row_bytes, shard.first_group)
+        return based.model_copy(update={"chain": chain})
 
     def _may_adopt(self, finished: Finished) -> bool:
         """Whether its files are there and will stay, whatever was collected meanwhile."""

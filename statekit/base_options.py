@@ -34,6 +34,13 @@ _TABLE_OVERHEAD = 1.1
 # behind a load, where tables take a little more than what was loaded has paid for.
 _ON_CREDIT = 0.2
 
+# Shards that were loaded together would take all later bases together: much to upload at once, and
+# the old bases beside the new ones. So their second ones are put off, by so much of the state.
+_STAGGERED = 0.5
+
+# Any run of key groups is spread evenly by this.
+_GOLDEN = (5**0.5 - 1) / 2
+
 # Below this, slack is of no account: each table has a few hundred bytes of its own.
 _SMALL_BYTES = 1_000_000
 
@@ -108,7 +115,14 @@ class BaseOptions:
 
         Otherwise a load that could be compressed well would pay for bases long after it.
         """
-        return chain.model_copy(update={"forgone": chain.forgone + max(0, self.credit(chain))})
+        return _forgoing(chain, max(0, self.credit(chain)))
+
+    def staggered(self, chain: Chain, row_bytes: int, first_group: int) -> Chain:
+        """The chain behind the first base of a shard that starts with this key group.
+
+        Each shard waits for its second base by another part of its state.
+        """
+        return _forgoing(chain, int(row_bytes * _STAGGERED * (first_group * _GOLDEN % 1)))
 
     def choice(self, chain: Chain, database: Database) -> Choice:
         """What can be afforded."""
@@ -119,3 +133,7 @@ class BaseOptions:
             return "changed tables" if database.new_bytes <= credit else "none"
         merged = min(database.bytes, int(database.row_bytes * _TABLE_OVERHEAD))
         return "merged" if merged <= credit else "none"
+
+
+def _forgoing(chain: Chain, uploads: int) -> Chain:
+    return chain.model_copy(update={"forgone": chain.forgone + uploads})

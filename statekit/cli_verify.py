@@ -137,7 +137,9 @@ def _print_found(found: Verification, took: float, *, rows: bool) -> None:
     looked = f"{len(kept)} of {len(found.epochs)} epochs: " if found.epochs else ""
     _out.print(f"{looked}{told} checked in {took:.2f} s", highlight=False, soft_wrap=True)
     if found.is_damaged:
-        _out.print(f"[bold red]damaged[/]: {len(found.findings)} findings", highlight=False)
+        count = len(found.findings)
+        things = "finding" if count == 1 else "findings"
+        _out.print(f"[bold red]damaged[/]: {count} {things}", highlight=False)
     elif found.unread:
         _out.print("[bold red]not everything could be read[/]", highlight=False)
     elif found.findings:

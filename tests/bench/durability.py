@@ -352,7 +352,7 @@ def _cp(source: Path, target: Path) -> float:
 
 def at_rest(rows: int = 20_000, epochs: int = EPOCHS) -> list[Row]:
     """A checkpoint whose garbage is collected beside the job, against the rows in it."""
-    kept = (10, DEFAULT_RETENTION.epochs)
+    kept = (DEFAULT_RETENTION.epochs, 100)
     with ProcessPoolExecutor(len(kept), mp_context=get_context("spawn")) as processes:
         found = processes.map(_at_rest, kept, [rows] * len(kept), [epochs] * len(kept))
         ends = list(found)

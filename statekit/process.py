@@ -82,6 +82,8 @@ class Process(Generic[R, P, U]):
     """
 
     definition: dict[str, str] | None = None
+    takes_runs = False
+    """Whether it is called once per key and epoch, with an iterator over the key's records."""
 
     def __init__(
         self,
@@ -302,6 +304,9 @@ class Process(Generic[R, P, U]):
         bound = {name: of.bind(states, context) for name, of in self._callbacks.items()}
         others = bound.get(None, _nobody)
         return lambda name: bound.get(name, others)
+
+    def ended(self, context: Context) -> None:
+        """Called when a shard has handled everything there is in an epoch."""
 
     def key_of(self) -> Callable[[Any], Any]:
         """A function from a record to its key: a scalar, a tuple for several fields, or ()."""

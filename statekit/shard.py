@@ -115,10 +115,7 @@ def _run(
             for numbered in chain([told], coming):
                 task.broadcast(*numbered)
             chunk = next(waiting, None)
-        while chunk is not None:
-            _check_ownership(plan, chunk)
-            yield from task.run(chunk)
-            chunk = next(waiting, None)
+        yield from task.run_all(_owned(plan, chunk, waiting))
         yield from task.fire()
         return _concluded(declared, plan, task, changes, copy, repository)
     except BaseException:
@@ -244,13 +241,19 @@ def unchanged(plan: ShardPlan) -> ShardReport:
     return ShardReport(operator=plan.operator, shard=plan.base)
 
 
-def _check_ownership(plan: ShardPlan, chunk: Chunk) -> None:
-    """Records come sorted by key group, so the ends of a chunk say whether all are ours."""
-    first, last = plan.base.groups
-    for group in (chunk.groups[0], chunk.groups[-1]):
-        if not first <= group <= last:
-            raise CorruptCheckpointError(
-                f"shard {plan.shard} of operator {plan.operator!r} owns key groups {first}..{last} "
-                f"and was given a record of group {group}: the records were moved between "
-                "partitions behind statekit's back; nothing of this epoch is committed"
-            )
+def _owned(plan: ShardPlan, first: Chunk | None, others: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Chunks, once it is clear that they are of this shard.
+
+    Records come sorted by key group, so the ends of a chunk say whether all are ours.
+    """
+    start, end = plan.base.groups
+    for chunk in chain(() if first is None else (first,), others):
+        for group in (chunk.groups[0], chunk.groups[-1]):
+            if not start <= group <= end:
+                raise CorruptCheckpointError(
+                    f"shard {plan.shard} of operator {plan.operator!r} owns key groups "
+                    f"{start}..{end} and was given a record of group {group}: the records were "
+                    "moved between partitions behind statekit's back; nothing of this epoch is "
+                    "committed"
+                )
+        yield chunk

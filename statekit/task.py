@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import compress, islice
+from itertools import chain, compress, groupby, islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from statekit.backend import Backend, StateSize
@@ -180,6 +181,38 @@ class ShardTask:
             self.records_out += len(outputs)
             yield outputs
 
+    def run_all(self, chunks: Iterator[Chunk]) -> Iterator[list[Any]]:
+        """Handle chunks, one after the other; for a function that takes runs, key by key.
+
+        Raises:
+            ProcessError, StateTypeError: as for `run`.
+        """
+        if not self._declared.takes_runs:
+            for chunk in chunks:
+                yield from self.run(chunk)
+            return
+        rows = chain.from_iterable(zip(*chunk[:4], strict=True) for chunk in self._taken(chunks))
+        outputs: list[Any] = []
+        bound = self._call, self._arguments
+        for _, run in groupby(rows, itemgetter(0)):
+            _, group, key, first = next(run)
+            self._enter(group, key, first)
+            records = map(itemgetter(3), run)
+            yield from self._handle("key", chain((first,), records), bound, outputs, shown=key)
+            if len(outputs) >= OUTPUTS_MAX // 10:
+                self.records_out += len(outputs)
+                yield outputs[:]
+                outputs.clear()
+        if outputs:
+            self.records_out += len(outputs)
+            yield outputs
+
+    def _taken(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Chunks, counted, without what is late."""
+        for chunk in chunks:
+            self.records_by_input.update(chunk.inputs or {0: len(chunk.records)})
+            yield chunk if self._declared.event_time is None else self._in_time(chunk)
+
     def fire(self) -> Iterator[list[Any]]:
         """Handle what is due: timers, and records that waited; outputs come in lists.
 
@@ -242,13 +275,17 @@ class ShardTask:
             yield from self._handle("timer", timer, self._callbacks(timer.name), outputs)
 
     def _handle(
-        self, kind: str, given: Any, bound: Bound, outputs: list[Any]
+        self, kind: str, given: Any, bound: Bound, outputs: list[Any], *, shown: Any = _NOTHING
     ) -> Iterator[list[Any]]:
         """Call the user's function once. What is not handed on stays in `outputs`.
 
         `run` does the same in place, where a call per record would be felt.
+
+        Parameters:
+            shown: what errors show in place of what is given.
         """
         call, arguments = bound
+        shown = given if shown is _NOTHING else shown
         try:
             emitted = call(given, *arguments)
             if emitted is not None:
@@ -256,10 +293,10 @@ class ShardTask:
                 if len(outputs) >= OUTPUTS_MAX:
                     yield from self._more(outputs, emitted)
         except StatekitError as error:
-            error.add_note(f"while operator {self.visit.operator!r} handled {_shown(given)}")
+            error.add_note(f"while operator {self.visit.operator!r} handled {_shown(shown)}")
             raise
         except Exception as error:
-            raise self._failed(error, f"the {kind} was {_shown(given)}") from error
+            raise self._failed(error, f"the {kind} was {_shown(shown)}") from error
 
     def _bind_waiting(self) -> Waiting | None:
         declared = self._declared
@@ -366,6 +403,7 @@ class ShardTask:
 
         Returns by how much each state grew or shrank.
         """
+        self._declared.ended(self._context)
         self.visit.leave()
         self._stay.leave()
         self._token = _NOTHING

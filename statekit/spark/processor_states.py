@@ -1,0 +1,226 @@
+"""What a stateful processor of Spark's is given in place of Spark's own handle and states.
+
+What lives here: states and timers with the names that Spark has for what they do. What does not:
+what values look like (`sql_values`), and calling the processor (`processors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pyspark.errors import IllegalArgumentException, PySparkValueError
+from pyspark.sql.streaming import stateful_processor as spark
+
+from statekit.context import Context
+from statekit.errors import StateTypeError
+from statekit.job_file import Clock
+from statekit.list_state import ListState
+from statekit.map_state import MapState
+from statekit.single_row_states import ValueState
+from statekit.spark.sql_values import SqlValues
+from statekit.timestamp import datetime_to_micros, instant
+
+__all__ = ["Declared", "Handle", "TimeMode", "now_ms"]
+
+TimeMode = Literal["none", "processingtime", "eventtime"]
+
+CLOCKS: dict[TimeMode, Clock] = {"processingtime": "processing", "eventtime": "event"}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A state as a processor asked for it.
+
+    Parameters:
+        name: what it is called.
+        kind: value, list or map.
+        values: of the state; of a map, of its values.
+        keys: of a map.
+        ttl_ms: after how many milliseconds it expires; None for never.
+    """
+
+    name: str
+    kind: Literal["value", "list", "map"]
+    values: SqlValues
+    keys: SqlValues | None = None
+    ttl_ms: int | None = None
+
+
+class Handle(spark.StatefulProcessorHandle):
+    """What a processor's `init` is given, and keeps.
+
+    Parameters:
+        declared: what it asked for when the job was put together.
+        states: the states of the shard that runs, by name.
+        context: of that shard.
+        time_mode: of the processor.
+    """
+
+    def __init__(
+        self,
+        declared: Mapping[str, Declared],
+        states: Mapping[str, Any],
+        context: Context,
+        time_mode: TimeMode,
+    ) -> None:
+        self._declared = declared
+        self._states = states
+        self._context = context
+        self._time_mode = time_mode
+
+    def getValueState(
+        self, stateName: str, schema: object, ttlDurationMs: int | None = None
+    ) -> spark.ValueState:
+        return _Value(self._states[stateName], self._found(stateName, "value").values)
+
+    def getListState(
+        self, stateName: str, schema: object, ttlDurationMs: int | None = None
+    ) -> spark.ListState:
+        return _List(self._states[stateName], self._found(stateName, "list").values)
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: object,
+        valueSchema: object,
+        ttlDurationMs: int | None = None,
+    ) -> spark.MapState:
+        found = self._found(stateName, "map")
+        assert found.keys is not None, "it is a map"
+        return _Map(self._states[stateName], found.keys, found.values)
+
+    def _found(self, name: str, kind: str) -> Declared:
+        found = self._declared.get(name)
+        if found is None or found.kind != kind:
+            raise StateTypeError(
+                f"the processor asks for a {kind} state {name!r}, and did not when the job was "
+                "put together: init() has to ask for the same states each time it is called"
+            )
+        return found
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        clock, at = self._clock(), expiryTimestampMs
+        watermark = now_ms(self._context, "eventtime")[1]
+        if clock == "event" and at <= watermark:
+            raise IllegalArgumentException(
+                message=f"Cannot register timer with expiry {at} ms which is not later than the "
+                f"current watermark {watermark} ms."
+            )
+        self._context.timers.set(instant(at * 1000), clock=clock)
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        self._context.timers.delete(instant(expiryTimestampMs * 1000), clock=self._clock())
+
+    def listTimers(self) -> Iterator[int]:
+        found = self._context.timers.list(clock=self._clock())
+        return iter([datetime_to_micros(timer.at) // 1000 for timer in found])
+
+    def _clock(self) -> Clock:
+        clock = CLOCKS.get(self._time_mode)
+        if clock is None:
+            raise PySparkValueError(
+                errorClass="UNSUPPORTED_OPERATION",
+                messageParameters={"operation": "Timers with TimeMode.None"},
+            )
+        return clock
+
+    def deleteIfExists(self, stateName: str) -> None:
+        """Nothing: what was deleted was when the job was put together."""
+
+
+def now_ms(context: Context, time_mode: TimeMode) -> tuple[int, int]:
+    """Processing time and watermark in milliseconds, as a processor is told them."""
+    if time_mode == "none":
+        return -1, -1
+    watermark = datetime_to_micros(context.watermark) // 1000
+    return datetime_to_micros(context.processing_time) // 1000, max(watermark, 0)
+
+
+class _Value(spark.ValueState):
+    def __init__(self, state: ValueState[Any], values: SqlValues) -> None:
+        self._state = state
+        self._stored, self._given = values.stored, values.given
+
+    def exists(self) -> bool:
+        return self._state.exists()
+
+    def get(self) -> tuple[Any, ...] | None:
+        found = self._state.get()
+        return None if found is None else self._given(found)
+
+    def update(self, newValue: tuple[Any, ...]) -> None:
+        self._state.update(self._stored(newValue))
+
+    def clear(self) -> None:
+        self._state.clear()
+
+
+class _List(spark.ListState):
+    def __init__(self, state: ListState[Any], values: SqlValues) -> None:
+        self._state = state
+        self._stored, self._given = values.stored, values.given
+
+    def exists(self) -> bool:
+        return bool(self._state)
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        return map(self._given, iter(self._state))
+
+    def put(self, newState: Iterable[tuple[Any, ...]]) -> None:
+        self._state.update(self._none_empty(newState))
+
+    def appendValue(self, newState: tuple[Any, ...]) -> None:
+        self._state.append(self._stored(newState))
+
+    def appendList(self, newState: Iterable[tuple[Any, ...]]) -> None:
+        self._state.extend(self._none_empty(newState))
+
+    def _none_empty(self, given: Iterable[tuple[Any, ...]]) -> list[Any]:
+        stored = [self._stored(value) for value in given]
+        if not stored:
+            raise StateTypeError(
+                "a list state is given an empty list, which Spark refuses as well: call clear() to "
+                "remove all of it, or nothing to add nothing"
+            )
+        return stored
+
+    def clear(self) -> None:
+        self._state.clear()
+
+
+class _Map(spark.MapState):
+    def __init__(self, state: MapState[Any, Any], keys: SqlValues, values: SqlValues) -> None:
+        self._state = state
+        self._key, self._given_key = keys.stored, keys.given
+        self._stored, self._given = values.stored, values.given
+
+    def exists(self) -> bool:
+        return bool(self._state)
+
+    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        found = self._state.get(self._key(key))
+        return None if found is None else self._given(found)
+
+    def containsKey(self, key: tuple[Any, ...]) -> bool:
+        return self._key(key) in self._state
+
+    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
+        self._state[self._key(key)] = self._stored(value)
+
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        for key, value in self._state.items():
+            yield self._given_key(key), self._given(value)
+
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        return map(self._given_key, self._state)
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        return map(self._given, self._state.values())
+
+    def removeKey(self, key: tuple[Any, ...]) -> None:
+        self._state.pop(self._key(key), None)
+
+    def clear(self) -> None:
+        self._state.clear()

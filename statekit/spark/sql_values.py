@@ -1,0 +1,357 @@
+"""Values of Spark's SQL types, as a stateful processor puts them into state and gets them back.
+
+What lives here: `SqlValues`, what a struct type means for state: the type that is stored, and the
+way there and back. What does not: the states (`processor_states`).
+
+What a processor gets back is what Spark would give it: plain tuples with nested `Row`s, naive
+timestamps in the local time of the worker, 32-bit floats. What it may put is what Spark takes
+without loss: Spark stores null where a value is of another type, such as an int for a double, and
+cuts off the upper bits of an int that is too large. Here an int becomes a double, and everything
+else is refused.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import keyword
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from pyspark.sql import Row
+from pyspark.sql import types as sql
+
+from statekit.errors import StateTypeError
+
+__all__ = ["SqlValues", "parsed_schema"]
+
+_Convert = Callable[[Any], Any]
+
+
+class _MisfitError(Exception):
+    """A value that is not of its type."""
+
+
+class _Type(NamedTuple):
+    """What a Spark type means for state.
+
+    Parameters:
+        annotation: what is stored.
+        put: from what a processor gives to what is stored; never given None.
+        got: the other way; None for no change.
+        plain: the one class of values that `put` leaves as they are, if there is one.
+    """
+
+    annotation: Any
+    put: _Convert
+    got: _Convert | None = None
+    plain: type | None = None
+
+
+class SqlValues:
+    """What a struct type means for state.
+
+    Parameters:
+        schema: of the values.
+        where: what they are, for errors.
+        name: of the type that is stored.
+
+    Attributes:
+        annotation: the type that is stored, a named tuple.
+        schema: as given.
+
+    Raises:
+        StateTypeError: a type cannot be stored.
+
+    >>> schema = sql.StructType().add("count", "long").add("mean", "double")
+    >>> values = SqlValues(schema, "state 'held'", "held")
+    >>> values.stored((3, 2))
+    held(count=3, mean=2.0)
+    >>> values.given(values.stored((3, 2)))
+    (3, 2.0)
+    """
+
+    def __init__(self, schema: sql.StructType, where: str, name: str) -> None:
+        self.schema = schema
+        self._where = where
+        self._fields = _typed_fields(schema, name, where)
+        self.annotation: Any = _named_tuple(name, schema, self._fields)
+        self._make = partial(tuple.__new__, self.annotation)  # `_make` takes three times as long
+        self._plain = {tuple(field.plain for field in self._fields)}
+        self._given = [field.got for field in self._fields]
+        self._is_given_as_stored = not any(self._given)
+
+    def stored(self, value: Any) -> Any:
+        """What is stored of a value.
+
+        Raises:
+            StateTypeError: it does not fit the schema.
+        """
+        if type(value) is tuple and tuple(map(type, value)) in self._plain:
+            return self._make(value)
+        try:
+            return self._make(_struct_put(self.schema, self._fields, value))
+        except _MisfitError as error:
+            raise StateTypeError(
+                f"{self._where} cannot hold {value!r:.200}: {error}. Its schema is "
+                f"{self.schema.simpleString()}; nothing of this epoch is committed"
+            ) from None
+
+    def given(self, stored: Any) -> tuple[Any, ...]:
+        """What a processor is given of what is stored."""
+        if self._is_given_as_stored:
+            return tuple(stored)
+        return tuple(_given(self._given, stored))
+
+
+def parsed_schema(schema: object, where: str) -> sql.StructType:
+    """A schema that was given as such or as DDL.
+
+    Raises:
+        StateTypeError: it is neither.
+    """
+    if isinstance(schema, str):
+        schema = sql.StructType.fromDDL(schema)
+    if not isinstance(schema, sql.StructType):
+        raise StateTypeError(f"{where}: give its schema as a StructType or a text like 'n int'")
+    return schema
+
+
+def _given(converts: Sequence[_Convert | None], stored: Sequence[Any]) -> list[Any]:
+    return [
+        value if value is None or convert is None else convert(value)
+        for convert, value in zip(converts, stored, strict=True)
+    ]
+
+
+def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> Any:
+    """A class of the stored type. Names that Python does not have are numbered instead."""
+    named = [
+        (field.name if _is_name(field.name) else f"field_{number}", found.annotation | None)
+        for number, (field, found) in enumerate(zip(schema, fields, strict=True))
+    ]
+    if len({of for of, _ in named}) != len(named):
+        named = [(f"field_{number}", found) for number, (_, found) in enumerate(named)]
+    return NamedTuple(name if name.isidentifier() else "value", named)
+
+
+def _is_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
+
+
+# ---------------------------------------------------------------------------------------- types
+
+
+def _typed_fields(schema: sql.StructType, name: str, where: str) -> list[_Type]:
+    """What the fields of a struct mean; classes of nested structs are named by the way to them."""
+    return [
+        _typed(field.dataType, f"{name}_{field.name}", f"{where}, field {field.name!r}")
+        for field in schema
+    ]
+
+
+def _typed(of: sql.DataType, name: str, where: str) -> _Type:
+    """What a type means.
+
+    Raises:
+        StateTypeError: values of it cannot be stored.
+    """
+    if isinstance(of, sql.ArrayType):
+        return _array(_typed(of.elementType, name, where))
+    if isinstance(of, sql.MapType):
+        key = _typed(of.keyType, f"{name}_key", where)
+        return _map(key, _typed(of.valueType, f"{name}_value", where))
+    if isinstance(of, sql.StructType):
+        return _nested(of, name, _typed_fields(of, name, where))
+    if isinstance(of, sql.DecimalType):
+        return _Type(decimal.Decimal, partial(_decimal, of))
+    for kinds, found in _SIMPLE:
+        if isinstance(of, kinds):
+            return found
+    raise StateTypeError(
+        f"{where}: state of type {of.simpleString()} is not supported, and not by Spark's "
+        "transformWithState either: store it as a string, a number or a struct"
+    )
+
+
+def _integer(bits: int, value: Any) -> int:
+    value = _as_python(value)
+    if type(value) not in (int, bool):
+        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no int")
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise _MisfitError(f"{value} has more than {bits} bits")
+    return int(value)
+
+
+def _double(value: Any) -> float:
+    value = _as_python(value)
+    if type(value) not in (float, int, bool):
+        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no float")
+    try:
+        return float(value)
+    except OverflowError:
+        raise _MisfitError(f"{value:.80} is too large for a double") from None
+
+
+def _float(value: Any) -> float:
+    found = _double(value)
+    try:
+        rounded: float = struct.unpack("f", struct.pack("f", found))[0]
+    except OverflowError:  # Java makes an infinity of it
+        return float("inf") if found > 0 else float("-inf")
+    return rounded
+
+
+def _boolean(value: Any) -> bool:
+    value = _as_python(value)
+    if type(value) is not bool:
+        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no bool")
+    return value
+
+
+def _text(value: Any) -> str:
+    value = _as_python(value)
+    if isinstance(value, str):
+        return str(value)
+    if type(value) is int:
+        return str(value)
+    if type(value) is bool:
+        return str(value).lower()
+    raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no str")
+
+
+def _binary(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no bytes")
+
+
+def _date(value: Any) -> dt.date:
+    value = _as_python(value)
+    if isinstance(value, dt.datetime):
+        return value.date()
+    if not isinstance(value, dt.date):
+        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no date")
+    return value
+
+
+def _instant(value: Any) -> dt.datetime:
+    """An instant in UTC; what has no time zone is in the local time of the worker, as in Spark."""
+    value = _as_python(value)
+    if not isinstance(value, dt.datetime):
+        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no datetime")
+    return value.astimezone(dt.UTC)
+
+
+def _local(instant: dt.datetime) -> dt.datetime:
+    return instant.astimezone().replace(tzinfo=None)
+
+
+def _without_zone(value: Any) -> dt.datetime:
+    value = _as_python(value)
+    if not isinstance(value, dt.datetime) or value.tzinfo is not None:
+        raise _MisfitError(
+            f"{value!r:.80} ({type(value).__name__}) is no datetime without a time zone"
+        )
+    return value.replace(tzinfo=dt.UTC)
+
+
+def _decimal(of: sql.DecimalType, value: Any) -> decimal.Decimal:
+    value = _as_python(value)
+    if isinstance(value, int):
+        value = decimal.Decimal(value)
+    if not isinstance(value, decimal.Decimal) or not value.is_finite():
+        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no finite Decimal")
+    with decimal.localcontext(prec=2 * of.precision + value.adjusted().bit_length() + 80):
+        rounded = value.quantize(decimal.Decimal(1).scaleb(-of.scale), decimal.ROUND_HALF_UP)
+    if rounded and rounded.adjusted() >= of.precision - of.scale:
+        raise _MisfitError(f"{value} has more digits than {of.simpleString()}")
+    return rounded
+
+
+def _array(element: _Type) -> _Type:
+    def put(value: Any) -> list[Any]:
+        value = _as_python(value)
+        if not isinstance(value, list | tuple):
+            raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no list")
+        return [None if one is None else element.put(one) for one in value]
+
+    def got(stored: list[Any]) -> list[Any]:
+        return _given([element.got] * len(stored), stored)
+
+    return _Type(list[element.annotation | None], put, got if element.got else None)  # type: ignore[name-defined]
+
+
+def _map(key: _Type, held: _Type) -> _Type:
+    def put(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, Mapping):
+            raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no dict")
+        if None in value:
+            raise _MisfitError("a map has no key None")
+        return {key.put(k): None if v is None else held.put(v) for k, v in value.items()}
+
+    def got(stored: dict[Any, Any]) -> dict[Any, Any]:
+        keys, values = _given([key.got] * len(stored), [*stored]), stored.values()
+        return dict(zip(keys, _given([held.got] * len(stored), [*values]), strict=True))
+
+    changes = got if key.got or held.got else None
+    return _Type(dict[key.annotation, held.annotation | None], put, changes)  # type: ignore[name-defined]
+
+
+def _nested(schema: sql.StructType, name: str, fields: Sequence[_Type]) -> _Type:
+    made = _named_tuple(name, schema, fields)
+    row, converts = Row(*schema.names), [field.got for field in fields]
+
+    def put(value: Any) -> Any:
+        return made._make(_struct_put(schema, fields, value))
+
+    def got(stored: Any) -> Row:
+        return row(*_given(converts, stored))
+
+    return _Type(made, put, got)
+
+
+def _struct_put(schema: sql.StructType, fields: Sequence[_Type], value: Any) -> list[Any]:
+    """The values of a struct, by position, or by name if it is a dict."""
+    if isinstance(value, Mapping):
+        value = [value.get(name) for name in schema.names]
+    if not isinstance(value, list | tuple):
+        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no tuple")
+    if len(value) != len(fields):
+        raise _MisfitError(f"it has {len(value)} values, and there are {len(fields)} fields")
+    return [
+        None if one is None else field.put(one) for field, one in zip(fields, value, strict=True)
+    ]
+
+
+def _as_python(value: Any) -> Any:
+    """Without NumPy's and pandas' classes, as Spark takes values."""
+    if type(value) in _PYTHONS:
+        return value
+    for name in ("to_pytimedelta", "to_pydatetime", "tolist"):
+        convert = getattr(value, name, None)
+        if convert is not None:
+            return convert()
+    return value
+
+
+_PYTHONS = frozenset((bool, int, float, str, bytes, dt.date, dt.datetime, decimal.Decimal))
+
+_SIMPLE: tuple[tuple[type[sql.DataType] | tuple[type[sql.DataType], ...], _Type], ...] = (
+    (sql.BooleanType, _Type(bool, _boolean, plain=bool)),
+    (sql.ByteType, _Type(int, partial(_integer, 8))),
+    (sql.ShortType, _Type(int, partial(_integer, 16))),
+    (sql.IntegerType, _Type(int, partial(_integer, 32))),
+    (sql.LongType, _Type(int, partial(_integer, 64), plain=int)),
+    (sql.FloatType, _Type(float, _float)),
+    (sql.DoubleType, _Type(float, _double, plain=float)),
+    ((sql.StringType, sql.CharType, sql.VarcharType), _Type(str, _text, plain=str)),
+    (sql.BinaryType, _Type(bytes, _binary, plain=bytes)),
+    (sql.DateType, _Type(dt.date, _date, plain=dt.date)),
+    (sql.TimestampNTZType, _Type(dt.datetime, _without_zone, lambda at: at.replace(tzinfo=None))),
+    (sql.TimestampType, _Type(dt.datetime, _instant, _local)),
+)

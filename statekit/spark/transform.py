@@ -1,0 +1,125 @@
+"""`transform_with_state`: a processor written for Spark's `transformWithState`, run by statekit.
+
+What lives here: the call, and the one-operator job that it makes. What does not: the processor as a
+process function (`processors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as sql
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from statekit.errors import StateTypeError
+from statekit.job import Job, Stream
+from statekit.spark.processor_states import TimeMode
+from statekit.spark.processors import process_of
+from statekit.spark.query import Query
+from statekit.spark.sql_values import parsed_schema
+from statekit.spark.starting import start
+
+__all__ = ["Transformed", "transform_with_state"]
+
+_INPUT, _OUTPUT = "rows", "outputs"
+_DELAY = "spark.watermarkDelayMs"
+_TIME_MODES: tuple[TimeMode, ...] = ("none", "processingtime", "eventtime")
+
+
+class Transformed:
+    """A stream of what a processor yields, with the job that makes it.
+
+    Attributes:
+        job: of one operator. More may be added behind `stream`.
+        stream: the outputs.
+    """
+
+    def __init__(self, job: Job, stream: Stream[Any], df: DataFrame) -> None:
+        self.job = job
+        self.stream = stream
+        self._df = df
+        self._outputs: dict[str, object] = {}
+
+    def sink(self, output: object) -> Transformed:
+        """Say where the outputs go: a sink of `statekit.sinks`, a format such as "noop", or a
+        function `(df, epoch)`."""
+        from statekit import sinks
+
+        given = sinks.writer(output) if isinstance(output, str) else output
+        if not self._outputs:
+            self.stream.sink(_OUTPUT)
+        self._outputs = {_OUTPUT: given}
+        return self
+
+    def start(
+        self,
+        spark: SparkSession,
+        *,
+        checkpoint: str | Path,
+        parallelism: int | None = None,
+        trigger: Mapping[str, Any] | str | None = None,
+        **options: Any,
+    ) -> Query:
+        """Run it, as `Job.start` does."""
+        return start(
+            self.job,
+            spark,
+            {_INPUT: self._df},
+            self._outputs,
+            checkpoint=checkpoint,
+            parallelism=parallelism,
+            trigger=trigger,
+            **options,
+        )
+
+
+def transform_with_state(
+    df: DataFrame,
+    keys: str | Sequence[str],
+    processor: StatefulProcessor,
+    output_schema: sql.StructType | str,
+    output_mode: str = "append",
+    time_mode: str = "none",
+    event_time_column: str | None = None,
+    *,
+    name: str | None = None,
+) -> Transformed:
+    """Run a processor that was written for Spark's `transformWithState`, as it is."""
+    mode = next((known for known in _TIME_MODES if known == time_mode.lower()), None)
+    if mode is None:
+        raise StateTypeError(
+            f"time_mode={time_mode!r}: there are none, processingTime and eventTime"
+        )
+    key = (keys,) if isinstance(keys, str) else tuple(keys)
+    lateness_us = 0
+    if mode == "eventtime":
+        event_time_column, lateness_us = _event_time(df, event_time_column)
+    declared = process_of(
+        processor,
+        key=key,
+        rows=df.schema,
+        outputs=parsed_schema(output_schema, "output_schema"),
+        time_mode=mode,
+        event_time=event_time_column if mode == "eventtime" else None,
+        lateness_us=lateness_us,
+    )
+    job = Job(name or declared.name)
+    source: Stream[Any] = job.source(_INPUT, declared.record_type.members[0].cls)
+    job.sources[0] = type(job.sources[0])(_INPUT, declared.record_type)
+    return Transformed(job, source.process(declared), df)
+
+
+def _event_time(df: DataFrame, column: str | None) -> tuple[str, int]:
+    """The column with event time, and how far it may lag behind, as `withWatermark` says."""
+    delays = {field.name: field.metadata[_DELAY] for field in df.schema if _DELAY in field.metadata}
+    if column is None and len(delays) == 1:
+        (column,) = delays
+    if column is None or column not in delays:
+        raise StateTypeError(
+            'time_mode="eventTime" takes event time from a column with a watermark: call '
+            "df.withWatermark(column, delay) before, or say which column by event_time_column="
+        )
+    return column, delays[column] * 1000

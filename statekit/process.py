@@ -21,6 +21,7 @@ from typing import (
     Any,
     Concatenate,
     Generic,
+    Literal,
     Never,
     ParamSpec,
     Protocol,
@@ -84,6 +85,12 @@ class Process(Generic[R, P, U]):
     definition: dict[str, str] | None = None
     takes_runs = False
     """Whether it is called once per key and epoch, with an iterator over the key's records."""
+
+    late_by: Literal["now", "before", "never"] = "now"
+    """Which watermark makes a record late: that of the epoch, of the one before, or none."""
+
+    timers_join = True
+    """Whether a timer that is due when it is set while others are called is called as well."""
 
     def __init__(
         self,
@@ -294,6 +301,7 @@ class Process(Generic[R, P, U]):
             handled=lambda name: name in self._callbacks or None in self._callbacks,
             has_event_time=self.event_time is not None,
             now_us=plan.now_us,
+            joins=self.timers_join,
         )
 
     def bind_callbacks(self, states: dict[str, State], context: Context) -> Callable[[str], Bound]:

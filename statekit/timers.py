@@ -129,6 +129,8 @@ class Timers:
         handled: whether a timer of that name has a callback.
         has_event_time: whether the event clock runs.
         now_us: what each clock shows in this epoch.
+        joins: whether a timer that is due when it is set while others ring does so as well; if
+            not, it waits for the next epoch.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Timers:
         handled: Callable[[str], bool],
         has_event_time: bool,
         now_us: dict[Clock, int],
+        joins: bool = True,
     ) -> None:
         self._visit = visit
         self._backend = backend
@@ -146,6 +149,7 @@ class Timers:
         self._scan = backend.scanner(TIMERS)
         self._handled = handled
         self._has_event_time = has_event_time
+        self._joins = joins
         self._now = {CLOCK_TAGS[clock]: sortable_micros(now) for clock, now in now_us.items()}
         # What the backend holds, as far as it was looked up, row by row or all of a clock, and how
         # it is to change.
@@ -275,7 +279,7 @@ class Timers:
 
     def _set(self, row: _Row) -> None:
         tag, at = row[_TAG], row[_AT]
-        if at <= self._now[tag]:
+        if at <= self._now[tag] and (self._joins or self._agenda is None):
             if self._agenda is None or not self._agenda.joined_by(row):
                 self.set_due.add(CLOCKS[row[0]])
         elif at < self._wake.get(tag, b"\xff"):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pyspark.errors import IllegalArgumentException, PySparkValueError
+from pyspark.errors import PySparkValueError
 from pyspark.sql.streaming import stateful_processor as spark
 
 from statekit.context import Context
@@ -69,6 +69,8 @@ class Handle(spark.StatefulProcessorHandle):
         self._states = states
         self._context = context
         self._time_mode = time_mode
+        self.ringing: int | None = None
+        """The timer that is being handled: it is listed until that has been done."""
 
     def getValueState(
         self, stateName: str, schema: object, ttlDurationMs: int | None = None
@@ -101,21 +103,18 @@ class Handle(spark.StatefulProcessorHandle):
         return found
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        clock, at = self._clock(), expiryTimestampMs
-        watermark = now_ms(self._context, "eventtime")[1]
-        if clock == "event" and at <= watermark:
-            raise IllegalArgumentException(
-                message=f"Cannot register timer with expiry {at} ms which is not later than the "
-                f"current watermark {watermark} ms."
-            )
-        self._context.timers.set(instant(at * 1000), clock=clock)
+        clock = self._clock()
+        self._context.timers.set(instant(expiryTimestampMs * 1000), clock=clock)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         self._context.timers.delete(instant(expiryTimestampMs * 1000), clock=self._clock())
+        if expiryTimestampMs == self.ringing:
+            self.ringing = None
 
     def listTimers(self) -> Iterator[int]:
-        found = self._context.timers.list(clock=self._clock())
-        return iter([datetime_to_micros(timer.at) // 1000 for timer in found])
+        timers = self._context.timers.list(clock=self._clock())
+        found = {datetime_to_micros(timer.at) // 1000 for timer in timers}
+        return iter(sorted(found if self.ringing is None else found | {self.ringing}))
 
     def _clock(self) -> Clock:
         clock = CLOCKS.get(self._time_mode)

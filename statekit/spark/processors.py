@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import cloudpickle
+from pyspark.sql import Row
 from pyspark.sql import types as sql
 from pyspark.sql.streaming import stateful_processor as spark
 
@@ -100,6 +101,7 @@ class _Calls:
         declared: the states that it asks for.
         outputs: the schema of what it yields.
         time_mode: whether there are timers, and by which clock.
+        key: names of the columns that rows are grouped by.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class _Calls:
         declared: dict[str, Declared],
         outputs: sql.StructType,
         time_mode: TimeMode,
+        key: tuple[str, ...],
     ) -> None:
         self.__name__ = name
         self.__doc__ = None
@@ -116,6 +119,7 @@ class _Calls:
         self.declared = declared
         self.outputs = outputs
         self.time_mode = time_mode
+        self._row = Row(*key)
         self._context: Context | None = None
         self._processor: Any = None
 
@@ -137,7 +141,13 @@ class _Calls:
             self._begin(context, states)
         at = datetime_to_micros(timer.at) // 1000
         info = spark.ExpiredTimerInfo(at)
-        yield from self._processor.handleExpiredTimer(_key(context), self._now, info) or ()
+        self._handle.ringing = at
+        yield from (
+            self._processor.handleExpiredTimer(
+                key=self._row(*_key(context)), timerValues=self._now, expiredTimerInfo=info
+            )
+            or ()
+        )
         self._handle.deleteTimer(at)  # also if it was registered anew, as in Spark
 
     def end(self, context: Context) -> None:
@@ -176,6 +186,7 @@ class ProcessorProcess(Process[Any, Any, Any]):
     """A process function that calls a stateful processor of Spark's. Made by `process_of`."""
 
     takes_runs = True
+    timers_join = False
 
     def __init__(
         self,
@@ -191,6 +202,7 @@ class ProcessorProcess(Process[Any, Any, Any]):
         self._calls: _Calls = fn
         self.output_type = RowOutputs.of_schema(fn.outputs)
         self.record_type = RowRecords.like(self.record_type.members[0])
+        self.late_by = "before" if fn.time_mode == "eventtime" else "never"
         if fn.time_mode != "none":
             given = {**hints, "timer": Timer}
             self._callbacks[None] = Signature(_TimerCalls(fn), given, takes="timer")
@@ -225,7 +237,7 @@ def process_of(
     first.init(asked)
     first.close()
     name = type(processor).__name__
-    calls = _Calls(name, packed, asked.declared, outputs, time_mode)
+    calls = _Calls(name, packed, asked.declared, outputs, time_mode, key)
     hints: dict[str, Any] = {
         "rows": RowRecords.annotation(rows),
         "context": Context,

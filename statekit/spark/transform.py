@@ -94,16 +94,14 @@ def transform_with_state(
             f"time_mode={time_mode!r}: there are none, processingTime and eventTime"
         )
     key = (keys,) if isinstance(keys, str) else tuple(keys)
-    lateness_us = 0
-    if mode == "eventtime":
-        event_time_column, lateness_us = _event_time(df, event_time_column)
+    event_time, lateness_us = _event_time(df, event_time_column, mode)
     declared = process_of(
         processor,
         key=key,
         rows=df.schema,
         outputs=parsed_schema(output_schema, "output_schema"),
         time_mode=mode,
-        event_time=event_time_column if mode == "eventtime" else None,
+        event_time=event_time,
         lateness_us=lateness_us,
     )
     job = Job(name or declared.name)
@@ -112,11 +110,15 @@ def transform_with_state(
     return Transformed(job, source.process(declared), df)
 
 
-def _event_time(df: DataFrame, column: str | None) -> tuple[str, int]:
+def _event_time(df: DataFrame, column: str | None, mode: TimeMode) -> tuple[str | None, int]:
     """The column with event time, and how far it may lag behind, as `withWatermark` says."""
     delays = {field.name: field.metadata[_DELAY] for field in df.schema if _DELAY in field.metadata}
+    if mode == "none":
+        return None, 0
     if column is None and len(delays) == 1:
         (column,) = delays
+    if column is None and mode == "processingtime":
+        return None, 0
     if column is None or column not in delays:
         raise StateTypeError(
             'time_mode="eventTime" takes event time from a column with a watermark: call '

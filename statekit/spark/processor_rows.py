@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
@@ -46,7 +47,14 @@ class _RowReader(RecordReader):
     def __init__(self, schema: pa.Schema, first_column: int) -> None:
         self._first = first_column
         names = schema.names[first_column:]
-        cls = type("Row", (Row,), {"__fields__": names, "__module__": Row.__module__})
+        # What Row finds by searching for the name; a name that all rows have means what it did.
+        getters = {
+            name: property(itemgetter(place))
+            for place, name in reversed([*enumerate(names)])
+            if not hasattr(Row, name)
+        }
+        own = {"__fields__": names, "__module__": Row.__module__}
+        cls = type("Row", (Row,), {**getters, **own})
         self._row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, cls)
 
     def read(self, batch: pa.RecordBatch) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Literal
 from statekit.contents import Chain
 from statekit.errors import StateTypeError
 
-__all__ = ["BaseOptions", "Choice", "Database", "replay_seconds"]
+__all__ = ["SLACK_MAX", "SMALL_BYTES", "BaseOptions", "Choice", "Database", "replay_seconds"]
 
 # What restoring costs, measured on one core: mutations applied and bytes of tables fetched per
 # second, and the seconds that each file adds.
@@ -25,7 +25,7 @@ _FILE_S = 0.002
 
 # A database that holds so much more than its rows is uploaded merged into one piece: each byte
 # stays in the checkpoint until the next base.
-_SLACK_MAX = 1.3
+SLACK_MAX = 1.3
 
 # Tables take a little more than their rows where nothing can be compressed.
 _TABLE_OVERHEAD = 1.1
@@ -34,8 +34,15 @@ _TABLE_OVERHEAD = 1.1
 # behind a load, where tables take a little more than what was loaded has paid for.
 _ON_CREDIT = 0.2
 
+# Shards that were loaded together would take all later bases together: much to upload at once, and
+# the old bases beside the new ones. So their second ones are put off, by so much of the state.
+_STAGGERED = 0.5
+
+# Any run of key groups is spread evenly by this.
+_GOLDEN = (5**0.5 - 1) / 2
+
 # Below this, slack is of no account: each table has a few hundred bytes of its own.
-_SMALL_BYTES = 1_000_000
+SMALL_BYTES = 1_000_000
 
 Choice = Literal["none", "changed tables", "merged"]
 
@@ -108,14 +115,25 @@ class BaseOptions:
 
         Otherwise a load that could be compressed well would pay for bases long after it.
         """
-        return chain.model_copy(update={"forgone": chain.forgone + max(0, self.credit(chain))})
+        return _forgoing(chain, max(0, self.credit(chain)))
+
+    def staggered(self, chain: Chain, row_bytes: int, first_group: int) -> Chain:
+        """The chain behind the first base of a shard that starts with this key group.
+
+        Each shard waits for its second base by another part of its state.
+        """
+        return _forgoing(chain, int(row_bytes * _STAGGERED * (first_group * _GOLDEN % 1)))
 
     def choice(self, chain: Chain, database: Database) -> Choice:
         """What can be afforded."""
         if not self.bases:
             return "none"
         credit = self.credit(chain) + database.row_bytes * _ON_CREDIT
-        if database.bytes <= max(database.row_bytes * _SLACK_MAX, _SMALL_BYTES):
+        if database.bytes <= max(database.row_bytes * SLACK_MAX, SMALL_BYTES):
             return "changed tables" if database.new_bytes <= credit else "none"
         merged = min(database.bytes, int(database.row_bytes * _TABLE_OVERHEAD))
         return "merged" if merged <= credit else "none"
+
+
+def _forgoing(chain: Chain, uploads: int) -> Chain:
+    return chain.model_copy(update={"forgone": chain.forgone + uploads})

@@ -6,7 +6,6 @@ What lives here: counting what is shown, and the words, tables and JSON. What do
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from statekit.cli_tables import chosen, range_text, table_of_numbers
 from statekit.job_file import TIMERS, WAITING
 from statekit.manifest import ShardState
 from statekit.reader import CheckpointReader, key_text, state_text, time_text
+from statekit.scratch import scratch_directory
 from statekit.timestamp import instant
 
 __all__ = ["Counted", "as_data", "counted", "print_checkpoint"]
@@ -50,7 +50,7 @@ def counted(reader: CheckpointReader, *, fast: bool) -> dict[str, Counted]:
 
 
 def _read(reader: CheckpointReader, operator: str) -> Counted:
-    with tempfile.TemporaryDirectory(prefix="statekit-inspect-") as directory:
+    with scratch_directory("inspect") as directory:
         sizes, groups = reader.sizes(operator, directory)
     shards: list[int | None] = [
         sum(groups[group] for group in range(shard.first_group, shard.last_group + 1))

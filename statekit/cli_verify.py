@@ -137,7 +137,9 @@ def _print_found(found: Verification, took: float, *, rows: bool) -> None:
     looked = f"{len(kept)} of {len(found.epochs)} epochs: " if found.epochs else ""
     _out.print(f"{looked}{told} checked in {took:.2f} s", highlight=False, soft_wrap=True)
     if found.is_damaged:
-        _out.print(f"[bold red]damaged[/]: {len(found.findings)} findings", highlight=False)
+        count = len(found.findings)
+        things = "finding" if count == 1 else "findings"
+        _out.print(f"[bold red]damaged[/]: {count} {things}", highlight=False)
     elif found.unread:
         _out.print("[bold red]not everything could be read[/]", highlight=False)
     elif found.findings:
@@ -210,7 +212,7 @@ def _age_text(age_us: int) -> str:
 
 def _print_repair(made: Repaired | None) -> None:
     if made is None:
-        _out.print("nothing to repair: the last epoch is whole, and nothing was changed")
+        _out.print("nothing to repair: the last epoch is whole")
         return
     for line in _repair_lines(made):
         _out.print(line, highlight=False, markup=False, soft_wrap=True)

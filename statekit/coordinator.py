@@ -17,7 +17,6 @@ from statekit.compatibility import check_job_name, continued_job_file
 from statekit.errors import (
     CorruptCheckpointError,
     FencedError,
-    IncompleteEpochError,
     RestoreError,
 )
 from statekit.job import Job
@@ -34,6 +33,7 @@ from statekit.manifest import (
 )
 from statekit.plan import Operator
 from statekit.redistribution import redistributed
+from statekit.reports import OperatorReports
 from statekit.repository import Repository
 from statekit.rescale import rescaled
 from statekit.retention import Retention, check_retention, still_kept
@@ -42,10 +42,6 @@ from statekit.sealed import FileRef
 from statekit.watermark import BEGINNING, END, advanced
 
 __all__ = ["Coordinator"]
-
-
-_Reports = dict[tuple[int, int], list[ShardReport]]
-"""By key groups."""
 
 
 @dataclass(frozen=True)
@@ -286,19 +282,13 @@ class Coordinator:
 
     def plan(self, operator: str, shard: int) -> ShardPlan:
         """What the worker of a shard needs to know to make the next epoch."""
-        laid_out = None if self.layout is None else self.layout.operators.get(operator)
-        if laid_out is not None:
-            base = laid_out.shards[shard]
-        else:
-            first, last = group_range(shard, self.parallelism, self.key_groups)
-            base = ShardState(first_group=first, last_group=last)
         reached, states = self._watermark(operator), self._states(operator)
         return ShardPlan(
             checkpoint_id=self.job_file.id,
             operator=operator,
             shard=shard,
             epoch=self.epoch,
-            base=base,
+            base=self._base(operator, shard),
             base_epoch=None if self.last is None else self.last.epoch,
             watermark_us=self.watermarks_us.get(operator, BEGINNING),
             reached_us=BEGINNING if reached is None else reached,
@@ -307,6 +297,14 @@ class Coordinator:
             migrated={state.name: state for state in states if state.generation},
             since=0 if self.last is None else self.last.since,
         )
+
+    def _base(self, operator: str, shard: int) -> ShardState:
+        """Where a shard stands before the epoch to make next."""
+        laid_out = None if self.layout is None else self.layout.operators.get(operator)
+        if laid_out is not None:
+            return laid_out.shards[shard]
+        first, last = group_range(shard, self.parallelism, self.key_groups)
+        return ShardState(first_group=first, last_group=last)
 
     def _states(self, operator: str) -> tuple[StateRecord, ...]:
         record = self.job_file.operator(operator)
@@ -396,75 +394,23 @@ class Coordinator:
             self._collection.close(at_once=at_once)
 
     def _checked(self, reports: Iterable[ShardReport]) -> dict[str, OperatorEpoch]:
-        by_operator: dict[str, _Reports] = defaultdict(lambda: defaultdict(list))
+        told: dict[str, list[ShardReport]] = defaultdict(list)
         for report in reports:
-            by_operator[report.operator][report.shard.groups].append(report)
-        return {
-            operator.name: self._checked_operator(operator, by_operator[operator.name])
-            for operator in self.job.operators
-        }
+            told[report.operator].append(report)
+        return {op.name: self._in_one(op, told[op.name]) for op in self.job.operators}
 
-    def _checked_operator(self, operator: Operator, found: _Reports) -> OperatorEpoch:
-        ranges = [
-            group_range(shard, self.parallelism, self.key_groups)
-            for shard in range(self.parallelism)
-        ]
-        missing = [shard for shard, groups in enumerate(ranges) if groups not in found]
-        repeated = [
-            shard
-            for shard, groups in enumerate(ranges)
-            if len(found[groups]) > 1
-            and not _are_one(found[groups], self.plan(operator.name, shard).base)
-        ]
-        strange = sorted(found.keys() - set(ranges))
-        if missing or repeated or strange:
-            told = [f"shards {missing} did not report"] if missing else []
-            told += [f"shards {repeated} ran more than once, and differ"] if repeated else []
-            told += [f"key groups {strange} are of no shard of this run"] if strange else []
-            raise IncompleteEpochError(
-                f"epoch {self.epoch}, operator {operator.name!r}: {' and '.join(told)}. The sink "
-                "must read the whole output exactly once; use a callback sink if it may not. "
-                "Nothing of this epoch is committed: correct the sink, then start the job again"
-            )
-        return self._operator_in_epoch(operator, [found[groups][0] for groups in ranges])
-
-    def _operator_in_epoch(self, operator: Operator, told: list[ShardReport]) -> OperatorEpoch:
+    def _in_one(self, operator: Operator, reports: list[ShardReport]) -> OperatorEpoch:
         """What all shards of an operator told, in one."""
         before = None if self.layout is None else self.layout.operators.get(operator.name)
-        late = sum(report.late for report in told)
-        read: dict[str, int] = {}
-        largest: dict[str, int] = {}
-        for number, stream in enumerate(operator.streams):
-            counts = [report.records_by_input.get(number, 0) for report in told]
-            is_broadcast = number >= len(operator.inputs)
-            if is_broadcast and len(set(counts)) > 1:
-                raise IncompleteEpochError(
-                    f"epoch {self.epoch}, operator {operator.name!r}: its shards were given "
-                    f"{sorted(set(counts))} records of the broadcast stream {stream!r}, and each "
-                    "must be given all: the input changed while it was read. Nothing of this epoch "
-                    "is committed: give an input that reads the same again, then start the job"
-                )
-            read[stream] = counts[0] if is_broadcast else sum(counts)
-            times = [report.largest_by_input.get(number) for report in told]
-            times += [before.largest_of(stream)] if before and not is_broadcast else []
-            if known := [time for time in times if time is not None]:
-                largest[stream] = max(known)
-        times = [*largest.values(), *([before.largest_event_us] if before else [])]
-        return OperatorEpoch(
-            shards=tuple(report.shard for report in told),
-            records_in=sum(read[stream] for stream in operator.inputs),
-            records_out=sum(report.records_out for report in told),
-            bytes_written=sum(report.bytes_written for report in told),
-            late=late,
-            late_so_far=late + (before.late_so_far if before else 0),
-            watermark_us=self.watermarks_us.get(operator.name),
-            largest_event_us=max((time for time in times if time is not None), default=None),
-            undivided_rows=self._still_held(operator.name, before.undivided_rows if before else {}),
-            undivided_bytes=self._still_held(
-                operator.name, before.undivided_bytes if before else {}
-            ),
-            records_by_input=read,
-            largest_by_input=largest,
+        bases = [self._base(operator.name, shard) for shard in range(self.parallelism)]
+        told = OperatorReports(operator, self.epoch, bases, reports)
+        made = told.in_one(before)
+        return made.model_copy(
+            update={
+                "watermark_us": self.watermarks_us.get(operator.name),
+                "undivided_rows": self._still_held(operator.name, made.undivided_rows),
+                "undivided_bytes": self._still_held(operator.name, made.undivided_bytes),
+            }
         )
 
     def _still_held(self, operator: str, counts: dict[str, int]) -> dict[str, int]:
@@ -505,26 +451,3 @@ class Coordinator:
         return continued_job_file(
             stored, self.job, self.repository.url, allow_dropped_state=allow_dropped_state
         )
-
-
-def _are_one(reports: list[ShardReport], base: ShardState) -> bool:
-    """Whether it is all the same which of these attempts at a shard is committed.
-
-    A shard runs again, in the same action, if an executor dies that had its output. Up to version
-    4.2, Spark then tells of both attempts, and what reads the output may have met either. That
-    makes no difference if they did the same. One attempt that is told of twice is another matter:
-    its output was read twice.
-    """
-    made = [report.shard.attempt for report in reports if report.shard.attempt != base.attempt]
-    told = [_effect(report) for report in reports]
-    return len(made) == len(set(made)) and all(effect == told[0] for effect in told)
-
-
-def _effect(report: ShardReport) -> tuple[object, ...]:
-    """What an attempt did, whatever its files are called and whatever base it stands on."""
-    shard = report.shard
-    first = len(shard.files) - report.files_written
-    changes = [file.checksum for file in shard.files[first:]]
-    read = report.late, report.records_by_input, report.largest_by_input
-    made = report.records_out, report.bytes_written, shard.rows, shard.bytes, shard.wake_us
-    return *read, *made, changes

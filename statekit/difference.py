@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +29,7 @@ from statekit.difference_rows import Family, Groups, InAnyKeyGroups, Row, joined
 from statekit.job_file import JobFile, OperatorRecord
 from statekit.reader import CheckpointReader, key_text
 from statekit.rescale import standing
+from statekit.scratch import scratch_directory
 
 __all__ = [
     "Difference",
@@ -323,7 +323,7 @@ class _OperatorComparison:
 
     def _read(self, pieces: _Pieces) -> None:
         with contextlib.ExitStack() as closing:
-            scratch = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="statekit-")))
+            scratch = closing.enter_context(scratch_directory("diff"))
             rows_of_a = _unpacked(self._a, pieces[0], scratch / "a", closing)
             rows_of_b = _unpacked(self._b, pieces[1], scratch / "b", closing)
             for name in self._families:

@@ -15,7 +15,6 @@ A shard is unpacked into a temporary database; memory holds one batch of rows.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,13 +31,13 @@ from statekit.generations import generation_codec
 from statekit.job import Job
 from statekit.job_file import JobFile, StateRecord
 from statekit.keygroup import group_range
-from statekit.lineage import changed_contents, load
+from statekit.lineage import changed_contents
 from statekit.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.mutation import Batch
 from statekit.plan import Operator
 from statekit.repository import Repository, group_bounds
-from statekit.rocks import RocksBackend
 from statekit.sealed import FileRef
+from statekit.shard_rows import ShardRows
 from statekit.state import StateSpec
 from statekit.succession import Succession
 from statekit.visit import Visit
@@ -175,8 +174,7 @@ class Migration:
         for number, shard in enumerate(shards if wanted else ()):
             told(operator.name, number, len(shards))
             if shard.attempt is not None or shard.redistributed:
-                with tempfile.TemporaryDirectory(prefix="statekit-migrate-") as place:
-                    made = self._shard(operator, number, shard, wanted, place, dry=dry)
+                made = self._shard(operator, number, shard, wanted, dry=dry)
                 changed |= {} if made is None else {number: made}
             told(operator.name, number + 1, len(shards))
         return changed
@@ -197,22 +195,18 @@ class Migration:
         number: int,
         shard: ShardState,
         reports: list[StateReport],
-        directory: str,
         *,
         dry: bool,
     ) -> ShardState | None:
         """Rewrite the rows of a shard; where it stands then, None if nothing changed."""
         visit = Visit(operator.name, self.epoch, Batch(), lambda: None)
         work = [_rewriting(operator, number, report, visit) for report in reports]
-        backend = RocksBackend(directory, [state.name for state in work])
-        try:
-            load(self.repository, backend, operator.name, *shard.groups, self.last.epoch)
+        unpacked = ShardRows(self.repository, operator.name, self.last)
+        with unpacked.opened(shard, [state.name for state in work]) as backend:
             stored = [
                 self._file(operator, work, backend, shard.groups, local=local, dry=dry)
                 for local in (False, True)
             ]
-        finally:
-            backend.close()
         files = tuple(ref for ref in (*shard.redistributed, *stored) if ref is not None)
         if not any(stored):
             return None

@@ -2,7 +2,7 @@
 
 What lives here: counting change files by whole columns, at tens of millions of rows per second,
 which is what it takes to look at all of a checkpoint before it is given another layout. What does
-not: which files those are, and what is held against what (`offline_rescale`).
+not: which files those are, and what is held against what (`offline_rescale`, `named_files`).
 
 The checksum of some mutations is the sum, modulo 2^64, of a hash of each: it does not depend on
 their order, and the checksum of two sets of mutations is the sum of both.
@@ -11,11 +11,14 @@ their order, and the checksum of two sets of mutations is the sum of both.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from statekit.errors import CorruptCheckpointError
+from statekit.mutation import read_keys
 
 __all__ = ["CHECKSUMS", "MutationSum", "MutationSums"]
 
@@ -44,14 +47,12 @@ class MutationSums:
         groups: how many key groups there are.
 
     >>> import io
-    >>> from statekit.mutation import Batch, ChangeFileWriter, Put, read_keys
+    >>> from statekit.mutation import Batch, ChangeFileWriter, Put
     >>> file = io.BytesIO()
     >>> writer = ChangeFileWriter(file, ["visits"])
     >>> writer.append(Batch([Put("visits", bytes([0, group]), b"") for group in (3, 3, 7)]))
     >>> writer.close()
-    >>> sums = MutationSums(8)
-    >>> for batch in read_keys(file, "example"):
-    ...     sums.add(batch)
+    >>> sums = MutationSums.of_file(file, "example", 8)
     >>> sums.of("visits", 0, 3).mutations, sums.of("visits", 4, 7).mutations
     (2, 1)
     """
@@ -60,6 +61,28 @@ class MutationSums:
         self.groups = groups
         self._counts: dict[str, npt.NDArray[np.int64]] = {}
         self._checksums: dict[str, _Words] = {}
+
+    @classmethod
+    def of_file(cls, file: IO[bytes], where: str, groups: int) -> MutationSums:
+        """Those of a change file.
+
+        Parameters:
+            file: open at its start.
+            where: it is, for errors.
+            groups: how many key groups there are.
+
+        Raises:
+            CorruptCheckpointError: it is none, or of another checkpoint.
+        """
+        sums = cls(groups)
+        for batch in read_keys(file, where):
+            try:
+                sums.add(batch)
+            except ValueError as error:
+                raise CorruptCheckpointError(
+                    f"{where} is not of this checkpoint: {error}. Restore it from a backup"
+                ) from error
+        return sums
 
     @property
     def states(self) -> list[str]:

@@ -13,7 +13,6 @@ from typing import IO, Literal, NamedTuple
 from statekit.contents import BaseSnapshot, Contents, History
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.manifest import EpochManifest, ShardState
-from statekit.mutation import read_keys
 from statekit.mutation_sums import MutationSums
 from statekit.references import base_snapshot, history, misfit
 from statekit.repository import Repository
@@ -150,14 +149,7 @@ def check_file(repository: Repository, file: NamedFile) -> None:
 
 def _check_mutations(opened: IO[bytes], file: NamedFile, where: str) -> None:
     """Make sure that a change file has as many mutations as was said, all of its shard."""
-    sums = MutationSums(file.key_groups)
-    for batch in read_keys(opened, where):
-        try:
-            sums.add(batch)
-        except ValueError as error:
-            raise CorruptCheckpointError(
-                f"{where} is not of this checkpoint: {error}. Restore it from a backup"
-            ) from error
+    sums = MutationSums.of_file(opened, where, file.key_groups)
     found = sum(sums.of(name, 0, file.key_groups - 1).mutations for name in sums.states)
     if found != file.ref.rows:
         raise CorruptCheckpointError(

@@ -25,7 +25,6 @@ from statekit.job import Job
 from statekit.job_file import JobFile
 from statekit.lineage import Lineage, replay, standing_lineage
 from statekit.manifest import EpochManifest, OperatorEpoch
-from statekit.mutation import read_keys
 from statekit.mutation_sums import CHECKSUMS, MutationSum, MutationSums
 from statekit.redistribution import check_type, redistributed, rule_of
 from statekit.repository import Repository
@@ -200,15 +199,8 @@ def _counted(repository: Repository, refs: list[FileRef], sums: MutationSums) ->
     adding = threading.Lock()
 
     def count(ref: FileRef) -> int:
-        found, where = MutationSums(sums.groups), repository.at(ref.path)
         with repository.open_verified(ref) as file:
-            for batch in read_keys(file, where):
-                try:
-                    found.add(batch)
-                except ValueError as error:
-                    raise CorruptCheckpointError(
-                        f"{where} is not of this checkpoint: {error}. Restore it from a backup"
-                    ) from error
+            found = MutationSums.of_file(file, repository.at(ref.path), sums.groups)
         with adding:
             sums.update(found)
         return ref.size

@@ -6,7 +6,6 @@ not: doing it (`offline_rescale`), and printing it (`cli_rescale`). Nothing is c
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from statekit.redistribution import rule_of
 from statekit.regroup import KeyedRows
 from statekit.rescale import overlapping, rescaled
 from statekit.rewrite import stored_rows
+from statekit.scratch import scratch_directory
 from statekit.state import StateSpec
 from statekit.state_options import Rule
 
@@ -192,7 +192,7 @@ def _shared(
 
 
 def _counted(reader: CheckpointReader, record: OperatorRecord) -> Groups:
-    with tempfile.TemporaryDirectory(prefix="statekit-rescale-") as directory:
+    with scratch_directory("rescale") as directory:
         states = reader.sizes_of_groups(record.name, directory)
     found: dict[int, list[StateSize]] = {}
     for name in record.holds_by_key:

@@ -102,11 +102,11 @@ class Retention:
     Raises:
         StateTypeError: one of them cannot be.
 
-    >>> Retention(epochs=10, age="2 days").age_us
+    >>> Retention(epochs=100, age="2 days").age_us
     172800000000
     """
 
-    epochs: int = 100
+    epochs: int = 10
     age: dt.timedelta | str | None = None
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class Retention:
 
 
 DEFAULT_RETENTION = Retention()
-"""As many epochs as Spark keeps micro-batches, which is how far a stream can be rolled back."""
+"""Enough to go back to; each more epoch keeps its change files, and older bases longer."""
 
 
 def check_retention(given: object) -> Retention | None:

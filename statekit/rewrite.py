@@ -16,7 +16,6 @@ each state, and the same checksum. The old epochs stay as they are.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,14 +29,16 @@ from statekit.contents import Chain
 from statekit.errors import CorruptCheckpointError
 from statekit.job_file import Clock, JobFile, OperatorRecord
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
-from statekit.lineage import local_rows, replay, standing_lineage
+from statekit.lineage import local_rows
 from statekit.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.mutation import Batch, read_changes
 from statekit.redistribution import moved_by_operator, put_local
 from statekit.regroup import KeyedRows, RowParts
 from statekit.repository import LocalRows, Repository, group_bounds
 from statekit.rocks import RocksBackend
+from statekit.scratch import scratch_directory
 from statekit.sealed import FileRef
+from statekit.shard_rows import ShardRows
 from statekit.state import StateSpec
 
 __all__ = [
@@ -243,8 +244,7 @@ class ShardsWriter:
         if not len(self._batch):
             return
         if self._backend is None:
-            scratch = tempfile.TemporaryDirectory(prefix="statekit-rewrite-")
-            directory = self._closing.enter_context(scratch)
+            directory = self._closing.enter_context(scratch_directory("rewrite"))
             self._backend = RocksBackend(directory, self._all)
             self._closing.callback(self._backend.close)
         self._backend.write(self._batch)
@@ -335,19 +335,16 @@ def stored_rows(
 
     Raises:
         CorruptCheckpointError: a file is missing or altered, or does not hold what its epoch says.
+        StorageError: the store or the local disk failed.
     """
     rows = KeyedRows(operator, manifest.key_groups)
     epoch = manifest.operators.get(operator.name)
     found = dict.fromkeys(rows.families, 0)
+    unpacked = ShardRows(repository, operator.name, manifest)
     for shard in epoch.shards if epoch else ():
         if shard.attempt is None:
             continue
-        with contextlib.ExitStack() as closing:
-            scratch = tempfile.TemporaryDirectory(prefix="statekit-shard-")
-            backend = RocksBackend(closing.enter_context(scratch), rows.families)
-            closing.callback(backend.close)
-            found_there = standing_lineage(repository, manifest, operator.name, *shard.groups)
-            replay(repository, backend, found_there)
+        with unpacked.opened(shard, rows.families) as backend:
             for family in rows.families:
                 for row_key, row in backend.scan(family, *group_bounds(*shard.groups)):
                     found[family] += 1

@@ -10,8 +10,6 @@ on with it, or removes it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from statekit.copy_lock import DirectoryLock
 from statekit.sealed import Record
 
 __all__ = ["Going", "StagedWork"]
@@ -63,18 +62,9 @@ class StagedWork:
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:
         """Keep others from doing or removing it; False if somebody else does."""
+        lock = DirectoryLock.take_existing(self.place)
         try:
-            lock = os.open(self.place / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except FileNotFoundError:
-            yield False
-            return
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            yield True
-            fcntl.flock(lock, fcntl.LOCK_UN)  # a process forked meanwhile has it too
+            yield lock is not None
         finally:
-            os.close(lock)
+            if lock is not None:
+                lock.release()

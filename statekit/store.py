@@ -22,7 +22,6 @@ import contextlib
 import copy
 import io
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,6 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar, cast
-from urllib.parse import unquote, urlparse
 
 import xxhash
 
@@ -41,7 +39,6 @@ from statekit.errors import (
     FencedError,
     RestoreError,
     StatekitError,
-    StateTypeError,
     StorageError,
 )
 from statekit.hard_link import linked
@@ -56,6 +53,7 @@ from statekit.objects import (
     StoreOptions,
 )
 from statekit.sealed import FileRef
+from statekit.store_url import local_path, remote_url
 
 __all__ = ["Store", "Stored"]
 
@@ -93,11 +91,11 @@ class Store:
         self, url: str | Path, *, create: bool = True, options: StoreOptions | None = None
     ) -> None:
         self._options = StoreOptions.of(os.environ) if options is None else options
-        path = _local_path(url)
+        path = local_path(url)
         self._root = None if path is None else path.absolute()
         if path is not None and not create and not path.is_dir():
             raise RestoreError(f"there is no checkpoint at {path}: check the path")
-        self._url = _remote_url(str(url)) if self._root is None else self._root.as_uri()
+        self._url = remote_url(str(url)) if self._root is None else self._root.as_uri()
         self._objects: Objects = self._asked("open", "", self._opened_objects)
 
     def _opened_objects(self) -> Objects:
@@ -507,31 +505,6 @@ def _settled(file: IO[bytes]) -> None:
 def _same_disk(one: Path, other: Path) -> bool:
     """Whether two places may share files, as far as one can tell without trying."""
     return one.stat().st_dev == other.stat().st_dev
-
-
-def _local_path(url: str | Path) -> Path | None:
-    if isinstance(url, Path):
-        return url
-    parsed = urlparse(url)
-    if parsed.scheme == "file":
-        return Path(unquote(parsed.path))
-    return None if "://" in url else Path(url)
-
-
-def _remote_url(url: str) -> str:
-    """The URL of an object store, which ends up in messages, in plans and on workers."""
-    scheme, _, rest = url.partition("://")
-    place = rest.partition("/")[0]
-    if scheme in ("abfs", "abfss"):
-        place, rest = place.replace("@", "", 1), rest.replace("@", "", 1)  # container@account…
-    # A key that is pasted into a URL as it is may well have a slash in it.
-    if "@" in rest or "?" in rest or "#" in rest or not re.fullmatch(r"[^:]*(:\d*)?", place):
-        raise StateTypeError(
-            f"the {scheme}:// URL of a checkpoint has a user, a password or something behind '?' "
-            "or '#': leave that out, and give credentials in the environment; see "
-            "docs/object-storage.md"
-        )
-    return url.rstrip("/")
 
 
 def _jitter() -> float:

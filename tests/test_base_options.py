@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from statekit.base_options import BaseOptions, Database
@@ -80,6 +82,20 @@ def test_what_is_left_of_a_loads_credit_pays_for_nothing_later() -> None:
     assert options.credit(later) == 18 * MB
     in_debt = options.settled(later.replaced_by([], 30 * MB))
     assert options.credit(in_debt) == -12 * MB
+
+
+def test_shards_that_were_loaded_together_take_later_bases_at_different_times() -> None:
+    options = BaseOptions()
+    size = Database(bytes=50 * MB, new_bytes=50 * MB, row_bytes=50 * MB)
+    waited = []
+    for first_group in range(0, 1024, 64):
+        chain, epochs = options.staggered(Chain(), size.row_bytes, first_group), 0
+        while options.choice(chain, size) == "none":
+            chain, epochs = after(1, MB // ROW, chain), epochs + 1
+        waited.append(epochs)
+    assert min(waited) <= 46, "nothing to wait for but what it costs"
+    assert max(waited) >= 66
+    assert max(Counter(waited).values()) <= 2, "all others at epochs of their own"
 
 
 def test_a_database_full_of_old_rows_is_merged_first() -> None:

@@ -409,7 +409,7 @@ def test_the_command_says_what_is_wrong_and_what_a_repair_did(repository: Reposi
     last_file(repository, 2).write_bytes(b"")
     told = statekit("verify", repository.root, "--no-rows")
     assert told.returncode == 1
-    assert "damaged: 1 findings" in told.stdout
+    assert "damaged: 1 finding" in told.stdout
     told = statekit("verify", repository.root, "--repair", "--json")
     assert told.returncode == 0, told.stderr
     said = json.loads(told.stdout)

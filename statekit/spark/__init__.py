@@ -5,6 +5,7 @@ about state that a run without Spark would need too.
 """
 
 from statekit.running import Progress
-from statekit.spark.query import Query, start
+from statekit.spark.query import Query
+from statekit.spark.starting import start
 
 __all__ = ["Progress", "Query", "start"]

@@ -31,13 +31,19 @@ from statekit.plan import Operator
 from statekit.rocks_options import RocksOptions
 from statekit.sinks import Callback, Sink
 from statekit.spark.frames import OperatorFrames, late_records
-from statekit.spark.shipping import Shipment, pack
+from statekit.spark.shipping import PackedPlans, Shipment, pack
 from statekit.spark.union_frames import UnionFrames, layout_of
 from statekit.spark.worker import COMMIT, ShardStep
 from statekit.spark.writing import Attempt, write
 from statekit.working_copy import DiskCopies
 
 __all__ = ["EpochRunner"]
+
+# A task of Spark takes tens of milliseconds of a core, a shard without records less than one. With
+# more tasks than cores, all cores are busy to the end where shards differ: worth it if the epoch
+# before had so many records for each core.
+_TASKS_PER_CORE = 3
+_MANY_RECORDS = 20_000
 
 
 class EpochRunner:
@@ -99,7 +105,7 @@ class EpochRunner:
         layout = layout_of(operator, coordinator.job)
         step = ShardStep(
             shipment=self._shipments[operator.name],
-            plans=tuple(coordinator.plans(operator.name)),
+            plans=PackedPlans(coordinator.plans(operator.name)),
             url=coordinator.repository.url,
             directory=self._directory,
             options=self._options,
@@ -114,7 +120,15 @@ class EpochRunner:
                 if layout is None
                 else UnionFrames(given, operator, coordinator.job, shards, groups)
             )
-        return self._frames[operator.name].frame(given, step)
+        return self._frames[operator.name].frame(given, step, self._tasks(operator, given[0]))
+
+    def _tasks(self, operator: Operator, df: DataFrame) -> int:
+        """How many tasks of Spark run the shards of an operator."""
+        cores: int = df.sparkSession.sparkContext.defaultParallelism  # executors come and go
+        last = self._coordinator.last
+        before = None if last is None else last.operators.get(operator.name)
+        few = before is not None and sum(before.records_by_input.values()) < cores * _MANY_RECORDS
+        return min(self._coordinator.parallelism, cores if few else cores * _TASKS_PER_CORE)
 
     def _write(self, df: DataFrame, name: str) -> None:
         coordinator = self._coordinator

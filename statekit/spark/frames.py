@@ -23,6 +23,7 @@ from statekit.spark.worker import LateStep, ShardStep, output_schema
 
 __all__ = [
     "OperatorFrames",
+    "Routing",
     "check_input",
     "group_expression",
     "in_order_of_keys",
@@ -32,7 +33,6 @@ __all__ = [
     "nothing_as",
     "projected_to",
     "quoted",
-    "shard_of_row",
 ]
 
 # With 15 bits of a key group and a sign: beyond it, keys are compared in full.
@@ -92,8 +92,9 @@ class OperatorFrames:
     of the input, which neither the shuffle nor the sort does by itself, and makes a recomputed
     attempt see the same order.
 
-    Each shard is sent a mark, a row that says which shard it is. So a shard knows itself from its
-    data, and Spark, which leaves out whatever it can prove to be empty, runs those without records.
+    Each shard is sent a mark, a row that says which shard it is, and sorts before its records. So a
+    shard knows itself from its data, and Spark, which leaves out whatever it can prove to be empty,
+    runs those without records. A task of Spark runs one shard, or several that follow each other.
 
     Parameters:
         like: a frame with the columns of those to come.
@@ -105,7 +106,6 @@ class OperatorFrames:
         declared = operator.declared
         (record_type,) = declared.record_type.members
         projected = projected_to(record_type, like)
-        self._shards = shards
         group = group_expression(projected, operator, shards, groups)
         self._selected = [
             f"cast({group} as int) as {GROUP}",
@@ -113,17 +113,43 @@ class OperatorFrames:
             f"monotonically_increasing_id() as {ARRIVAL}",
         ]
         self._marks = marks(like.selectExpr(*self._selected), shards)
-        self._shard = shard_of_row(shards, groups)
-        self._order = [*in_order_of_keys(projected, declared.key), F.col(ARRIVAL)]
+        order = in_order_of_keys(projected, declared.key, shards, groups)
+        self._routing = Routing([*order, F.col(ARRIVAL)], shards, groups)
         self._schema = from_arrow_schema(output_schema(declared.output_type))
 
-    def frame(self, dfs: Sequence[DataFrame], step: ShardStep) -> DataFrame:
-        """The outputs of the operator over its one input, with the commit records as a column."""
+    def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int) -> DataFrame:
+        """The outputs of the operator over its one input, with the commit records as a column.
+
+        Parameters:
+            tasks: how many tasks of Spark run its shards; at most as many as there are shards.
+        """
         (df,) = dfs
         marked = df.selectExpr(*self._selected).unionAll(self._marks)
-        routed = marked.repartitionById(self._shards, self._shard)
-        ordered = routed.sortWithinPartitions(*self._order)
-        return ordered.mapInArrow(step, self._schema)
+        return self._routing.routed(marked, tasks).mapInArrow(step, self._schema)
+
+
+class Routing:
+    """Brings rows to the tasks of their shards, in order.
+
+    Parameters:
+        order: of the rows of a task, one shard after the other.
+        shards, groups: how many.
+    """
+
+    def __init__(self, order: Sequence[Column], shards: int, groups: int) -> None:
+        self._order = order
+        self._shards = shards
+        self._groups = groups
+        self._by_tasks: dict[int, Column] = {}
+
+    def routed(self, rows: DataFrame, tasks: int) -> DataFrame:
+        """The rows of a key group, or of a mark, where their shard is run."""
+        if tasks not in self._by_tasks:
+            shard = _shard_of_row(self._shards, self._groups)
+            task = f"cast((bigint({shard}) * {tasks}) div {self._shards} as int)"
+            self._by_tasks[tasks] = F.expr(task)
+        routed = rows.repartitionById(tasks, self._by_tasks[tasks])
+        return routed.sortWithinPartitions(*self._order)
 
 
 def late_records(
@@ -154,11 +180,9 @@ def nothing_as(field: spark_types.StructField) -> Column:
     return F.lit(None).cast(field.dataType).alias(field.name)
 
 
-def shard_of_row(shards: int, groups: int) -> Column:
+def _shard_of_row(shards: int, groups: int) -> str:
     """The shard that a row goes to: that of its key group, or the one whose mark it has."""
-    return F.expr(
-        f"if({GROUP} < 0, {FIRST_MARK} - {GROUP}, cast(({GROUP} * {shards}) div {groups} as int))"
-    )
+    return f"if({GROUP} < 0, {FIRST_MARK} - {GROUP}, ({GROUP} * {shards}) div {groups})"
 
 
 def _check_event_time(df: DataFrame, operator: Operator) -> None:
@@ -201,24 +225,28 @@ def group_expression(df: DataFrame, operator: Operator, shards: int, groups: int
     return f"({turn} * {groups} + {shards - 1}) div {shards}"  # the first key group of that shard
 
 
-def in_order_of_keys(df: DataFrame, key: tuple[str, ...]) -> list[Column]:
-    """What sorts rows by key group and key. Marks come before all others."""
-    first = _sorted_first(df, key[0]) if key else F.col(GROUP)
+def in_order_of_keys(df: DataFrame, key: tuple[str, ...], shards: int, groups: int) -> list[Column]:
+    """What sorts rows by key group and key. Rows with a mark come before those of their shard."""
+    first = _sorted_first(df, key[0] if key else None, shards, groups)
     return [first, *(F.col(quoted(name)) for name in key)]
 
 
-def _sorted_first(df: DataFrame, key: str) -> Column:
+def _sorted_first(df: DataFrame, key: str | None, shards: int, groups: int) -> Column:
     """What sorts by key group and, as far as that fits the same 64 bits, by key.
 
     Spark compares the first 8 bytes of the first column and looks at the rows themselves where
     those are equal, which is ten times as slow. By the key group alone most are.
     """
-    group = F.col(GROUP)
-    if not isinstance(df.schema[key].dataType, spark_types.IntegralType):
-        return group
-    present = f"coalesce(cast({quoted(key)} as bigint), {-_CLIPPED})"  # least() leaves nulls out
-    clipped = F.expr(f"greatest(least({present}, {_CLIPPED - 1}), {-_CLIPPED})")
-    return F.shiftleft(group.cast("bigint"), _CLIPPED_BITS) + clipped
+    clipped = "0"
+    if key is not None and isinstance(df.schema[key].dataType, spark_types.IntegralType):
+        present = f"coalesce(cast({quoted(key)} as bigint), {1 - _CLIPPED})"  # least() leaves nulls
+        clipped = f"greatest(least({present}, {_CLIPPED - 1}), {1 - _CLIPPED})"
+    # A mark stands before all that may be in the first key group of its shard.
+    first_group = f"(({FIRST_MARK} - {GROUP}) * {groups} + {shards - 1}) div {shards}"
+    return F.expr(
+        f"if({GROUP} < 0, shiftleft(bigint({first_group}), {_CLIPPED_BITS}) - {_CLIPPED}, "
+        f"shiftleft(bigint({GROUP}), {_CLIPPED_BITS}) + {clipped})"
+    )
 
 
 def key_expression(df: DataFrame, name: str, operator: str) -> str:

@@ -1,17 +1,20 @@
-"""The rows of a shard in a Spark Python worker, as the records that they stand for.
+"""The rows of shards in a Spark Python worker, as the records that they stand for.
 
-What lives here: Arrow batches in the order in which Spark sorted them, turned into chunks, for an
-operator that is fed by one stream and for one that is fed by several. What does not: running the
-shard (`worker`), and how rows come to be sorted so (`frames`, `union_frames`).
+What lives here: Arrow batches in the order in which Spark sorted them, told apart by shard and
+turned into chunks, for an operator that is fed by one stream and for one that is fed by several.
+What does not: running a shard (`worker`), and how rows come to be sorted so (`frames`,
+`union_frames`).
 
 Rows of one stream have the key group, the columns of the record, and the arrival. Rows of several
 have the key group, the key fields, the number of the input, the arrival, and one column per input,
-a struct of that input's columns which is null in the rows of all others. Broadcast rows come first;
-in the place of a key group they have the mark of the shard.
+a struct of that input's columns which is null in the rows of all others. A shard starts with its
+mark, a row with a negative number in the place of a key group and nothing else. Broadcast rows come
+next; they have that number, too.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +22,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statekit.errors import ProcessError
+from statekit.errors import IncompleteEpochError, ProcessError
 from statekit.keygroup import key_group
 from statekit.process import Process
 from statekit.records import RecordReader
 from statekit.task import Chunk, News
 
-__all__ = ["ARRIVAL", "FIRST_MARK", "GROUP", "INPUT", "Layout", "UnionRows", "chunks_of", "row_of"]
+__all__ = [
+    "ARRIVAL",
+    "FIRST_MARK",
+    "GROUP",
+    "INPUT",
+    "Layout",
+    "ShardsInTurn",
+    "UnionRows",
+    "chunks_of",
+    "row_of",
+]
 
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
@@ -51,6 +64,60 @@ class Layout:
 
     inputs: tuple[int, ...]
     broadcasts: tuple[int, ...]
+
+
+class ShardsInTurn:
+    """The shards of a Spark partition: for each its number, and an iterator over its batches.
+
+    The batches of one have to be taken before the next one comes; what is left is passed over.
+
+    Parameters:
+        batches: of the partition.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._pieces = _cut_at_marks(batches)
+        self._next: tuple[int | None, pa.RecordBatch] | None = None
+
+    def __iter__(self) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+        self._next = next(self._pieces, None)
+        while self._next is not None:
+            mark, rows = self._next
+            if mark is None:
+                raise IncompleteEpochError(
+                    "a shard's records do not start with its mark: Spark split or reordered a "
+                    "partition; nothing of this epoch is committed"
+                )
+            own = self._rows(rows)
+            yield FIRST_MARK - mark, own
+            deque(own, maxlen=0)
+
+    def _rows(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        yield rows
+        for piece in self._pieces:
+            mark, rows = piece
+            if mark is not None:
+                self._next = piece
+                return
+            yield rows
+        self._next = None
+
+
+def _cut_at_marks(
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+    """The batches in pieces: behind a mark, with what it says; without one, what goes on."""
+    for batch in batches:
+        groups = batch.column(GROUP)
+        is_mark = pc.less(groups, 0)
+        if INPUT in batch.schema.names:  # broadcast rows have an input, and marks have none
+            is_mark = pc.and_(is_mark, pc.is_null(batch.column(INPUT)))
+        starts = pc.indices_nonzero(is_mark).to_pylist()
+        ends = [*starts, batch.num_rows]
+        if ends[0] > 0:
+            yield None, batch.slice(0, ends[0])
+        for start, end in zip(starts, ends[1:], strict=True):
+            yield groups[start].as_py(), batch.slice(start + 1, end - start - 1)
 
 
 def chunks_of(

@@ -1,7 +1,7 @@
-"""A user's process function on its way to Spark's workers.
+"""A user's process function, and the plans of shards, on their way to Spark's workers.
 
-What lives here: turning a `Process` into bytes and back. What does not: anything stored; state is
-never pickled unless a state asks for it (`codec`).
+What lives here: turning these into bytes and back. What does not: anything stored; state is never
+pickled unless a state asks for it (`codec`).
 
 cloudpickle sends functions and classes defined in a script or notebook by value. Three kinds of
 class need help: msgspec Structs, which cannot be rebuilt from their finished attributes; classes
@@ -15,17 +15,20 @@ import contextlib
 import inspect
 import io
 import os
+import pickle
 import sys
 import typing
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
 
 import cloudpickle
 import msgspec
 import xxhash
 
+from statekit.manifest import ShardPlan
 from statekit.process import Process
 
-__all__ = ["Shipment", "pack", "unpack"]
+__all__ = ["PackedPlans", "Shipment", "pack", "unpack"]
 
 _StructMeta: Any = type(msgspec.Struct)
 _CACHE = "__msgspec_cache__"
@@ -91,6 +94,32 @@ def unpack(shipment: Shipment) -> Process[Any, Any, Any]:
         found = cloudpickle.loads(shipment.data)
         _unpacked[shipment.digest] = found
     return found
+
+
+class PackedPlans(Sequence[ShardPlan]):
+    """The plans of all shards. Each task is sent all of them, and unpacks those it looks at.
+
+    Parameters:
+        plans: one per shard.
+    """
+
+    def __init__(self, plans: Iterable[ShardPlan]) -> None:
+        self._packed = tuple(map(pickle.dumps, plans))
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    @overload
+    def __getitem__(self, place: int) -> ShardPlan: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[ShardPlan]: ...
+
+    def __getitem__(self, place: int | slice) -> ShardPlan | list[ShardPlan]:
+        if isinstance(place, slice):
+            return list(map(pickle.loads, self._packed[place]))
+        plan: ShardPlan = pickle.loads(self._packed[place])  # noqa: S301 (the driver's own)
+        return plan
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

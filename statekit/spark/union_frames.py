@@ -18,6 +18,7 @@ from statekit.job import Job
 from statekit.plan import Operator
 from statekit.records import RecordType
 from statekit.spark.frames import (
+    Routing,
     group_expression,
     in_order_of_keys,
     key_expression,
@@ -25,7 +26,6 @@ from statekit.spark.frames import (
     nothing_as,
     projected_to,
     quoted,
-    shard_of_row,
 )
 from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, Layout, row_of
 from statekit.spark.worker import ShardStep, output_schema
@@ -59,7 +59,7 @@ class UnionFrames:
     All of them become one frame: each row has the key fields, by which it is sorted, the number of
     its input, and what it has itself in a struct that is null in the rows of other inputs. Rows of
     a broadcast stream are copied for each shard, and have its mark in the place of a key group. So
-    they come before all records, and the mark itself, which is of no input, before them.
+    they come before all its records, and the mark itself, which is of no input, before them.
 
     Parameters:
         likes: frames with the columns of those to come, one per stream.
@@ -71,7 +71,6 @@ class UnionFrames:
     def __init__(
         self, likes: Sequence[DataFrame], operator: Operator, job: Job, shards: int, groups: int
     ) -> None:
-        self._shards = shards
         self._inputs = len(operator.inputs)
         projected = [
             projected_to(_record_type(job, stream), like)
@@ -102,15 +101,14 @@ class UnionFrames:
             F.explode(copies).alias(GROUP),
             *(nothing_as(field) for field in keyed.schema.fields[1 : len(key) + 1]),
         ]
-        self._shard = shard_of_row(shards, groups)
-        self._order = [*in_order_of_keys(keyed, key), F.col(INPUT), F.col(ARRIVAL)]
+        order = in_order_of_keys(keyed, key, shards, groups)
+        self._routing = Routing([*order, F.col(INPUT), F.col(ARRIVAL)], shards, groups)
         self._schema = from_arrow_schema(output_schema(operator.declared.output_type))
 
-    def frame(self, dfs: Sequence[DataFrame], step: ShardStep) -> DataFrame:
+    def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int) -> DataFrame:
         """The outputs of the operator over a frame per stream, with the commit records."""
         selected = [df.select(*columns) for df, columns in zip(dfs, self._selected, strict=True)]
         keyed, news = selected[: self._inputs], selected[self._inputs :]
         copied = [df.select(*self._copied, "*") for df in news]
         united = reduce(DataFrame.unionAll, [*keyed, *copied, self._marks])
-        routed = united.repartitionById(self._shards, self._shard)
-        return routed.sortWithinPartitions(*self._order).mapInArrow(step, self._schema)
+        return self._routing.routed(united, tasks).mapInArrow(step, self._schema)

@@ -1,7 +1,7 @@
-"""One shard inside a Spark Python worker: Arrow batches in, Arrow batches and a commit record out.
+"""Shards inside a Spark Python worker: Arrow batches in, Arrow batches and commit records out.
 
-What lives here: what `mapInArrow` calls, for a shard and for the records that are late. What does
-not: anything that decides; a worker runs the shard its partition stands for and reports.
+What lives here: what `mapInArrow` calls, for shards and for the records that are late. What does
+not: anything that decides; a worker runs the shards whose rows are in its partition and reports.
 
 The output has the columns of the operator's output type, and one more, the commit record. It is
 null in rows that carry outputs; the last row of each shard carries nothing but the record.
@@ -17,21 +17,20 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
 from statekit.base_options import BaseOptions
-from statekit.errors import IncompleteEpochError, ProcessError
-from statekit.manifest import ShardPlan, ShardReport
+from statekit.errors import ProcessError
+from statekit.manifest import ShardReport
 from statekit.outputs import OutputType
 from statekit.process import Process
 from statekit.repository import Repository
 from statekit.rocks_options import RocksOptions
 from statekit.shard import RARE_COLLECTION, run_shard
-from statekit.spark.rows import FIRST_MARK, Layout, UnionRows, chunks_of
-from statekit.spark.shipping import Shipment, unpack
+from statekit.spark.rows import Layout, ShardsInTurn, UnionRows, chunks_of
+from statekit.spark.shipping import PackedPlans, Shipment, unpack
 from statekit.task import News
 from statekit.watermark import is_late
 from statekit.working_copy import DiskCopies
@@ -50,11 +49,11 @@ def output_schema(output_type: OutputType | None) -> pa.Schema:
 
 @dataclass(frozen=True)
 class ShardStep:
-    """What runs in each partition of an operator's frame.
+    """What runs in each partition of an operator's frame, which holds some of its shards.
 
     Parameters:
         shipment: the process function.
-        plans: one per shard.
+        plans: of all shards.
         url: of the checkpoint.
         directory: for working copies, on the worker's local disk; None is the executor's own.
         options: what RocksDB may spend.
@@ -64,7 +63,7 @@ class ShardStep:
     """
 
     shipment: Shipment
-    plans: tuple[ShardPlan, ...]
+    plans: PackedPlans
     url: str
     directory: str | None
     options: RocksOptions
@@ -74,17 +73,18 @@ class ShardStep:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _acknowledge_at_once()
-        first = next(batches, None)
-        if first is None:
-            return  # no shard: each is sent its mark
         gc.set_threshold(*RARE_COLLECTION)  # for good: this process runs shards
-        plan = self.plans[_marked(first)]
-        batches = chain([first.slice(1)], batches)
-        declared = unpack(self.shipment)
-        schema = output_schema(declared.output_type)
         directory = self.directory or _executors_directory()
         copies = DiskCopies(directory, self.options, self.bases)
         copies.tidy(self.plans)
+        for shard, rows in ShardsInTurn(batches):
+            yield from self._shard(shard, rows, copies)
+
+    def _shard(
+        self, shard: int, batches: Iterator[pa.RecordBatch], copies: DiskCopies
+    ) -> Iterator[pa.RecordBatch]:
+        declared, plan = unpack(self.shipment), self.plans[shard]
+        schema = output_schema(declared.output_type)
         news: Iterator[News] = iter(())
         if self.layout is None:
             chunks = chunks_of(declared, batches, self.key_groups)
@@ -152,17 +152,6 @@ def _is_from_here(connection: socket.socket) -> bool:
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     return connection.getpeername()[0] in ("127.0.0.1", "::1")
-
-
-def _marked(first: pa.RecordBatch) -> int:
-    """The shard whose records start with this batch."""
-    mark: int = first.column(0)[0].as_py()
-    if mark > FIRST_MARK:
-        raise IncompleteEpochError(
-            "a shard's records do not start with its mark: Spark split or reordered a partition; "
-            "nothing of this epoch is committed"
-        )
-    return FIRST_MARK - mark
 
 
 def _executors_directory() -> str:

@@ -78,13 +78,13 @@ def arm(point: str, epoch: int) -> None:
 
 
 def announce() -> None:
-    inner = query_module._Started._on_batch
+    inner = query_module.Run._on_batch
 
     def wrapped(self: Any, df: Any, batch: int) -> None:
         print("ready", flush=True)
         inner(self, df, batch)
 
-    query_module._Started._on_batch = wrapped  # type: ignore[method-assign]
+    query_module.Run._on_batch = wrapped  # type: ignore[method-assign]
 
 
 def main() -> None:

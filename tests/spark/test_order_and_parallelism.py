@@ -97,6 +97,36 @@ def test_input_in_many_partitions_keeps_the_order_of_the_partitions(runs: Runs) 
     _check(runs, given, runs.parquet("out"))
 
 
+class Visit(NamedTuple):
+    page: int
+    number: int
+
+
+@sk.process(key="page")
+def numbers_seen(visit: Visit, seen: sk.ListState[int]) -> Iterator[tuple[int, list[int]]]:
+    seen.append(visit.number)
+    yield visit.page, list(seen)
+
+
+@pytest.mark.parametrize(("shards", "groups"), [(13, 13), (13, 64), (64, 64), (7, 32767)])
+def test_a_task_runs_several_shards_each_with_its_own_keys_in_order(
+    runs: Runs, shards: int, groups: int
+) -> None:
+    """Keys of all sizes: what they are sorted by is cut to 47 bits."""
+    edges = [0, 2**46 - 1, 2**46, 2**62, 2**63 - 1]
+    pages = sorted({page for edge in edges for page in (edge, -edge, -edge - 1, edge // 3)})
+    visits = [Visit(page, number) for number, page in enumerate(pages * 3)]
+    random.Random(shards).shuffle(visits)
+    job = sk.Job("pages", key_groups=groups)
+    job.source("visits", Visit).process(numbers_seen)
+    df = runs.spark.createDataFrame(visits, "page bigint, number int")
+    for epoch in range(2):  # the second one has few records before it, and so fewer tasks
+        query = runs.finish(job, {"visits": df}, parallelism=shards)
+        assert query.epoch == epoch
+    expected = {page: 2 * [v.number for v in visits if v.page == page] for page in pages}
+    assert runs.state("numbers_seen", "seen") == expected
+
+
 def test_shards_without_records_report_like_the_others(runs: Runs) -> None:
     # Two words, sixteen shards; once in the sink's own action and once with frames that are kept.
     given = events(seed=5, size=10, words=2)

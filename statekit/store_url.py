@@ -1,0 +1,45 @@
+"""What the place of a checkpoint may be called: a local path, or the URL of an object store.
+
+What lives here: telling them apart, and refusing URLs with credentials. What does not: opening one
+(`store`).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from statekit.errors import StateTypeError
+
+__all__ = ["local_path", "remote_url"]
+
+
+def local_path(url: str | Path) -> Path | None:
+    """The local directory that is meant; None if it is none."""
+    if isinstance(url, Path):
+        return url
+    parsed = urlparse(url)
+    if parsed.scheme == "file":
+        return Path(unquote(parsed.path))
+    return None if "://" in url else Path(url)
+
+
+def remote_url(url: str) -> str:
+    """The URL of an object store, which ends up in messages, in plans and on workers.
+
+    Raises:
+        StateTypeError: it has credentials in it.
+    """
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("/")[0]
+    if scheme in ("abfs", "abfss"):
+        place, rest = place.replace("@", "", 1), rest.replace("@", "", 1)  # container@account…
+    # A key that is pasted into a URL as it is may well have a slash in it.
+    if "@" in rest or "?" in rest or "#" in rest or not re.fullmatch(r"[^:]*(:\d*)?", place):
+        raise StateTypeError(
+            f"the {scheme}:// URL of a checkpoint has a user, a password or something behind '?' "
+            "or '#': leave that out, and give credentials in the environment; see "
+            "docs/object-storage.md"
+        )
+    return url.rstrip("/")

@@ -21,6 +21,7 @@ from statekit.mutation import DELETE, PUT, Batch
 
 __all__ = [
     "Backend",
+    "Coming",
     "MemoryBackend",
     "StateSize",
     "first_of_groups",
@@ -63,6 +64,10 @@ def total_size(sizes: Iterable[StateSize]) -> StateSize:
     return StateSize(rows, size)
 
 
+Coming = Callable[[], Sequence[bytes]]
+"""Says which keys will probably be read after the one that is being read, in order: a hint."""
+
+
 class Backend(Protocol):
     """An ordered map of rows per state, changed only by batches."""
 
@@ -73,8 +78,12 @@ class Backend(Protocol):
     def get(self, state: str, key: bytes) -> bytes | None:
         """The row at `key`, or None."""
 
-    def getter(self, state: str) -> Callable[[bytes], bytes | None]:
-        """`get` bound to one state: the call of the hot loop. Not to be kept beyond `close`."""
+    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+        """`get` bound to one state: the call of the hot loop. Not to be kept beyond `close`.
+
+        Parameters:
+            coming: asked while a key is read; rows may be read along with that one.
+        """
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
         """`scan` bound to one state, for a few rows each: as `getter`. Iterate at once."""
@@ -120,7 +129,7 @@ class MemoryBackend:
     def get(self, state: str, key: bytes) -> bytes | None:
         return self._state(state).get(key)
 
-    def getter(self, state: str) -> Callable[[bytes], bytes | None]:
+    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
         return self._state(state).get
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:

@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from statekit.assembly import Database
 from statekit.backend import Backend
-from statekit.base_options import BaseOptions, Choice
+from statekit.base_options import SLACK_MAX, SMALL_BYTES, BaseOptions, Choice
 from statekit.base_options import Database as Size
 from statekit.base_snapshot import Finished, Staged, StagedSnapshot
 from statekit.changes import Changes
@@ -37,6 +36,7 @@ from statekit.lineage import FILES_MAX, Lineage, last_file, lineage_of
 from statekit.manifest import ShardPlan, ShardState
 from statekit.merging import MERGED_AT_A_TIME, Merge, Merged, StagedMerge, worth_merging
 from statekit.mutation import Batch
+from statekit.pieces import Database
 from statekit.references import base_snapshot
 from statekit.repository import Repository, group_bounds
 from statekit.retention import STAGED_FOR, may_adopt, may_be_named
@@ -114,11 +114,41 @@ class BaseKeeping:
 
     def _settle(self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]) -> None:
         """A manifest names the base: remember its tables, and let go of what was staged."""
+        if self._is_cut_smaller(snapshot, finished, paths):
+            return  # the copy is made anew of these tables
         staged = finished.staged
         for number, path in zip(range(len(staged.databases)), paths, strict=False):
             source = snapshot.database(number)
-            pass_on_note(source, staged.relies_on, path, finished.base.path)
+            try:
+                pass_on_note(source, staged.relies_on, path, finished.base.path)
+            except OSError:  # the disk is full, say: a later epoch tries again
+                return
         snapshot.remove()
+
+    def is_outgrown(self, paths: Sequence[Path]) -> bool:
+        """Whether the copy is to be made anew of the shard's base, whose tables are here.
+
+        A copy that was cut out of other shards keeps their tables, with rows of other key groups
+        that nobody sees. A base of it was merged before its upload, so it has no such rows.
+
+        Parameters:
+            paths: of the copy's databases.
+        """
+        named = self.plan.base.base
+        return named is not None and any(
+            finished.base.path == named.path and self._is_cut_smaller(snapshot, finished, paths)
+            for snapshot in self._snapshots()
+            if (finished := snapshot.finished) is not None
+        )
+
+    def _is_cut_smaller(
+        self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]
+    ) -> bool:
+        """Whether a base is much smaller than the copy, which is not made of it."""
+        if not self.plan.base.is_part or any(read_stored(p, finished.base.path) for p in paths):
+            return False
+        staged = map(snapshot.database, range(len(finished.staged.databases)))
+        return _table_bytes(paths) > max(SLACK_MAX * _table_bytes(staged), SMALL_BYTES)
 
     def _based(self, finished: Finished) -> ShardState | None:
         """The shard on that base; None if it is not on the way to where the shard stands."""
@@ -330,6 +360,10 @@ def _with_files(
     """The shard with other change files, which were paid for."""
     chain = shard.chain.replaced_by(files, uploaded)
     return shard.model_copy(update={**changes, "files": tuple(files), "chain": chain})
+
+
+def _table_bytes(paths: Iterable[Path]) -> int:
+    return sum(sum(tables_in(path).values()) for path in paths)
 
 
 def _is_young(begun_us: int) -> bool:

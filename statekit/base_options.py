@@ -15,7 +15,7 @@ from typing import Literal
 from statekit.contents import Chain
 from statekit.errors import StateTypeError
 
-__all__ = ["BaseOptions", "Choice", "Database", "replay_seconds"]
+__all__ = ["SLACK_MAX", "SMALL_BYTES", "BaseOptions", "Choice", "Database", "replay_seconds"]
 
 # What restoring costs, measured on one core: mutations applied and bytes of tables fetched per
 # second, and the seconds that each file adds.
@@ -25,7 +25,7 @@ _FILE_S = 0.002
 
 # A database that holds so much more than its rows is uploaded merged into one piece: each byte
 # stays in the checkpoint until the next base.
-_SLACK_MAX = 1.3
+SLACK_MAX = 1.3
 
 # Tables take a little more than their rows where nothing can be compressed.
 _TABLE_OVERHEAD = 1.1
@@ -42,7 +42,7 @@ _STAGGERED = 0.5
 _GOLDEN = (5**0.5 - 1) / 2
 
 # Below this, slack is of no account: each table has a few hundred bytes of its own.
-_SMALL_BYTES = 1_000_000
+SMALL_BYTES = 1_000_000
 
 Choice = Literal["none", "changed tables", "merged"]
 
@@ -129,7 +129,7 @@ class BaseOptions:
         if not self.bases:
             return "none"
         credit = self.credit(chain) + database.row_bytes * _ON_CREDIT
-        if database.bytes <= max(database.row_bytes * _SLACK_MAX, _SMALL_BYTES):
+        if database.bytes <= max(database.row_bytes * SLACK_MAX, SMALL_BYTES):
             return "changed tables" if database.new_bytes <= credit else "none"
         merged = min(database.bytes, int(database.row_bytes * _TABLE_OVERHEAD))
         return "merged" if merged <= credit else "none"

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -36,7 +37,7 @@ from statekit.stored_tables import note_stored, read_stored, stored_elsewhere, t
 
 _T = TypeVar("_T")
 
-__all__ = ["Finished", "Staged", "StagedSnapshot", "fetch_base", "noted"]
+__all__ = ["Finished", "Staged", "StagedSnapshot", "Wanted", "fetch_databases", "noted"]
 
 LOCAL_CHANGES = "local.changes.arrow"
 
@@ -219,35 +220,39 @@ class _Upload:
 # ------------------------------------------------------------------------------------- fetching
 
 
-def fetch_base(
-    repository: Repository,
-    base: BaseSnapshot,
-    named: str,
-    places: Sequence[Path],
-    held: Sequence[Path],
+@dataclass(frozen=True)
+class Wanted:
+    """A database of a base, and where it is to be.
+
+    Parameters:
+        database: what the base says of it.
+        named: the path of the base's file.
+        place: its directory, which is made.
+    """
+
+    database: Database
+    named: str
+    place: Path
+
+
+def fetch_databases(
+    repository: Repository, databases: Sequence[Wanted], held: Sequence[Path]
 ) -> None:
-    """Have the databases of a base on the local disk, several files at a time.
+    """Have databases of bases on the local disk, several files of all of them at a time.
 
     A table that a database of this machine has already, known by the same name in the checkpoint,
     is shared with it.
 
     Parameters:
-        named: the path of the base's file.
-        places: a directory for each database. They are made.
         held: directories of databases to look in first.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered.
-        StorageError: the store or the local disk failed.
+        OSError, StorageError: the store or the local disk failed.
     """
     here = stored_elsewhere(held)
-    wanted = [
-        (place / name, ref)
-        for place, database in zip(places, base.databases, strict=True)
-        for name, ref in database.files.items()
-    ]
-    for place in places:
-        place.mkdir(parents=True)
+    for wanted in databases:
+        wanted.place.mkdir(parents=True)
 
     def have(file: tuple[Path, FileRef]) -> None:
         target, ref = file
@@ -255,10 +260,16 @@ def fetch_base(
         if known is None or not _shared(known, target):
             repository.fetch(ref, target)
 
-    _several(have, wanted)
-    for place, database in zip(places, base.databases, strict=True):
-        tables = {name: ref for name, ref in database.files.items() if name.endswith(".sst")}
-        note_stored(place, named, tables)
+    files = (
+        (wanted.place / name, ref)
+        for wanted in databases
+        for name, ref in wanted.database.files.items()
+    )
+    _several(have, files)
+    for wanted in databases:
+        named = wanted.database.files.items()
+        tables = {name: ref for name, ref in named if name.endswith(".sst")}
+        note_stored(wanted.place, wanted.named, tables)
 
 
 def _several(work: Callable[[_T], None], items: Iterable[_T]) -> None:

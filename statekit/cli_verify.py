@@ -212,7 +212,7 @@ def _age_text(age_us: int) -> str:
 
 def _print_repair(made: Repaired | None) -> None:
     if made is None:
-        _out.print("nothing to repair: the last epoch is whole, and nothing was changed")
+        _out.print("nothing to repair: the last epoch is whole")
         return
     for line in _repair_lines(made):
         _out.print(line, highlight=False, markup=False, soft_wrap=True)

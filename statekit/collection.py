@@ -54,7 +54,6 @@ Progress = Callable[[int, int | None], None]
 
 _NUMBERED = re.compile(r"epochs/(\d{20})\.(json|first|swept)")
 _BEGUN = re.compile(r"begun/(\d{20})\.")
-_BULK = 1000
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Rows in several databases, each for a range of key groups.
 
 What lives here: `FragmentedBackend`, which sends each call to the database that it is for. What
-does not: how a shard comes to have several (`assembly`); most have one, which is used as it is.
+does not: how a shard comes to have several (`pieces`); most have one, which is used as it is.
 
 Databases are divided by row key: the first one has all keys before the second one's first, and so
 on. No row lies in a database that it does not belong to.
@@ -16,7 +16,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from statekit.backend import StateSize, total_size, unknown_state, used_after_close
+from statekit.backend import Coming, StateSize, total_size, unknown_state, used_after_close
 from statekit.keygroup import pack_group
 from statekit.mutation import DELETE_RANGE, Batch, Row
 from statekit.rocks import RocksBackend
@@ -58,8 +58,9 @@ class FragmentedBackend:
     def get(self, state: str, key: bytes) -> bytes | None:
         return self._fragments[bisect_right(self._bounds, key)].get(state, key)
 
-    def getter(self, state: str) -> Callable[[bytes], bytes | None]:
-        getters = [fragment.getter(state) for fragment in self._fragments]
+    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+        # Keys of the next fragment may be among those that come: they are asked for there again.
+        getters = [fragment.getter(state, coming) for fragment in self._fragments]
         bounds = self._bounds
 
         def get(key: bytes) -> bytes | None:

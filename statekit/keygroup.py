@@ -24,7 +24,6 @@ __all__ = [
     "MAX_GROUPS",
     "check_groups",
     "check_parallelism",
-    "field_hasher",
     "group_of_row",
     "group_range",
     "key_group",
@@ -95,10 +94,6 @@ _HASHERS: dict[type, Callable[[Any, int], int]] = {
     dt.date: _hash_date,
     dt.datetime: _hash_datetime,
 }
-_KINDS: dict[str, type] = {
-    "null": type(None),
-    **{cls.__name__: cls for cls in (bool, int, str, bytes, dt.date, dt.datetime)},
-}
 
 
 def _no_hash(value: object) -> StateTypeError:
@@ -106,35 +101,6 @@ def _no_hash(value: object) -> StateTypeError:
         f"{value!r:.100} ({type(value).__name__}) cannot be a key field: use bool, int, str, bytes,"
         " date or datetime, or None"
     )
-
-
-def field_hasher(kind: str) -> Callable[[Any], int]:
-    """The hash of keys that are one field of a known kind, without looking at its type first.
-
-    Args:
-        kind: "bool", "int", "str", "bytes", "date" or "datetime".
-
-    Returns:
-        A function from a value of that kind, or None, to the signed hash that `key_hash` gives.
-
-    Raises:
-        StateTypeError: fields of that kind cannot be hashed.
-
-    >>> field_hasher("str")("hello") % 128
-    50
-    """
-    if kind not in _KINDS:
-        raise StateTypeError(f"{kind} cannot be a key field: use one of {', '.join(_KINDS)}")
-    cls = _KINDS[kind]
-    hash_field = _HASHERS[cls]
-
-    def hash_one(value: Any) -> int:
-        if type(value) is not cls:
-            return key_hash((value,))
-        found = hash_field(value, _SEED)
-        return found - _WRAP if found >= _SIGN else found
-
-    return hash_one
 
 
 def key_hash(fields: Iterable[Any]) -> int:

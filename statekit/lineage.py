@@ -63,6 +63,7 @@ class Lineage:
     Parameters:
         first, last: the key groups, both inclusive.
         base: all rows at some point; None if there is none.
+        named: the path of that base's file.
         below: lineages of parts of the key groups, in order, in the place of a base.
         files: change files on top of either, in order.
     """
@@ -70,6 +71,7 @@ class Lineage:
     first: int
     last: int
     base: BaseSnapshot | None = None
+    named: str | None = None
     below: tuple[Lineage, ...] = ()
     files: tuple[FileRef, ...] = ()
 
@@ -111,6 +113,14 @@ class Lineage:
         for part in self.below:
             found += [base for base in part.bases if base not in found]
         return found
+
+    @property
+    def beginnings(self) -> Iterator[Lineage]:
+        """The parts that start from a base or from nothing, in the order of their key groups."""
+        if not self.below:
+            yield self
+        for part in self.below:
+            yield from part.beginnings
 
 
 def _in_order(parts: Iterable[Sequence[FileRef]]) -> list[FileRef]:
@@ -225,11 +235,12 @@ def _of_contents(
         listed = history(repository, older)
         _check_owner(repository, older, misfit(listed, operator, owner, (), epoch))
         files, slices, older = [*listed.files, *files], listed.slices, listed.before
-    base = None if contents.base is None else base_snapshot(repository, contents.base)
-    if base is not None and contents.base is not None:
-        _check_owner(repository, contents.base, misfit(base, operator, owner, files, epoch))
     found = _of_slices(repository, operator, groups, slices, epoch) if slices else Lineage(*groups)
-    return replace(found, base=base, files=tuple(files))
+    if contents.base is not None:
+        base = base_snapshot(repository, contents.base)
+        _check_owner(repository, contents.base, misfit(base, operator, owner, files, epoch))
+        found = replace(found, base=base, named=contents.base.path)
+    return replace(found, files=tuple(files))
 
 
 def _check_owner(repository: Repository, ref: FileRef, what: str | None) -> None:
@@ -358,7 +369,12 @@ def _stored(repository: Repository, listed: History) -> FileRef:
 
 
 def replay(
-    repository: Repository, backend: Backend, found: Lineage, *, only_local: bool = False
+    repository: Repository,
+    backend: Backend,
+    found: Lineage,
+    *,
+    only_local: bool = False,
+    has_bases: bool = False,
 ) -> None:
     """Apply a lineage to a backend that has none of its rows.
 
@@ -366,17 +382,18 @@ def replay(
 
     Parameters:
         only_local: leave out what holds state of keys, and with it all databases.
+        has_bases: whether the backend has what is in the bases.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered.
     """
-    groups, base = (found.first, found.last), found.base
+    groups, base = (found.first, found.last), None if has_bases else found.base
     if base is not None and not only_local:
         _load_base(repository, backend, base, *groups)
     elif base is not None and base.local is not None:
         repository.replay(backend, [base.local], *groups)
     for part in found.below:
-        replay(repository, backend, part, only_local=only_local)
+        replay(repository, backend, part, only_local=only_local, has_bases=has_bases)
     files = [ref for ref in found.files if ref.local or not only_local]
     repository.replay(backend, files, *groups)
 

@@ -205,22 +205,15 @@ class ChangeFileWriter:
     def append(self, batch: Batch) -> None:
         if not len(batch):
             return
-        self._write(
-            pa.array(list(map(self._codes.__getitem__, batch.states)), pa.int16()),
+        codes = pa.array(list(map(self._codes.__getitem__, batch.states)), pa.int16())
+        columns = [
+            pa.DictionaryArray.from_arrays(codes, self._names),
             pa.array(batch.ops, pa.uint8()),
             pa.array(batch.keys, pa.binary()),
             pa.array(batch.values, pa.binary()),
-        )
-
-    def append_columns(self, state: str, keys: pa.Array, values: pa.Array) -> None:
-        """Append puts into one state, given as Arrow columns."""
-        codes = pa.repeat(pa.scalar(self._codes[state], pa.int16()), len(keys))
-        self._write(codes, pa.repeat(pa.scalar(PUT, pa.uint8()), len(keys)), keys, values)
-
-    def _write(self, codes: pa.Array, ops: pa.Array, keys: pa.Array, values: pa.Array) -> None:
-        states = pa.DictionaryArray.from_arrays(codes, self._names)
-        self._writer.write_batch(pa.record_batch([states, ops, keys, values], schema=_SCHEMA))
-        self.rows += len(keys)
+        ]
+        self._writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+        self.rows += len(batch)
 
     def close(self) -> None:
         """Write the footer. Without it, the file does not read."""

@@ -31,11 +31,11 @@ from statekit.generic_codec import generic_key_decoder, generic_key_encoder
 from statekit.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.key_codec import schema_key_codec
 from statekit.keygroup import group_of_row, key_group, pack_group
-from statekit.lineage import local_rows, replay, standing_lineage
+from statekit.lineage import Lineage, local_rows, replay, standing_lineage
 from statekit.manifest import EpochManifest, OperatorEpoch
 from statekit.repository import Repository, group_bounds
+from statekit.restoring import restored
 from statekit.retention import collected_error, still_kept
-from statekit.rocks import RocksBackend
 from statekit.schema import Schema
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
@@ -206,20 +206,20 @@ class CheckpointReader:
 
     def unpack(
         self, operator: str, directory: str | Path, groups: tuple[int, int] | None = None
-    ) -> RocksBackend:
-        """The rows of an operator in a database of their own. The caller closes it.
+    ) -> Backend:
+        """The rows of an operator on the local disk. The caller closes what holds them.
 
         Parameters:
+            directory: an empty one; to be deleted afterwards.
             groups: the first and the last key group of which; None for all.
         """
         record = self.operator(operator)
         first, last = (0, self.job.key_groups - 1) if groups is None else groups
-        backend = RocksBackend(directory, record.holds)
-        try:
-            self._replay(record, first, last, backend)
-        except BaseException:
-            backend.close()
-            raise
+        with still_kept(self.repository, self.manifest.epoch, QueryError):
+            found = self._lineage(record, first, last)
+            _, backend = restored(
+                self.repository, Path(directory), (first, last), [found], record.holds
+            )
         return backend
 
     def sizes(
@@ -259,8 +259,10 @@ class CheckpointReader:
 
     def _replay(self, record: OperatorRecord, first: int, last: int, backend: Backend) -> None:
         with still_kept(self.repository, self.manifest.epoch, QueryError):
-            found = standing_lineage(self.repository, self.manifest, record.name, first, last)
-            replay(self.repository, backend, found)
+            replay(self.repository, backend, self._lineage(record, first, last))
+
+    def _lineage(self, record: OperatorRecord, first: int, last: int) -> Lineage:
+        return standing_lineage(self.repository, self.manifest, record.name, first, last)
 
     def _plain(self, state: StateRecord, prefix: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
         decode = row_decoder(state, self._allow_pickle)

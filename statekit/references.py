@@ -17,7 +17,6 @@ from statekit.sealed import FileRef
 
 __all__ = [
     "Following",
-    "References",
     "base_snapshot",
     "files_of",
     "history",
@@ -204,40 +203,3 @@ def older_manifests(repository: Repository, manifest: EpochManifest) -> set[int]
 def _says_all(shard: ShardState) -> bool:
     """Whether a shard says of itself all that leads to its rows."""
     return shard.is_complete and all(piece.is_complete for piece in shard.slices)
-
-
-class References:
-    """Every file that some epochs need, each one once.
-
-    What was followed once is not read again, so that many epochs, which share nearly all their
-    files, cost little more than one.
-
-    Parameters:
-        repository: the checkpoint.
-
-    Attributes:
-        followed: paths of all files that were found so far, with what was said of them.
-    """
-
-    def __init__(self, repository: Repository) -> None:
-        self._repository = repository
-        self._opened: set[str] = set()
-        self.followed: dict[str, FileRef] = {}
-
-    def of_manifest(self, manifest: EpochManifest) -> Iterator[FileRef]:
-        """The files that an epoch needs and that were not found before. Its own name is not there.
-
-        Raises:
-            CorruptCheckpointError: a file that names others is missing or altered.
-        """
-        return self._new(named_by(self._repository, manifest, self._opened))
-
-    def of_shard(self, shard: ShardState) -> Iterator[FileRef]:
-        """The same for one shard."""
-        return self._new(Following(self._repository, self._opened).of_shard(shard))
-
-    def _new(self, refs: Iterable[FileRef]) -> Iterator[FileRef]:
-        for ref in refs:
-            if ref.path not in self.followed:
-                self.followed[ref.path] = ref
-                yield ref

@@ -71,7 +71,9 @@ class Repaired:
 def repair(
     repository: Repository, found: Verification, *, drop_rows: bool = False
 ) -> Repaired | None:
-    """Commit an epoch that is whole. None if the last epoch is whole: then nothing is changed.
+    """Commit an epoch that is whole. None if the last epoch is whole: then there is nothing to do.
+
+    A repair or a rollback that was killed before it had set Spark's part back is finished.
 
     Parameters:
         found: what a verification of all of the checkpoint found.
@@ -91,6 +93,9 @@ def repair(
             "Nothing was changed: verify again when the store answers"
         )
     if not wrong:
+        newest = repository.manifest(last)
+        if newest.sets_spark_back:
+            finish(repository, newest)
         return None
     if wrong == {"spark"}:
         raise RestoreError(

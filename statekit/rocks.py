@@ -1,9 +1,9 @@
 """Rows in RocksDB, one column family per state.
 
 What lives here: `RocksBackend` and its tuning; this is the only importer of rocksdict. What does
-not: what it may spend (`rocks_options`), and when a database on disk may be trusted (`working_copy`
-decides; the write-ahead log is off, so a killed process leaves a database that looks right and is
-not).
+not: what it may spend (`rocks_options`), reading ahead (`sorted_reads`), and when a database on
+disk may be trusted (`working_copy` decides; the write-ahead log is off, so a killed process leaves
+a database that looks right and is not).
 
 Facts of rocksdict that shape this file: the directory lock is released only when every object that
 refers to the database is gone, so each column family and each running scan is closed before the
@@ -19,19 +19,18 @@ import errno
 import os
 import shutil
 import weakref
-from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from functools import cache
-from itertools import islice
+from functools import cache, partial
 from pathlib import Path
 
 import rocksdict
 
-from statekit.backend import StateSize, size_of, unknown_state, used_after_close
+from statekit.backend import Coming, StateSize, size_of, unknown_state, used_after_close
 from statekit.errors import StatekitError, StorageError
 from statekit.hard_link import linked
 from statekit.mutation import DELETE, PUT, Batch
 from statekit.rocks_options import RocksOptions
+from statekit.sorted_reads import SortedReads
 
 __all__ = ["RocksBackend", "RocksOptions", "link_database"]
 
@@ -40,15 +39,9 @@ __all__ = ["RocksBackend", "RocksOptions", "link_database"]
 # each epoch, so this many runs are merged in the foreground at last.
 SORTED_RUNS_MAX = 24
 
-# See `_SortedReads`. Blocks grow while they are of use, in steps after which bytes are counted;
-# after a large row nothing is read ahead.
-_BLOCK_STEP = 64
-_BLOCK_ROWS_MAX = 512
-_BLOCK_BYTES_MAX = 256 * 1024
-_BLOCK_ROW_BYTES_MAX = 1024
-
-# Rows that are loaded in order go to files of this size.
-_LOADED_BYTES_MAX = 64 * 1024 * 1024
+# Tables of rows that are merged, or loaded in order. Each that is read in an epoch is opened, which
+# takes some 50 µs; but what it takes to write one, and its filter, grow with its rows.
+_TABLE_BYTES_MAX = 128 * 1024 * 1024
 
 # A disk that is slower than the writer leaves full write buffers waiting. Over so many times what
 # they may take together, the writer waits for the disk.
@@ -57,13 +50,16 @@ _WRITE_MEMORY_FACTOR = 1.5
 # What RocksDB says where there is no space.
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
-# Row keys start with a key group, which is less.
-_BEHIND_ALL = b"\xff"
-
 
 @cache
 def _block_cache(capacity_bytes: int) -> rocksdict.Cache:
-    return rocksdict.Cache(capacity_bytes)
+    """Blocks of all databases of this process.
+
+    RocksDB's usual cache is cut into 64 parts of their own; the filter of a table of a million rows
+    takes a whole one, so it goes with every block that is read, and has to be read again. This one
+    has parts of 32 MiB. The 0 says that blocks are of all sizes.
+    """
+    return rocksdict.Cache.new_hyper_clock_cache(capacity_bytes, 0)
 
 
 @cache
@@ -77,6 +73,8 @@ def _rocksdb_options(options: RocksOptions, *, create: bool) -> rocksdict.Option
     tables.set_block_cache(_block_cache(options.block_cache_bytes))
     if options.bloom_bits:
         tables.set_bloom_filter(options.bloom_bits, False)
+    # A quarter as large, as keys of neighbours are alike.
+    tables.set_index_block_restart_interval(16)
     # Otherwise what they take grows with the rows of all shards that are open.
     tables.set_cache_index_and_filter_blocks(True)
     tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
@@ -89,6 +87,7 @@ def _rocksdb_options(options: RocksOptions, *, create: bool) -> rocksdict.Option
     made.set_level_zero_file_num_compaction_trigger(8)
     made.set_write_buffer_size(options.write_buffer_bytes)
     made.set_write_buffer_manager(_write_buffers(options.write_memory_bytes))
+    made.set_target_file_size_base(_TABLE_BYTES_MAX)
     made.set_max_open_files(options.open_files)
     made.set_keep_log_file_num(1)
     made.set_stats_dump_period_sec(0)
@@ -160,7 +159,7 @@ class RocksBackend:
         self._write_options = rocksdict.WriteOptions()
         self._write_options.disable_wal = True
         self._written: set[str] = set()
-        self._readers: weakref.WeakSet[_SortedReads] = weakref.WeakSet()
+        self._readers: weakref.WeakSet[SortedReads] = weakref.WeakSet()
         self._scans: weakref.WeakSet[Generator[tuple[bytes, bytes]]] = weakref.WeakSet()
 
     def get(self, state: str, key: bytes) -> bytes | None:
@@ -168,14 +167,15 @@ class RocksBackend:
         with self._storage_errors("read"):
             return family.get(key)
 
-    def getter(self, state: str) -> Callable[[bytes], bytes | None]:
+    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
         """Reads of single rows, for keys that mostly come in order.
 
         A shard visits its keys in order. Where it visits many of those it holds, a block of rows
-        that is read ahead costs a third of looking for each. What was read ahead is as old as its
-        block, so a write ends it; where few of a block's rows are asked for, reading ahead stops.
+        that is read ahead costs a third of looking for each. Where few of a block's rows are asked
+        for, reading ahead stops; rows of keys that are known to come are then looked for together,
+        which costs two thirds. All that was read is as old as that, so a write ends it.
         """
-        return _SortedReads(self, state).get
+        return self._reads(state, coming).get
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
         """Scans of short ranges that mostly come in order, out of blocks like those of `getter`.
@@ -183,7 +183,20 @@ class RocksBackend:
         To begin a scan costs as much as tens of rows, and far more where rows were deleted: it has
         to pass them all, up to the next one that is there. A block passes them once.
         """
-        return _SortedReads(self, state).scan
+        return self._reads(state).scan
+
+    def _reads(self, state: str, coming: Coming | None = None) -> SortedReads:
+        family = self._family(state)
+        made = SortedReads(
+            look=family.get,
+            rows_from=lambda key: family.items(from_key=key),
+            scan=partial(self.scan, state),
+            check_end=partial(self._check_readable, family),
+            failure=partial(self._failure, "read"),
+            coming=coming,
+        )
+        self._readers.add(made)
+        return made
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         family = self._family(state)
@@ -231,7 +244,7 @@ class RocksBackend:
             reader.forget()
 
     def load(self, state: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Put rows that come in order of their keys into a state that is empty, durably.
+        """Put rows that come in order of their keys into a state that has none of these, durably.
 
         Takes half as long as batches: the files are written as they will stay.
 
@@ -251,7 +264,7 @@ class RocksBackend:
                 for key, value in waiting:
                     writer[key] = value
                     size += len(key) + len(value)
-                    if size > _LOADED_BYTES_MAX:
+                    if size > _TABLE_BYTES_MAX:
                         break
                 writer.finish()
                 family.ingest_external_file([draft], taking)
@@ -305,6 +318,23 @@ class RocksBackend:
                 "Nothing is lost: check that the disk has space and may be written"
             ) from error
 
+    def change_states(self, states: Sequence[str]) -> None:
+        """Have the database hold these states: new ones are empty, others go with their rows.
+
+        It has to be closed then.
+
+        Raises:
+            StorageError: the disk is full or failed.
+        """
+        self._check_open()
+        with self._storage_errors("write"):
+            for name in set(self.states).difference(states):
+                self._handles.pop(name)
+                self._families.pop(name).close()
+                self._db.drop_column_family(f"state.{name}")
+            for name in set(states).difference(self.states):
+                self._db.create_column_family(f"state.{name}", self._options).close()
+
     def compact(self) -> None:
         """Merge everything, so that no row is there twice and none that was removed.
 
@@ -334,15 +364,15 @@ class RocksBackend:
     def _keep_to_write_memory(self) -> None:
         """Wait for the disk where it is so far behind that buffers take more than they may.
 
-        RocksDB could wait by itself, but for ever where databases that are idle hold the buffers.
+        Each writer waits for what its own database has on the way there. RocksDB could wait by
+        itself, but for ever where databases that are idle hold the buffers.
         """
         most = self._write_memory_bytes
         if _write_buffers(most).get_usage() <= _WRITE_MEMORY_FACTOR * most:
             return
-        families = [self._families[name] for name in self._written]
-        held = "rocksdb.size-all-mem-tables"
-        if sum(family.property_int_value(held) or 0 for family in families) > most / 2:
-            for family in families:
+        for name in self._written:
+            family = self._families[name]
+            if family.property_int_value("rocksdb.num-immutable-mem-table"):
                 family.flush()
 
     def _family(self, state: str) -> rocksdict.Rdict:
@@ -396,6 +426,8 @@ class RocksBackend:
 
     def _failure(self, doing: str, error: Exception) -> StatekitError:
         """What an exception of rocksdict means: they are bare, with a text."""
+        if isinstance(error, StatekitError):
+            return error
         if self._closed and isinstance(error, rocksdict.DbClosedError):
             return used_after_close()
         self.failed = True
@@ -405,98 +437,6 @@ class RocksBackend:
             "committed is lost: check that the disk has space and may be written, that no "
             "other process holds the directory, then start the job again"
         )
-
-
-class _SortedReads:
-    """The reads of `RocksBackend.getter` and `scanner`, out of blocks that are read ahead.
-
-    A block covers the keys from `_first` to `_last`; within it, a key that is not in `_rows` has no
-    row. It answered `_asked` reads. `_ahead` says how many rows to read at most, 0 for none.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "_ahead",
-        "_asked",
-        "_backend",
-        "_family",
-        "_first",
-        "_keys",
-        "_last",
-        "_look",
-        "_rows",
-        "_state",
-    )
-
-    def __init__(self, backend: RocksBackend, state: str) -> None:
-        self._backend = backend
-        self._state = state
-        self._family = backend._family(state)
-        self._look = self._family.get
-        self.forget()
-        backend._readers.add(self)
-
-    def get(self, key: bytes) -> bytes | None:
-        try:  # in place of `_storage_errors`, which would cost as much as the read
-            if self._first <= key <= self._last:
-                self._asked += 1
-                return self._rows.get(key)
-            row = self._look(key)
-            if self._ahead and key > self._last:
-                self._read_ahead(key, row)
-            return row
-        except Exception as error:
-            raise self._backend._failure("read", error) from error
-
-    def scan(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
-        if self._ahead and start > self._last:
-            with self._backend._storage_errors("read"):
-                self._read_ahead(start)
-        if not (self._first <= start and end <= self._last):
-            return self._backend.scan(self._state, start, end)
-        self._asked += 1
-        keys, rows = self._keys, self._rows
-        first = bisect_left(keys, start)
-        return [(key, rows[key]) for key in keys[first : bisect_left(keys, end, first)]]
-
-    def forget(self) -> None:
-        """Start over, as after a write."""
-        self._drop()
-        self._ahead = _BLOCK_STEP
-
-    def _drop(self) -> None:
-        """Hold no block: no key lies between these ends."""
-        self._rows: dict[bytes, bytes] = {}
-        self._keys: list[bytes] = []
-        self._first, self._last = b"\xff", b""
-        self._asked = 0
-
-    def _read_ahead(self, key: bytes, row: bytes | None = None) -> None:
-        """Read the block that starts at `key`.
-
-        A block of little use is followed by a small one, a small one of little use by none.
-        """
-        if self._asked * 4 < len(self._rows):
-            self._ahead = _BLOCK_STEP if len(self._rows) > _BLOCK_STEP else 0
-        if row is not None and len(row) > _BLOCK_ROW_BYTES_MAX:
-            self._ahead = 0
-        self._drop()
-        if not self._ahead:
-            return
-        items = self._family.items(from_key=key)
-        rows: dict[bytes, bytes] = {}
-        last, size = key, 0
-        while len(rows) < self._ahead and size < _BLOCK_BYTES_MAX:
-            step = dict(islice(items, _BLOCK_STEP))
-            rows |= step
-            size += sum(map(len, step.values()))
-            last = next(reversed(rows), key)
-            if len(step) < _BLOCK_STEP:
-                self._backend._check_readable(self._family, last, _BEHIND_ALL)
-                last = max(last, _BEHIND_ALL)
-                break
-        self._rows, self._keys, self._first, self._last = rows, list(rows), key, last
-        self._ahead = min(2 * self._ahead, _BLOCK_ROWS_MAX)
 
 
 class _StorageErrors:

@@ -321,7 +321,8 @@ class _TableWriter:
             spool = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed with the rest
                 max_size=_SPOOL_BYTES_MAX
             )
-            file = cast("IO[bytes]", self._closing.enter_context(spool))
+            file = cast("IO[bytes]", spool)
+            self._closing.callback(_discard, file)
             writer = pq.ParquetWriter(file, self._table.schema, compression="zstd")
             self._closing.callback(_abandon, writer)
             self._part = file, writer
@@ -352,6 +353,12 @@ class _TableWriter:
         self._attempt.remove_parts(narrow)
         self._rows = waiting
         self._row_bytes = sum(len(r.key) + len(r.subkey) + len(r.row) for r in waiting)
+
+
+def _discard(file: IO[bytes]) -> None:
+    """Close a file that is needed no more; on a full disk it cannot write what it holds."""
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 def _abandon(writer: pq.ParquetWriter) -> None:

@@ -99,11 +99,6 @@ class SavepointFile(Sealed):
     spark: tuple[FileRef, ...]
 
     @property
-    def state_folder(self) -> str:
-        """Where its tables are, below the savepoint."""
-        return f"state.{self.id}"
-
-    @property
     def spark_folder(self) -> str:
         """Where Spark's part is, below the savepoint."""
         return f"spark.{self.id}"

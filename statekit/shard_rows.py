@@ -13,7 +13,7 @@ from statekit.backend import Backend, MemoryBackend
 from statekit.lineage import replay, standing_lineage
 from statekit.manifest import EpochManifest, ShardState
 from statekit.repository import Repository
-from statekit.rocks import RocksBackend
+from statekit.restoring import restored
 from statekit.scratch import scratch_directory
 
 __all__ = ["ShardRows"]
@@ -52,9 +52,9 @@ class ShardRows:
             backend: Backend
             if few:
                 backend = MemoryBackend(families)
+                replay(self._repository, backend, found)
             else:
                 place = closing.enter_context(scratch_directory("shard"))
-                backend = RocksBackend(place, families)
+                _, backend = restored(self._repository, place, shard.groups, [found], families)
             closing.callback(backend.close)
-            replay(self._repository, backend, found)
             yield backend

@@ -45,7 +45,7 @@ class SingleRowState(State):
 
     def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
         super().__init__(spec, visit, backend)
-        self._read = backend.getter(spec.name)
+        self._read = backend.getter(spec.name, visit.coming)
         self._immutable = spec.codec.immutable
         self._from_row: Callable[[bytes], Any] = self._decode
         self._to_row: Callable[[Any], bytes] = self._encode

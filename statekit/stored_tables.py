@@ -20,7 +20,15 @@ from pydantic import ValidationError
 
 from statekit.sealed import Count, FileRef, Record
 
-__all__ = ["NOTE", "note_stored", "pass_on_note", "read_stored", "stored_elsewhere", "tables_in"]
+__all__ = [
+    "NOTE",
+    "forget_stored",
+    "note_stored",
+    "pass_on_note",
+    "read_stored",
+    "stored_elsewhere",
+    "tables_in",
+]
 
 NOTE = "stored.json"
 """The note's name in the database's directory. RocksDB leaves it alone."""
@@ -101,6 +109,15 @@ def stored_elsewhere(directories: Iterable[Path]) -> dict[str, Path]:
             for name, ref in _still_there(directory, note):
                 found[ref.path] = directory / name
     return found
+
+
+def forget_stored(directories: Iterable[Path]) -> None:
+    """Remove the notes of databases, one of whose tables turned out to be damaged here.
+
+    Others may have the same file. What nobody knows of is fetched from the checkpoint, and checked.
+    """
+    for directory in directories:
+        (directory / NOTE).unlink(missing_ok=True)
 
 
 def _still_there(directory: Path, note: _Note) -> Iterator[tuple[str, FileRef]]:

@@ -8,9 +8,10 @@ in a Spark worker.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, compress, groupby, islice
+from itertools import chain, compress, dropwhile, groupby, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -33,6 +34,9 @@ __all__ = ["Chunk", "News", "ShardTask", "stay_in_shard"]
 # Outputs are handed on in lists of about this length; one call that yields more is cut up, so
 # that a function may stream a state of any size.
 OUTPUTS_MAX = 10_000
+
+# How many keys are looked ahead at a time.
+_COMING_MAX = 64
 
 _NOTHING: Any = object()
 
@@ -90,6 +94,7 @@ class ShardTask:
         self.visit.processing_time_us = plan.processing_time_us
         self.visit.expiry_us = plan.reached_us if plan.watermark_us == END else plan.watermark_us
         self.visit.eras, self.visit.migrated = plan.eras, plan.migrated
+        self.visit.coming = self._coming
         self._spill_local_batch = spill_local or spill
         self.local_batch = Batch()
         self._stay = stay_in_shard(plan, self.local_batch, self._spill_local)
@@ -108,6 +113,8 @@ class ShardTask:
         self._group, self._packed_group = -1, b""
         self._token: Any = _NOTHING
         self._leaving = False
+        self._prefixes_ahead: Iterator[bytes] = iter(())
+        self._prefixes_known: list[bytes] = []
         self.records_by_input: Counter[int] = Counter()
         self.largest_by_input: dict[int, int] = {}
         self.records_out = 0
@@ -157,6 +164,7 @@ class ShardTask:
         if self._declared.event_time is not None:
             chunk = self._in_time(chunk)
             call = self._at_their_times(call, chunk.times)
+        self._prefixes_ahead, self._prefixes_known = self._prefixes(chunk), []
         current = self._token
         outputs: list[Any] = []
         extend = outputs.extend
@@ -456,6 +464,28 @@ class ShardTask:
                 f"operator {self.visit.operator!r}: key ({fields}) = {key!r} of record "
                 f"{_shown(record)} cannot be a key: {error}"
             ) from error
+
+    def _prefixes(self, chunk: Chunk) -> Iterator[bytes]:
+        """The prefixes of all keys of a chunk, up to one that is no key."""
+        current = _NOTHING
+        for token, group, key, record in zip(*chunk[:4], strict=True):
+            if token != current:
+                current = token
+                try:
+                    yield self._prefix(group, key, record)
+                except ProcessError:  # it fails when it is visited
+                    return
+
+    def _coming(self) -> Sequence[bytes]:
+        """The prefixes of the keys that are visited next, where the chunk says so.
+
+        States of one key ask one after the other, so what was said is kept.
+        """
+        here, known = self.visit.prefix, self._prefixes_known
+        if not known or known[-1] <= here:
+            later = dropwhile(here.__ge__, self._prefixes_ahead)
+            self._prefixes_known = known = list(islice(later, _COMING_MAX))
+        return known[bisect_right(known, here) :]
 
     def _spill(self) -> None:
         if len(self.batch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from statekit.backend import Coming
 from statekit.job_file import StateRecord
 from statekit.mutation import Batch
 from statekit.watermark import BEGINNING, END
@@ -55,6 +56,7 @@ class Visit:
         migrated: per state whose rows are marked with a generation, its record; see `generations`.
         touched: states that hold something about this key.
         aging: states whose values may expire while a key is visited.
+        coming: says what `prefix` will probably be at the keys that are visited next.
         shard: the shard whose own state this is about; None at a key.
         broadcasting: a record of a broadcast input is being handled.
     """
@@ -73,6 +75,7 @@ class Visit:
     migrated: dict[str, StateRecord] = field(default_factory=dict)
     touched: list[Touched] = field(default_factory=list)
     aging: list[Aging] = field(default_factory=list)
+    coming: Coming = tuple
     shard: int | None = None
     broadcasting: bool = False
 

@@ -22,20 +22,21 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from statekit.assembly import Assembly, Database, opened
+from statekit.assembly import Assembly
 from statekit.backend import Backend, MemoryBackend
 from statekit.base_keeping import BaseKeeping, Copy
 from statekit.base_options import BaseOptions
-from statekit.base_snapshot import fetch_base, noted
+from statekit.base_snapshot import noted
 from statekit.copy_home import WHOLE, Lease, Mark, Ranges, database_paths, distrust
 from statekit.copy_space import CopySpace
 from statekit.errors import StorageError
-from statekit.lineage import Lineage, last_file, lineage_of, missed_files, replay
+from statekit.lineage import last_file, lineage_of, missed_files, replay
 from statekit.manifest import ShardPlan, ShardState
 from statekit.mutation import Batch
+from statekit.pieces import Database, opened
 from statekit.repository import Repository
-from statekit.rocks import RocksBackend, RocksOptions
-from statekit.sealed import FileRef
+from statekit.rocks import RocksOptions
+from statekit.stored_tables import forget_stored
 
 __all__ = [
     "DiskCopies",
@@ -252,29 +253,16 @@ class _DiskCopy:
         """Make the databases anew. Tables that were set aside may be used again."""
         if self._space.is_short:
             self._space.make_room()
-        base = plan.base
-        if base.slices and (made := self._assembled(plan, repository)) is not None:
-            self._fragments, self._backend = made
-            return
-        found = lineage_of(repository, plan.operator, base, plan.base_epoch)
-        if base.base is not None and self._fetched(found, base.base, repository):
-            repository.replay(self.backend, found.files, *base.groups)
-            return
-        path = self._lease.home / "db"
-        self._fragments, self._backend = WHOLE, RocksBackend(path, self._states, self._options)
-        replay(repository, self.backend, found)
-
-    def _fetched(self, found: Lineage, named: FileRef, repository: Repository) -> bool:
-        """Have the databases of a base; False if they are of other states than today's."""
-        base = found.base
-        if base is None or set(base.states) != set(self._states):
-            return False
-        ranges = tuple((held.first_group, held.last_group) for held in base.databases)
-        self._fragments = ranges if len(ranges) > 1 else WHOLE
-        paths = database_paths(self._lease.home, self._fragments)
-        fetch_base(repository, base, named.path, paths, noted(self._copies))
-        self._backend = opened(self._lease.home, self._fragments, self._states, self._options)
-        return True
+        assembly = self._assembly(plan, repository)
+        try:
+            made = assembly.made(from_copies=True)
+            self._sources = assembly.sources
+        except StorageError:
+            if not assembly.sources:
+                raise
+            self._lease.wipe()  # it may be the files of the others: the checkpoint has all rows
+            made = assembly.made(from_copies=False)
+        self._fragments, self._backend = made
 
     def adopted(self) -> ShardState:
         if self._lease.is_private:
@@ -305,7 +293,7 @@ class _DiskCopy:
         if self._written:
             sequences = self.backend.sequences
         self._close()
-        if self._written:
+        if self._written and (self._lease.is_private or not self._keeping.is_outgrown(self._paths)):
             mark = Mark(shard.attempt, last_file(shard), self._fragments, sequences)
             self._lease.set_mark(mark, self._states)
         self._lease.release()
@@ -319,8 +307,10 @@ class _DiskCopy:
             with contextlib.suppress(StorageError):
                 if backend is not None and backend.failed:
                     self._unmark()
-                    for source in self._sources if backend.damaged else ():
-                        distrust(source)
+                    if backend.damaged:
+                        forget_stored(noted(self._copies))
+                        for source in self._sources:
+                            distrust(source)
         finally:
             self._lease.release()
 
@@ -332,17 +322,6 @@ class _DiskCopy:
             return False
         self._fragments = mark.fragments
         return mark.sequences in ((), self._backend.sequences)
-
-    def _assembled(self, plan: ShardPlan, repository: Repository) -> tuple[Ranges, Database] | None:
-        """The copy made of those of other shards; None if none can be used."""
-        assembly = self._assembly(plan, repository)
-        try:
-            made = assembly.made()
-        except StorageError:
-            self._lease.wipe()  # it may be the files of the others: the checkpoint has all rows
-            return None
-        self._sources = assembly.sources
-        return made
 
     def _assembly(self, plan: ShardPlan, repository: Repository) -> Assembly:
         """How to begin with copies of the shards that this one was cut out of."""

@@ -6,16 +6,30 @@ object store survive a fork.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.synchronize import Barrier
+from typing import Any
 
-__all__ = ["as_nobody", "barrier", "die", "exit_code", "pipe", "start"]
+import pyarrow as pa
+
+__all__ = [
+    "as_nobody",
+    "barrier",
+    "die",
+    "die_at",
+    "die_before",
+    "exit_code",
+    "kills",
+    "pipe",
+    "start",
+]
 
 NOBODY = 65534
 
@@ -53,9 +67,69 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_at(owner: Any, name: str, *, before: bool, call: int = 1) -> None:
+    """End this process before or after some call of a function.
+
+    Parameters:
+        name: where the function is in its owner, with dots.
+        call: which call of it, counted from 1.
+    """
+    *path, function = name.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    inner, calls = getattr(owner, function), [0]
+
+    @functools.wraps(inner)
+    def counted(*args: Any, **given: Any) -> Any:
+        calls[0] += 1
+        this = calls[0]
+        if before and this == call:
+            die()
+        result = inner(*args, **given)
+        if this == call:
+            die()
+        return result
+
+    setattr(owner, function, counted)
+
+
+def die_before(number: int, owner: Any, *names: str) -> None:
+    """End this process before that call, counted from 0, of any of several functions."""
+    left = [number]
+
+    def armed(inner: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(inner)
+        def counted(*args: Any, **given: Any) -> object:
+            if not left[0]:
+                die()
+            left[0] -= 1
+            return inner(*args, **given)
+
+        return counted
+
+    for name in names:
+        setattr(owner, name, armed(getattr(owner, name)))
+
+
+def kills(target: Callable[..., object], *args: object) -> Iterator[int]:
+    """Run a function that dies before the nth of what it does, for each n; ends when it survived.
+
+    Parameters:
+        args: come before the number.
+    """
+    for number in range(100):
+        code = exit_code(target, *args, number)
+        yield number
+        if code == 0:
+            return
+        assert code == -signal.SIGKILL
+    raise AssertionError("it never ended")
+
+
 def as_nobody(check: Callable[..., object], *args: object) -> None:
     """Run a check without the rights of root. For use as a target."""
     if os.geteuid() == 0:
+        pa.array([])  # it looks for pandas, as long as this process may read all of that
         os.setgid(NOBODY)
         os.setuid(NOBODY)
     check(*args)

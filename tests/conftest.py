@@ -1,9 +1,10 @@
-"""What tests share: a Spark session, an S3 server, and two processes that run them."""
+"""What tests share: places, a Spark session, an S3 server, and two processes that run them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from statekit.working_copy import DiskCopies
     from tests.object_server import FaultyProxy
 
 
@@ -38,6 +40,20 @@ def _share_of(nodeid: str) -> str:
     file = nodeid.split("::")[0]
     shares_session = "tests/spark/" in file and not file.endswith(WITHOUT_THE_SESSION)
     return "spark" if shares_session else file
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where a checkpoint is to be."""
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> DiskCopies:
+    """Working copies on the disk."""
+    from statekit.working_copy import DiskCopies
+
+    return DiskCopies(tmp_path / "local")
 
 
 @pytest.fixture(scope="session")

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-import statekit.assembly
-from statekit.assembly import FRAGMENTS_MAX
+import statekit
+from statekit import pieces
 from statekit.fragments import FragmentedBackend
 from statekit.local import LocalRunner
 from statekit.mutation import Batch, Put
 from statekit.repository import Repository
 from statekit.rocks import RocksBackend, link_database
 from statekit.working_copy import DiskCopies, MemoryCopies
-from tests.children import die, exit_code
+from tests.children import die_at, exit_code
 from tests.tally import STATES, comparable, copied_rows, entries, rows_of, tally_job
 
 GROUPS = 32
@@ -52,6 +52,12 @@ def reference(epochs: int) -> dict[str, Any]:
 def held(home: Path, parallelism: int) -> dict[str, Any]:
     made = runner(home, parallelism)
     return comparable(copied_rows(made.coordinator, made.copies))
+
+
+@pytest.fixture(autouse=True)
+def _pieces_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small they are."""
+    monkeypatch.setattr(pieces, "COPIED_BYTES", 0)
 
 
 @pytest.fixture
@@ -115,16 +121,24 @@ def test_shards_that_are_merged_become_fragments_until_there_are_too_many(
         assert len(ranges.get("fragments", [1])) == fragments
         assert isinstance(copy.backend, FragmentedBackend) == (fragments > 1)
         copy.drop()
-    assert FRAGMENTS_MAX == 8
     advance(tmp_path, 16)
-    made = advance(tmp_path, 1)
-    plan = made.coordinator.plan("tally", 0)
-    copy = made.copies.obtain(plan, STATES, made.coordinator.repository)
-    assert isinstance(copy.backend, RocksBackend), "sixteen are merged into one"
+    advance(tmp_path, 1)
+    mark = json.loads((copy_of(tmp_path, 0, 31) / "clean").read_text())
+    assert len(mark["fragments"]) == pieces.FRAGMENTS_MAX == 8, "the others are copied into these"
     assert not (copy_of(tmp_path, 0, 31) / "pieces").exists()
-    copy.drop()
     assert sum(replays) == 0
     assert held(tmp_path, 1) == reference(6)
+
+
+def test_small_pieces_become_one_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for parallelism in (3, 1, 2, 1):
+        made = advance(tmp_path, parallelism)
+    plan = made.coordinator.plan("tally", 0)
+    copy = made.copies.obtain(plan, STATES, made.coordinator.repository)
+    assert isinstance(copy.backend, RocksBackend)
+    copy.drop()
+    assert held(tmp_path, 1) == reference(4)
 
 
 def test_a_copy_that_is_older_than_the_cut_catches_up_with_what_it_missed(
@@ -228,37 +242,23 @@ def test_a_linked_database_and_its_source_go_ways_of_their_own(tmp_path: Path) -
 # ---------------------------------------------------------------------------------------- killed
 
 INSTANTS = {
-    "before anything is linked": ("link_database", True, 1),
-    "between two sources": ("link_database", False, 1),
-    "before the fragments are opened": ("Assembly._opened", True, 1),
-    "before a piece is trimmed": ("_trim", True, 1),
-    "after a piece is trimmed": ("_trim", False, 1),
-    "between two pieces": ("Assembly._restored", False, 1),
-    "before pieces are merged": ("Assembly._merged", True, 1),
-    "after pieces are merged": ("Assembly._merged", False, 1),
-    "when all is put together": ("Assembly.made", False, 1),
-    "when the second shard is": ("Assembly.made", False, 2),
+    "before anything is linked": ("assembly.link_database", True, 1),
+    "between two sources": ("assembly.link_database", False, 1),
+    "before the fragments are opened": ("restoring.put_together", True, 1),
+    "before a piece is trimmed": ("pieces._trim", True, 1),
+    "after a piece is trimmed": ("pieces._trim", False, 1),
+    "between two pieces": ("pieces._taken", False, 1),
+    "before a piece is copied": ("pieces._copy", True, 1),
+    "after a piece is copied": ("pieces._copy", False, 1),
+    "when all is put together": ("assembly.Assembly.made", False, 1),
+    "when the second shard is": ("assembly.Assembly.made", False, 2),
 }
 
 
 def rescale_and_die(home: str, after: int, instant: tuple[str, bool, int]) -> None:
     name, before, call = instant
-    owner: Any = statekit.assembly
-    *path, method = name.split(".")
-    for part in path:
-        owner = getattr(owner, part)
-    inner, calls = getattr(owner, method), [0]
-
-    def patched(*args: Any, **kwargs: Any) -> Any:
-        calls[0] += 1
-        if before and calls[0] == call:
-            die()
-        result = inner(*args, **kwargs)
-        if calls[0] == call:
-            die()
-        return result
-
-    setattr(owner, method, patched)
+    pieces.COPIED_BYTES = 0
+    die_at(statekit, name, before=before, call=call)
     advance(Path(home), after)
 
 
@@ -266,7 +266,7 @@ def rescale_and_die(home: str, after: int, instant: tuple[str, bool, int]) -> No
 def test_a_process_that_is_killed_while_it_puts_a_copy_together_leaves_none(
     tmp_path: Path, instant: tuple[str, bool, int]
 ) -> None:
-    before, after = (9, 1) if instant[0] == "Assembly._merged" else (3, 5)
+    before, after = (9, 1) if instant[0] == "pieces._copy" else (3, 5)
     advance(tmp_path, before)
     assert exit_code(rescale_and_die, str(tmp_path), after, instant) == -9
     assert Repository(tmp_path / "checkpoint").epochs() == [0]

@@ -533,6 +533,103 @@ def test_a_kept_getter_sees_what_get_sees_whatever_was_read_ahead(data: st.DataO
         backend.close()
 
 
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_a_kept_getter_sees_what_get_sees_whatever_it_is_told_will_come(
+    data: st.DataObject,
+) -> None:
+    keys = st.integers(0, 9_999).map(lambda number: b"%04d" % number)
+    held = {b"%04d" % number: b"%d" % number for number in range(0, 10_000, 2)}
+    coming: list[bytes] = []
+    with tempfile.TemporaryDirectory() as home:
+        backend = RocksBackend(home, ["a"])
+        backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+        kept = backend.getter("a", lambda: coming)
+        for _ in range(data.draw(st.integers(1, 10))):
+            coming = data.draw(st.lists(keys, min_size=1, max_size=8))
+            for key in (b"0000", b"5000", b"9000", *coming):  # too far apart for blocks
+                assert kept(key) == held.get(key)
+            changed = data.draw(st.sampled_from(coming))
+            if data.draw(st.booleans()):
+                held[changed] = b"new"
+                backend.write(Batch([Put("a", changed, b"new")]))
+            else:
+                held.pop(changed, None)
+                backend.write(Batch([Delete("a", changed)]))
+            for key in data.draw(st.permutations(coming)):
+                assert kept(key) == backend.get("a", key) == held.get(key)
+        backend.close()
+
+
+@pytest.mark.parametrize("kind", ["one database", "fragments"])
+def test_scattered_keys_that_come_are_looked_for_together(tmp_path: Path, kind: str) -> None:
+    backend: Backend
+    if kind == "fragments":
+        backend = fragmented(tmp_path, ["a"], RocksOptions())
+    else:
+        backend = RocksBackend(tmp_path, ["a"])
+    held = {number.to_bytes(2, "big"): b"v%d" % number for number in range(20_000, 40_000)}
+    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    visited = [number.to_bytes(2, "big") for number in range(19_900, 40_100, 50)]
+    told: list[list[bytes]] = []
+
+    def coming() -> list[bytes]:
+        told.append(visited[visited.index(key) + 1 :][:60])
+        return told[-1]
+
+    kept = backend.getter("a", coming)
+    for key in visited:
+        assert kept(key) == held.get(key)
+    assert 2 <= len(told) <= len(visited) / 40
+    backend.close()
+
+
+def test_keys_that_are_announced_and_never_read_are_not_looked_for_again(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path, ["a"])
+    held = {number.to_bytes(2, "big"): b"v%d" % number for number in range(10_000)}
+    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    told: list[list[bytes]] = []
+
+    def coming() -> list[bytes]:
+        told.append([bytes([key[0], 255 - number]) for number in range(60)])
+        return told[-1]
+
+    kept = backend.getter("a", coming)
+    for number in range(0, 10_000, 256):
+        key = number.to_bytes(2, "big")
+        assert kept(key) == held[key]
+    assert len(told) == 1
+    backend.write(Batch([Put("a", b"x", b"")]))  # starts over
+    for number in range(1, 10_000, 256):
+        key = number.to_bytes(2, "big")
+        assert kept(key) == held[key]
+    assert len(told) == 2
+    backend.close()
+
+
+def test_filters_and_indexes_stay_while_rows_of_large_tables_pass_through_the_cache(
+    tmp_path: Path,
+) -> None:
+    options = RocksOptions(block_cache_bytes=16 * 1024 * 1024)
+    backend = RocksBackend(tmp_path, ["a"], options)
+    rows = ((number.to_bytes(4, "big"), b"%032d" % number) for number in range(600_000))
+    backend.load("a", rows)
+    keys = [number.to_bytes(4, "big") for number in range(0, 600_000, 150)]
+    for key in keys:
+        backend.get("a", key)
+    before = reads_of_this_process()
+    for key in keys[:500]:
+        backend.get("a", key)
+    assert reads_of_this_process() - before < 500 * 8_000
+    backend.close()
+
+
+def reads_of_this_process() -> int:
+    """Bytes that this process has asked the system for."""
+    with open("/proc/self/io", encoding="ascii") as counts:
+        return next(int(line.split()[1]) for line in counts if line.startswith("rchar"))
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_kept_scanner_sees_what_scan_sees_whatever_was_read_ahead(data: st.DataObject) -> None:
@@ -568,9 +665,10 @@ def test_reading_in_order_gives_every_row_once_and_none_that_is_not_there(tmp_pa
 def test_large_rows_are_not_read_ahead(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, ["a"])
     backend.write(Batch([Put("a", bytes([number]), b"x" * 100_000) for number in range(100)]))
-    kept = backend.getter("a")
+    kept = backend.getter("a", lambda: [bytes([number]) for number in range(100)])
     for number in range(100):
         assert kept(bytes([number])) == b"x" * 100_000
     (reader,) = backend._readers
     assert not reader._rows
+    assert not reader._found
     backend.close()

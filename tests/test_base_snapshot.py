@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from statekit.base_snapshot import Finished, Staged, StagedSnapshot, fetch_base, noted
+from statekit.base_snapshot import Finished, Staged, StagedSnapshot, Wanted, fetch_databases, noted
 from statekit.clock import now_us
 from statekit.errors import CorruptCheckpointError
 from statekit.mutation import Batch, Put
@@ -73,7 +73,8 @@ def fetched(
 ) -> dict[str, list[tuple[bytes, bytes]]]:
     """The rows of a base that another host fetched."""
     base = base_snapshot(repository, finished.base)
-    fetch_base(repository, base, finished.base.path, [place], held)
+    (database,) = base.databases
+    fetch_databases(repository, [Wanted(database, finished.base.path, place)], held)
     return rows_in(place)
 
 

@@ -33,6 +33,7 @@ def test_what_is_restored_is_whole_on_any_disk() -> None:
     rows = durability.restores(rows=500, runs=1, bases=ALWAYS)
     assert all(row.measured.startswith("restore of 500 rows") for row in rows)
     assert all(_number(row) > 0 for row in rows)
+    assert sum("as two shards on two hosts" in row.measured for row in rows) == len(rows) / 2
 
 
 def test_more_is_stored_where_more_epochs_are_kept() -> None:

@@ -19,40 +19,16 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit import cli_copies
-from statekit.coordinator import Coordinator
 from statekit.copy_space import CopySpace
 from statekit.local import LocalRunner
-from statekit.repository import Repository
-from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies
+from statekit.working_copy import DiskCopies, MemoryCopies
 from tests.children import start
 from tests.small_disk import small_disk
-from tests.tally import (
-    STATES,
-    Entry,
-    committed_rows,
-    comparable,
-    copied_rows,
-    entries,
-    tally_job,
-)
+from tests.tally import Entry, comparable, copied_rows
+from tests.tally_runs import advance, check_rows, obtain, rows_after, runner
 
-GROUPS = 8
 MIB = 1024 * 1024
 AT = datetime(2013, 1, 1, tzinfo=UTC)
-
-
-def runner(root: Path, copies: WorkingCopies, parallelism: int | None = None) -> LocalRunner:
-    return LocalRunner(tally_job(GROUPS), Repository(root), copies, parallelism=parallelism)
-
-
-def advance(made: LocalRunner, epochs: int = 1, count: int = 60) -> None:
-    for _ in range(epochs):
-        made.epoch({"records": entries(made.coordinator.epoch, count, keys=40)})
-
-
-def check_rows(made: LocalRunner, copies: WorkingCopies) -> None:
-    expected = committed_rows(made.coordinator.repository, GROUPS)
-    assert copied_rows(made.coordinator, copies) == expected
 
 
 def look_again(copies: DiskCopies) -> None:
@@ -65,16 +41,6 @@ def ranges(copies: DiskCopies) -> set[tuple[int, int]]:
     return {copy.groups for copy in CopySpace(copies.root).copies()}
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "c"
-
-
-@pytest.fixture
-def copies(tmp_path: Path) -> DiskCopies:
-    return DiskCopies(tmp_path / "local")
-
-
 # ------------------------------------------------------------------------------------------ found
 
 
@@ -83,7 +49,7 @@ def test_copies_are_found_with_whose_they_are_and_what_they_take(
 ) -> None:
     made = runner(root, copies, 2)
     advance(made)
-    held = copies.obtain(made.coordinator.plan("tally", 1), STATES, made.coordinator.repository)
+    held = obtain(made, 1)
     first, second = sorted(CopySpace(copies.root).copies(), key=lambda copy: copy.groups)
     assert (first.groups, second.groups) == ((0, 3), (4, 7))
     assert {first.operator, second.operator} == {"tally"}
@@ -98,8 +64,7 @@ def test_copies_are_found_with_whose_they_are_and_what_they_take(
 def test_a_copy_whose_private_twin_is_in_use_is_in_use(root: Path, copies: DiskCopies) -> None:
     made = runner(root, copies)
     advance(made)
-    plan, repository = made.coordinator.plan("tally", 0), made.coordinator.repository
-    one, two = (copies.obtain(plan, STATES, repository) for _ in range(2))
+    one, two = obtain(made), obtain(made)
     one.drop()
     (found,) = CopySpace(copies.root).copies()
     assert found.is_in_use
@@ -107,7 +72,7 @@ def test_a_copy_whose_private_twin_is_in_use_is_in_use(root: Path, copies: DiskC
     assert CopySpace(copies.root).remove(found.home)
     assert dict(two.backend.scan("total", b"", b"\xff"))
     two.drop()
-    check_rows(made, copies)
+    check_rows(made)
 
 
 # ------------------------------------------------------------------------------------- too much
@@ -121,16 +86,16 @@ def test_copies_over_the_limit_go_the_least_recently_used_first_and_never_one_in
     for age, copy in enumerate(sorted(CopySpace(copies.root).copies(), key=lambda c: c.groups)):
         os.utime(copy.home / "lock", (age, age))
         (copy.home / "db" / "ballast").write_bytes(bytes(2 * MIB))
-    held = copies.obtain(made.coordinator.plan("tally", 1), STATES, made.coordinator.repository)
+    held = obtain(made, 1)
     os.utime(copies.root.joinpath(*_home(made, 1), "lock"), (0, 0))  # the oldest of all
     limited = DiskCopies(copies.root, sk.RocksOptions(disk_limit_bytes=5 * MIB))
     look_again(limited)
     limited.tidy(made.coordinator.plans("tally"))
     assert ranges(copies) == {(2, 3), (6, 7)}
     held.drop()
-    check_rows(made, copies)
+    check_rows(made)
     advance(runner(root, limited))
-    check_rows(runner(root, limited), limited)
+    check_rows(runner(root, limited))
 
 
 def _home(made: LocalRunner, shard: int) -> tuple[str, str, str]:
@@ -141,7 +106,7 @@ def _home(made: LocalRunner, shard: int) -> tuple[str, str, str]:
 def test_files_that_copies_share_are_counted_once(root: Path, copies: DiskCopies) -> None:
     advance(runner(root, copies, 1), 1, 3000)
     halves = runner(root, copies, 2)
-    check_rows(halves, copies)  # made of links to the files of the first
+    check_rows(halves)  # made of links to the files of the first
     found = CopySpace(copies.root).copies()
     once = sum({file: size for copy in found for file, size in copy.files.items()}.values())
     assert sum(copy.bytes for copy in found) > once > MIB // 32
@@ -168,7 +133,7 @@ def test_where_the_disk_is_short_of_space_copies_of_jobs_that_rest_make_room_for
         assert not home.exists()
         assert len(CopySpace(copies.root).copies()) == 2
         for made in (old, newer):
-            check_rows(made, copies)
+            check_rows(made)
 
 
 def test_somebody_looks_at_the_disk_once_in_a_while_whatever_the_clock_does(
@@ -204,7 +169,7 @@ def test_copies_of_a_layout_go_when_no_shard_is_to_be_made_of_them(
     look_again(copies)
     advance(made)
     assert ranges(copies) == {(0, 3), (4, 7)}
-    check_rows(made, copies)
+    check_rows(made)
 
 
 def test_what_killed_processes_left_goes(root: Path, copies: DiskCopies) -> None:
@@ -271,10 +236,10 @@ def test_copies_in_memory_of_another_layout_go_as_well(root: Path) -> None:
     made = runner(root, copies, 2)
     advance(made, 2)
     assert {name[2:4] for name in copies.kept} == {(0, 3), (4, 7)}
-    check_rows(made, copies)
+    check_rows(made)
     copies.forget(made.coordinator.job_file.id)
     assert copies.kept == {}
-    check_rows(made, copies)
+    check_rows(made)
 
 
 # -------------------------------------------------------------------------------------- at any time
@@ -315,9 +280,9 @@ def test_whatever_is_removed_between_epochs_the_rows_are_those_that_were_committ
             space.make_room()
         elif step == "look":
             look_again(copies)
-    check_rows(made, copies)
+    check_rows(made)
     advance(made)
-    check_rows(made, copies)
+    check_rows(made)
 
 
 def remove_while_it_runs(root: str, seconds: float) -> None:
@@ -335,12 +300,8 @@ def test_a_job_whose_copies_are_removed_all_the_time_goes_on(
     while process.is_alive():
         advance(made)
     assert process.exitcode == 0
-    epochs = made.coordinator.epoch
-    reference = runner(root.with_name("reference"), MemoryCopies(), 2)
-    advance(reference, epochs)
-    expected = comparable(committed_rows(reference.coordinator.repository, GROUPS))
-    found = copied_rows(Coordinator(tally_job(GROUPS), Repository(root)), copies)
-    assert comparable(found) == expected
+    made = runner(root, copies)
+    assert comparable(copied_rows(made.coordinator, copies)) == rows_after(made.coordinator.epoch)
 
 
 # ------------------------------------------------------------------------------------ command line
@@ -363,7 +324,7 @@ def test_the_command_shows_copies_and_removes_those_of_checkpoints_that_are_gone
     advance(made)
     lost = runner(root.with_name("lost"), copies, 3)
     advance(lost)
-    held = copies.obtain(made.coordinator.plan("tally", 1), STATES, made.coordinator.repository)
+    held = obtain(made, 1)
     shutil.rmtree(root.with_name("lost"))
     shown = statekit(copies.root)
     assert shown.returncode == 0, shown.stderr
@@ -377,7 +338,7 @@ def test_the_command_shows_copies_and_removes_those_of_checkpoints_that_are_gone
     assert "removed 1 copies" in statekit(copies.root, "--clean", "--all").stdout
     assert ranges(copies) == {(4, 7)}  # in use
     held.drop()
-    check_rows(made, copies)
+    check_rows(made)
 
 
 def test_the_command_says_what_to_do_about_a_directory_that_is_not_there(tmp_path: Path) -> None:

@@ -14,6 +14,9 @@ pytestmark = pytest.mark.slow
 CYCLES = 500 if os.environ.get("STATEKIT_SOAK") else 50
 ON_ONE_CHECKPOINT = 50
 
+# What comes of harm depends on where it meets a process, but so much comes of fifty.
+NEARLY_SURE = ("collector: die", "shards on a base", "shards with a history")
+
 
 @pytest.mark.parametrize("seed", range(CYCLES // ON_ONE_CHECKPOINT))
 def test_a_job_comes_out_of_one_crash_after_the_other_as_if_nothing_had_happened(
@@ -25,6 +28,5 @@ def test_a_job_comes_out_of_one_crash_after_the_other_as_if_nothing_had_happened
     with capsys.disabled():
         print(f"\n{cycles.told()}")
     assert cycles.counts["epochs"] > ON_ONE_CHECKPOINT
-    harm = [kind for kind in KINDS if kind != "undisturbed"]
-    occurred = "fenced", "gone back", "collector: die", "shards on a base", "shards with a history"
-    assert all(cycles.counts[kind] for kind in (*harm, *occurred))
+    missing = [kind for kind in (*KINDS, *NEARLY_SURE) if not cycles.counts[kind]]
+    assert not missing, f"it never came to this, so nothing was shown for it: {missing}"

@@ -29,11 +29,21 @@ from statekit.rewrite import rewrite_checkpoint
 from statekit.rocks import RocksBackend
 from statekit.savepoint import write_savepoint
 from statekit.store import Store
-from statekit.uploader import uploader
 from statekit.verification import verify
-from statekit.working_copy import DiskCopies, MemoryCopies
+from statekit.working_copy import DiskCopies
+from tests import tally_runs
 from tests.small_disk import SmallDisk, small_disk
-from tests.tally import Entry, committed_rows, comparable, copied_rows, entries, tally_job
+from tests.tally import committed_rows, comparable, copied_rows
+from tests.tally_runs import (
+    EAGER,
+    GROUPS,
+    MERGING,
+    SMALL_BUFFER,
+    records_of,
+    rows_after,
+    runner,
+    uploaded,
+)
 from tests.test_operator_state_kept import EVENTS, SPECS, held, job, made, migrating
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -69,6 +79,7 @@ def test_a_full_local_disk_is_told_where_rows_are_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = made(tmp_path / "checkpoint")
+    monkeypatch.setattr("statekit.shard_rows._FEW_BYTES", 0)  # as if there were many rows
     with small_disk(tmp_path / "disk") as disk:
         disk.fill()
         monkeypatch.setattr(tempfile, "tempdir", str(disk.path))
@@ -83,35 +94,19 @@ def test_a_full_local_disk_is_told_where_rows_are_unpacked(
 
 # ------------------------------------------------------------------------ each step of an epoch
 
-GROUPS = 8
-SMALL_BUFFER = sk.RocksOptions(write_buffer_bytes=64 * 1024)
+
+def job_at(checkpoint: Path, local: Path, parallelism: int | None = None) -> LocalRunner:
+    return runner(checkpoint, DiskCopies(local, SMALL_BUFFER), parallelism)
 
 
-def records_of(epoch: int) -> list[Entry]:
-    return entries(epoch, 400, keys=150)
-
-
-def runner(checkpoint: Path, local: Path, parallelism: int | None = None) -> LocalRunner:
-    copies = DiskCopies(local, SMALL_BUFFER)
-    return LocalRunner(tally_job(GROUPS), Repository(checkpoint), copies, parallelism=parallelism)
-
-
-def advance(made: LocalRunner, epochs: int = 1) -> None:
-    for _ in range(epochs):
-        made.epoch({"records": records_of(made.coordinator.epoch)})
-
-
-@functools.cache
-def reference(epochs: int) -> dict[str, Any]:
-    undisturbed = LocalRunner(tally_job(GROUPS), Repository.in_memory(), MemoryCopies())
-    advance(undisturbed, epochs)
-    return comparable(committed_rows(undisturbed.coordinator.repository, GROUPS))
+advance = functools.partial(tally_runs.advance, count=400)
 
 
 def check(made: LocalRunner, epochs: int) -> None:
     assert made.coordinator.repository.latest_epoch() == epochs - 1
-    assert comparable(committed_rows(made.coordinator.repository, GROUPS)) == reference(epochs)
-    assert comparable(copied_rows(made.coordinator, made.copies)) == reference(epochs)
+    expected = rows_after(epochs, 400)
+    assert comparable(committed_rows(made.coordinator.repository, GROUPS)) == expected
+    assert comparable(copied_rows(made.coordinator, made.copies)) == expected
 
 
 def full_from(
@@ -145,7 +140,7 @@ def test_a_working_copy_whose_disk_is_full_at_any_step_is_named(
 ) -> None:
     monkeypatch.setattr("statekit.mutation.BATCH_ROWS_MAX", 100)  # so that epochs spill
     with small_disk(tmp_path / "disk") as disk:
-        made = runner(tmp_path / "c", disk.path / "local")
+        made = job_at(tmp_path / "c", disk.path / "local")
         advance(made, 2)
         with monkeypatch.context() as patched:
             filled = full_from(patched, disk, owner, step)
@@ -167,11 +162,11 @@ def test_with_little_space_left_copies_are_right_or_their_epoch_fails(
         monkeypatch.setattr("statekit.rocks.SORTED_RUNS_MAX", 0)
     failed = 0
     with small_disk(tmp_path / "disk") as disk:
-        made = runner(tmp_path / "c", disk.path / "local", 2)
+        made = job_at(tmp_path / "c", disk.path / "local", 2)
         advance(made)
         for number, leave in enumerate(range(0, 150_000, 25_000)):
             if kind == "made of others":
-                made = runner(tmp_path / "c", disk.path / "local", 1 + number % 2)
+                made = job_at(tmp_path / "c", disk.path / "local", 1 + number % 2)
             elif kind == "made anew":
                 made.copies.forget(made.coordinator.job_file.id)
             disk.fill(leave)
@@ -208,10 +203,10 @@ def test_a_checkpoint_whose_disk_is_full_at_any_step_is_named(
         place = disk.path / "c"
         epochs = 0 if path == "job" else 2
         if epochs:
-            advance(runner(place, tmp_path / "local"), epochs)
+            advance(job_at(place, tmp_path / "local"), epochs)
 
         def go_on() -> LocalRunner:
-            made = runner(place, tmp_path / "local")
+            made = job_at(place, tmp_path / "local")
             made.coordinator.notes_beginnings = True
             advance(made)
             return made
@@ -226,9 +221,6 @@ def test_a_checkpoint_whose_disk_is_full_at_any_step_is_named(
 
 
 # ------------------------------------------------------------- beside epochs, and behind them
-
-EAGER = BaseOptions(replay_seconds=0, uploaded_per_changed=100)
-MERGES = BaseOptions(replay_seconds=0, uploaded_per_changed=100, bases=False)
 
 
 def full_during(
@@ -265,9 +257,9 @@ def full_during(
         pytest.param(EAGER, "local", StagedSnapshot, "write", "finished.json", id="noting a base"),
         pytest.param(EAGER, "c", Store, "put_path", ".sst", id="uploading a base"),
         pytest.param(EAGER, "c", Store, "put_file", ".base.json", id="naming a base"),
-        pytest.param(MERGES, "local", StagedMerge, "write", "merge.json", id="staging a merge"),
-        pytest.param(MERGES, "local", StagedMerge, "write", "merged.json", id="noting a merge"),
-        pytest.param(MERGES, "c", StagedMerge, "upload", "", id="merging"),
+        pytest.param(MERGING, "local", StagedMerge, "write", "merge.json", id="staging a merge"),
+        pytest.param(MERGING, "local", StagedMerge, "write", "merged.json", id="noting a merge"),
+        pytest.param(MERGING, "c", StagedMerge, "upload", "", id="merging"),
     ],
 )
 def test_a_full_disk_beside_epochs_is_logged_and_no_epoch_fails(
@@ -286,7 +278,7 @@ def test_a_full_disk_beside_epochs_is_logged_and_no_epoch_fails(
     with small_disk(tmp_path / "disk") as disk:
         places = {"c": tmp_path / "c", "local": tmp_path / "local"} | {full: disk.path / full}
         copies = DiskCopies(places["local"], SMALL_BUFFER, bases=options)
-        made = LocalRunner(tally_job(GROUPS), Repository(places["c"]), copies, parallelism=1)
+        made = runner(places["c"], copies)
         advance_and_upload(made, 1 if options.bases else 4, 4)
         with monkeypatch.context() as patched:
             committed = threading.Event()
@@ -307,17 +299,17 @@ def advance_and_upload(
     for _ in range(epochs):
         if committed is not None:
             committed.clear()
-        made.epoch({"records": entries(made.coordinator.epoch, count)})
+        made.epoch({"records": records_of(made.coordinator.epoch, count)})
         if committed is not None:
             committed.set()
-        assert uploader().drain(60)
+        uploaded()
 
 
 def test_a_collection_on_a_full_disk_deletes_nothing_and_can_be_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_disk(tmp_path / "disk") as disk:
-        made = runner(disk.path / "c", tmp_path / "local")
+        made = job_at(disk.path / "c", tmp_path / "local")
         advance(made, 4)
         repository = made.coordinator.repository
         before = sorted(repository.tree(""))
@@ -343,7 +335,7 @@ def test_a_full_temporary_directory_is_named_by_what_reads_a_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copies = DiskCopies(tmp_path / "local", bases=EAGER)
-    made = LocalRunner(tally_job(GROUPS), Repository(tmp_path / "c"), copies, parallelism=1)
+    made = runner(tmp_path / "c", copies)
     advance_and_upload(made, 3, 400)
     repository = made.coordinator.repository
     right = committed_rows(repository, GROUPS)
@@ -367,7 +359,7 @@ def test_a_savepoint_on_a_full_disk_is_none_and_can_be_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with small_disk(tmp_path / "disk") as disk:
-        made = runner(disk.path / "c", tmp_path / "local")
+        made = job_at(disk.path / "c", tmp_path / "local")
         advance(made, 2)
         for step, path in (("put_file", "savepoints/"), ("create", "savepoints/")):
             with monkeypatch.context() as patched:
@@ -385,7 +377,7 @@ def test_a_full_temporary_directory_is_named_by_the_epoch_that_outgrows_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("statekit.changes._SPOOL_BYTES_MAX", 1000)
-    made = runner(tmp_path / "c", tmp_path / "local")
+    made = job_at(tmp_path / "c", tmp_path / "local")
     advance(made, 2)
     with small_disk(tmp_path / "disk") as disk, monkeypatch.context() as patched:
         patched.setattr(tempfile, "tempdir", str(disk.path))

@@ -14,7 +14,6 @@ from statekit.errors import RescaleError, StateTypeError
 from statekit.keygroup import (
     check_groups,
     check_parallelism,
-    field_hasher,
     group_range,
     key_group,
     key_hash,
@@ -36,14 +35,6 @@ SCALARS = st.one_of(
 @pytest.mark.parametrize(("key", "_sql", "group"), VECTORS, ids=repr)
 def test_key_group_equals_the_vector(key: Any, _sql: str, group: int) -> None:
     assert key_group(key, GROUPS) == group
-
-
-@UNHURRIED
-@given(SCALARS)
-def test_hasher_of_one_field_agrees_with_the_hash_of_the_key(value: Any) -> None:
-    hasher = field_hasher(type(value).__name__)
-    assert hasher(value) == key_hash((value,))
-    assert hasher(None) == key_hash((None,)) == 42
 
 
 @UNHURRIED
@@ -74,11 +65,6 @@ def test_datetime_of_another_zone_is_the_same_instant() -> None:
 def test_a_key_that_no_type_holds_is_refused(key: Any) -> None:
     with pytest.raises(StateTypeError):
         key_group(key)
-
-
-def test_hasher_of_floats_is_refused() -> None:
-    with pytest.raises(StateTypeError, match="float"):
-        field_hasher("float")
 
 
 def test_hash_does_not_depend_on_the_salt_of_the_process() -> None:

@@ -27,7 +27,7 @@ from statekit.lineage import (
 from statekit.local import LocalRunner
 from statekit.manifest import ShardState, epoch_path
 from statekit.mutation import Batch, Delete, DeleteRange, Mutation, Put
-from statekit.references import References, history
+from statekit.references import Following, history
 from statekit.repository import Repository, group_bounds
 from statekit.sealed import FileRef, checksum_of
 from statekit.working_copy import MemoryCopies
@@ -295,7 +295,9 @@ def test_a_manifest_names_few_files_however_long_the_history(tmp_path: Path) -> 
         older = listed.before
     assert max(lengths) <= HISTORY_FILES_MAX + FILES_MAX
     assert len(lengths) == 3
-    assert len(list(References(repository).of_shard(shard))) == epochs + len(lengths)
+    assert len({ref.path for ref in Following(repository, set()).of_shard(shard)}) == epochs + len(
+        lengths
+    )
 
 
 @pytest.mark.parametrize("changes", [5, 20])

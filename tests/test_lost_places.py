@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import tempfile
@@ -14,54 +15,43 @@ import statekit as sk
 from statekit.local import LocalRunner
 from statekit.repository import Repository
 from statekit.rocks import RocksBackend
-from statekit.working_copy import DiskCopies, MemoryCopies
+from statekit.working_copy import DiskCopies
+from tests import tally_runs
 from tests.children import NOBODY, as_nobody, exit_code
-from tests.tally import Entry, committed_rows, comparable, entries, tally_job
-
-GROUPS = 8
-SMALL_BUFFER = sk.RocksOptions(write_buffer_bytes=64 * 1024)
+from tests.tally import committed_rows, comparable
+from tests.tally_runs import GROUPS, SMALL_BUFFER, records_of, rows_after, runner
 
 
-def runner(place: Path, parallelism: int | None = None) -> LocalRunner:
-    copies = DiskCopies(place / "local", SMALL_BUFFER)
-    return LocalRunner(tally_job(GROUPS), Repository(place / "c"), copies, parallelism=parallelism)
+def job_in(place: Path, parallelism: int | None = None) -> LocalRunner:
+    return runner(place / "c", DiskCopies(place / "local", SMALL_BUFFER), parallelism)
 
 
-def records_of(epoch: int) -> list[Entry]:
-    return entries(epoch, 200, keys=100)
+advance = functools.partial(tally_runs.advance, count=200)
 
 
-def advance(made: LocalRunner, epochs: int = 1) -> None:
-    for _ in range(epochs):
-        made.epoch({"records": records_of(made.coordinator.epoch)})
-
-
-def check_against_memory(place: Path, epochs: int) -> None:
+def check(place: Path, epochs: int) -> None:
     """The checkpoint holds what an undisturbed run does, and goes on from there."""
-    reference = LocalRunner(tally_job(GROUPS), Repository.in_memory(), MemoryCopies())
-    advance(reference, epochs)
-    expected = committed_rows(reference.coordinator.repository, GROUPS)
     repository = Repository(place / "c")
     assert repository.latest_epoch() == epochs - 1
-    assert comparable(committed_rows(repository, GROUPS)) == comparable(expected)
+    assert comparable(committed_rows(repository, GROUPS)) == rows_after(epochs, 200)
 
 
 # --------------------------------------------------------------------------- a removed directory
 
 
 def test_a_working_directory_that_is_removed_between_epochs_is_made_anew(tmp_path: Path) -> None:
-    made = runner(tmp_path, 2)
+    made = job_in(tmp_path, 2)
     advance(made, 2)
     shutil.rmtree(tmp_path / "local")
     advance(made)
-    check_against_memory(tmp_path, 3)
+    check(tmp_path, 3)
 
 
 @pytest.mark.parametrize("stage", ["write", "flush", "close"])
 def test_a_working_directory_that_is_removed_within_an_epoch_fails_it_at_most(
     tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = runner(tmp_path)
+    made = job_in(tmp_path)
     advance(made, 2)
     step = getattr(RocksBackend, stage)
 
@@ -75,7 +65,7 @@ def test_a_working_directory_that_is_removed_within_an_epoch_fails_it_at_most(
             advance(made)
     assert Repository(tmp_path / "c").latest_epoch() == 1
     advance(made)
-    check_against_memory(tmp_path, 3)
+    check(tmp_path, 3)
 
 
 @pytest.mark.parametrize("lost", ["c", "c/epochs"])
@@ -83,7 +73,7 @@ def test_a_working_directory_that_is_removed_within_an_epoch_fails_it_at_most(
 def test_a_checkpoint_that_is_removed_under_a_running_job_is_never_written_to_again(
     tmp_path: Path, lost: str, when: str
 ) -> None:
-    made = runner(tmp_path)
+    made = job_in(tmp_path)
     advance(made, 2)
     published: list[int] = []
 
@@ -95,19 +85,19 @@ def test_a_checkpoint_that_is_removed_under_a_running_job_is_never_written_to_ag
     if when == "between epochs":
         (tmp_path / lost).rename(tmp_path / "hidden")
     with pytest.raises(sk.CorruptCheckpointError, match=r"1\.json is missing, .* restore the"):
-        made.epoch({"records": records_of(2)}, outputs={"outputs": publish})
+        made.epoch({"records": records_of(2, 200)}, outputs={"outputs": publish})
     assert published == ([] if when == "between epochs" else [2])
     assert not list((tmp_path / "c").rglob("epochs/*.json"))
     shutil.rmtree(tmp_path / lost, ignore_errors=True)
     (tmp_path / "hidden").rename(tmp_path / lost)
-    advance(runner(tmp_path))
-    check_against_memory(tmp_path, 3)
+    advance(job_in(tmp_path))
+    check(tmp_path, 3)
 
 
 def test_change_files_that_are_removed_under_a_job_are_named_when_they_are_needed(
     tmp_path: Path,
 ) -> None:
-    made = runner(tmp_path)
+    made = job_in(tmp_path)
     advance(made, 2)
     (tmp_path / "c" / "data").rename(tmp_path / "hidden")
     shutil.rmtree(tmp_path / "local")
@@ -115,13 +105,13 @@ def test_change_files_that_are_removed_under_a_job_are_named_when_they_are_neede
         advance(made)
     (tmp_path / "hidden").rename(tmp_path / "c" / "data")
     advance(made)
-    check_against_memory(tmp_path, 3)
+    check(tmp_path, 3)
 
 
 def test_a_temporary_directory_that_is_removed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = runner(tmp_path)
+    made = job_in(tmp_path)
     advance(made)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
@@ -131,7 +121,7 @@ def test_a_temporary_directory_that_is_removed_is_named(
         advance(made)
     (tmp_path / "tmp").mkdir()
     advance(made)
-    check_against_memory(tmp_path, 2)
+    check(tmp_path, 2)
 
 
 # ------------------------------------------------------------------------------- lost permission
@@ -139,13 +129,13 @@ def test_a_temporary_directory_that_is_removed_is_named(
 
 def fails(place: str, text: str) -> None:
     """An epoch, as somebody who may not write everywhere."""
-    made = runner(Path(place))
+    made = job_in(Path(place))
     with pytest.raises(sk.StorageError, match=text):
         advance(made)
 
 
 def works(place: str) -> None:
-    advance(runner(Path(place)))
+    advance(job_in(Path(place)))
 
 
 @pytest.fixture
@@ -176,7 +166,7 @@ def give_to_nobody(place: Path) -> None:
 def test_a_directory_that_may_no_longer_be_written_is_named_and_the_job_goes_on_when_it_may(
     place: Path, lost: str, text: str
 ) -> None:
-    advance(runner(place), 2)
+    advance(job_in(place), 2)
     if lost == "local":  # and there is no copy in it yet
         shutil.rmtree(place / "local")
         (place / "local").mkdir()
@@ -189,4 +179,4 @@ def test_a_directory_that_may_no_longer_be_written_is_named_and_the_job_goes_on_
     finally:
         closed.chmod(0o755)
     assert exit_code(as_nobody, works, str(place)) == 0
-    check_against_memory(place, 3)
+    check(place, 3)

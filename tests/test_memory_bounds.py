@@ -70,6 +70,79 @@ def test_a_process_keeps_to_its_memory(shards: int, states: int, rows: int) -> N
     assert int(done.stdout) < 70, f"grew by {done.stdout.strip()} MB"
 
 
+# Prints by how many MB a process grew whose databases are written faster than a disk takes it in,
+# while one that is not written any more holds what its buffers have.
+GROWTH_ON_A_SLOW_DISK = """
+import os, sys, tempfile, threading
+from pathlib import Path
+from statekit import rocks
+from statekit.mutation import Batch, Put
+from statekit.rocks import RocksBackend
+from statekit.rocks_options import RocksOptions
+
+MIB = 1024 * 1024
+in_threads = sys.argv[1] == "threads"
+options = RocksOptions(block_cache_bytes=8 * MIB, write_memory_bytes=8 * MIB)
+names = ["a", "b", "c"]
+made = rocks._rocksdb_options
+
+def of_a_slow_disk(options, *, create):
+    found = made(options, create=create)
+    found.set_ratelimiter(12 * MIB, 10_000, 10)
+    return found
+
+rocks._rocksdb_options = of_a_slow_disk
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // MIB
+
+def write(backend, start, count=100):
+    for name in names:
+        puts = [Put(name, b"%08d" % n, os.urandom(1000)) for n in range(start, start + count)]
+        backend.write(Batch(puts))
+    peaks.append(resident())
+
+peaks = []
+with tempfile.TemporaryDirectory() as home:
+    idle, *backends = [RocksBackend(f"{home}/{shard}", names, options) for shard in range(13)]
+    before = resident()
+    write(idle, 0, 2000)
+    steps = range(0, 1500, 100)
+    if in_threads:
+        run = lambda backend: [write(backend, start) for start in steps]
+        threads = [threading.Thread(target=run, args=(backend,)) for backend in backends]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    else:
+        for start in steps:
+            for backend in backends:
+                write(backend, start)
+    print(max(peaks) - before)
+    for backend in [idle, *backends]:
+        backend.flush()
+        assert sum(1 for _ in backend.scan("b", b"", b"~")) == (2000 if backend is idle else 1500)
+        backend.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["in turn", "threads"])
+def test_many_databases_that_are_open_at_once_on_a_slow_disk_wait_for_it_and_for_nothing_else(
+    how: str,
+) -> None:
+    """They write 54 MB, and the options allow for 16 MB."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", GROWTH_ON_A_SLOW_DISK, how],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 36, f"grew by {done.stdout.strip()} MB"
+
+
 # ----------------------------------------------------------------------------------------- options
 
 

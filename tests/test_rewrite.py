@@ -17,7 +17,7 @@ from statekit.job_file import JobFile
 from statekit.manifest import EpochInstant, epoch_path
 from statekit.mutation import Batch
 from statekit.reader import CheckpointReader
-from statekit.references import References
+from statekit.references import named_by
 from statekit.repository import Repository
 from statekit.rewrite import Contents, rewrite_checkpoint
 from statekit.sealed import FileRef
@@ -112,7 +112,7 @@ def test_epochs_behind_it_never_look_in_front_of_it() -> None:
     expected = plain_state(record for epoch in range(6) for record in entries(epoch, 30))
     assert state_of(harness, expected) == expected
     repository = harness._repository
-    new, old = (set(References(repository).of_manifest(repository.manifest(n))) for n in (5, 3))
+    new, old = (set(named_by(repository, repository.manifest(n), set())) for n in (5, 3))
     assert {ref.path.split("/")[0] for ref in new & old} <= {"job.json"}
 
 

@@ -121,7 +121,7 @@ class Keyed(NamedTuple):
 def table(path: Path, harness: Harness, family: str) -> pa.Table:
     made = write_savepoint(harness._repository, "s")
     operator = harness.process.name
-    folder = path / "savepoints/s" / made.state_folder / operator / family
+    folder = path / f"savepoints/s/state.{made.id}" / operator / family
     return ds.dataset(folder, format="parquet").to_table()
 
 

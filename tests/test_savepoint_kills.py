@@ -5,9 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,57 +16,26 @@ from statekit.savepoint import write_savepoint
 from statekit.savepoint_file import Savepoint
 from statekit.savepoint_restore import import_savepoint
 from statekit.testing import Harness
-from tests.children import die, exit_code
+from tests.children import die_before, kills
 from tests.tally import entries, plain_state, state_of, tally
 
 CHANGES = ("put_file", "create", "remove")
 EXPECTED = plain_state(record for epoch in range(3) for record in entries(epoch, 30))
 
 
-def dying_before(change: int) -> None:
-    """Let this process die before it changes the store for that time."""
-    left = change
-
-    def armed(name: str) -> None:
-        inner = getattr(Repository, name)
-
-        def wrapped(self: Repository, *args: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                die()
-            return inner(self, *args)
-
-        setattr(Repository, name, wrapped)
-
-    for name in CHANGES:
-        armed(name)
-
-
 def saves(path: Path, change: int) -> None:
-    dying_before(change)
+    die_before(change, Repository, *CHANGES)
     write_savepoint(Repository(path), "s")
 
 
 def imports(path: Path, change: int) -> None:
-    dying_before(change)
+    die_before(change, Repository, *CHANGES)
     import_savepoint(Savepoint.at(path / "savepoints/s"), Repository(path / "new"), key_groups=5)
 
 
 def rewrites(path: Path, change: int) -> None:
-    dying_before(change)
+    die_before(change, Repository, *CHANGES)
     rewrite_checkpoint(Repository(path), parallelism=2, key_groups=5)
-
-
-def kills(target: Callable[[Path, int], None], path: Path) -> Any:
-    """Numbers of changes before which the process died; it ends with the first it survived."""
-    for change in range(100):
-        code = exit_code(target, path, change)
-        yield change
-        if code == 0:
-            return
-        assert code == -9
-    raise AssertionError("it never ended")
 
 
 @pytest.fixture

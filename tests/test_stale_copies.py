@@ -11,44 +11,13 @@ from pathlib import Path
 import pytest
 
 import statekit as sk
+from statekit import pieces
 from statekit.copy_home import read_mark
-from statekit.copy_space import CopySpace
 from statekit.local import LocalRunner
-from statekit.repository import Repository
 from statekit.rocks import RocksBackend
-from statekit.working_copy import DiskCopies, MemoryCopies
-from tests.tally import STATES, Entry, committed_rows, comparable, copied_rows, entries, tally_job
-
-GROUPS = 8
-
-
-def runner(root: Path, copies: DiskCopies, parallelism: int | None = None) -> LocalRunner:
-    return LocalRunner(tally_job(GROUPS), Repository(root), copies, parallelism=parallelism)
-
-
-def advance(made: LocalRunner, epochs: int = 1, count: int = 60) -> None:
-    for _ in range(epochs):
-        made.epoch({"records": entries(made.coordinator.epoch, count, keys=600)})
-
-
-def check_rows(made: LocalRunner, copies: DiskCopies) -> None:
-    expected = committed_rows(made.coordinator.repository, GROUPS)
-    assert copied_rows(made.coordinator, copies) == expected
-
-
-def homes(copies: DiskCopies) -> list[Path]:
-    return [copy.home for copy in CopySpace(copies.root).copies()]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "c"
-
-
-@pytest.fixture
-def copies(tmp_path: Path) -> DiskCopies:
-    return DiskCopies(tmp_path / "local")
-
+from statekit.working_copy import DiskCopies
+from tests.tally import STATES, Entry, comparable, copied_rows
+from tests.tally_runs import advance, check_rows, homes, rows_after, runner
 
 # ------------------------------------------------------------------------------------------- marks
 
@@ -81,7 +50,7 @@ def test_a_mark_that_says_anything_unknown_is_not_trusted(
     alter(home, **fields)
     if "fragments" in fields:  # and databases that fit, which hold nothing
         (home / "db" / "0-3").mkdir()
-    check_rows(made, copies)
+    check_rows(made)
     is_anew = (home / "db" / "IDENTITY").read_text() != database
     assert is_anew or "fragments" in fields
 
@@ -96,14 +65,18 @@ def test_a_mark_without_a_sequence_as_older_versions_wrote_it_is_trusted(
     del mark["sequences"]
     (home / "clean").write_text(json.dumps(mark))
     database = (home / "db" / "IDENTITY").read_text()
-    check_rows(made, copies)
+    check_rows(made)
     assert (home / "db" / "IDENTITY").read_text() == database
 
 
 # ------------------------------------------------------------------------ databases from elsewhere
 
 
-def test_an_older_database_under_a_newer_mark_is_found_out(root: Path, copies: DiskCopies) -> None:
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_an_older_database_under_a_newer_mark_is_found_out(
+    root: Path, copies: DiskCopies, parallelism: int
+) -> None:
+    """By the shard whose it is, and by those that would be made of it."""
     made = runner(root, copies)
     advance(made)
     (home,) = homes(copies)
@@ -111,26 +84,16 @@ def test_an_older_database_under_a_newer_mark_is_found_out(root: Path, copies: D
     made.epoch({"records": [Entry("k1", 5)]})
     shutil.rmtree(home / "db")
     shutil.copytree(root.with_name("backup"), home / "db")
-    check_rows(made, copies)
+    made = runner(root, copies, parallelism)
+    check_rows(made)
     advance(made)
-    check_rows(made, copies)
-
-
-def test_nor_is_another_shard_made_of_it(root: Path, copies: DiskCopies) -> None:
-    made = runner(root, copies)
-    advance(made)
-    (home,) = homes(copies)
-    shutil.copytree(home / "db", root.with_name("backup"))
-    made.epoch({"records": [Entry("k1", 5)]})
-    shutil.rmtree(home / "db")
-    shutil.copytree(root.with_name("backup"), home / "db")
-    made = runner(root, copies, 2)
-    check_rows(made, copies)
+    check_rows(made)
 
 
 def test_a_fragment_that_is_older_than_the_mark_is_found_out(
-    root: Path, copies: DiskCopies
+    root: Path, copies: DiskCopies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(pieces, "COPIED_BYTES", 0)
     advance(runner(root, copies, 3))
     made = runner(root, copies, 1)
     advance(made)
@@ -144,7 +107,7 @@ def test_a_fragment_that_is_older_than_the_mark_is_found_out(
         shutil.rmtree(fragment)
         shutil.copytree(root.with_name("backup") / fragment.name, fragment)
         break
-    check_rows(made, copies)
+    check_rows(made)
 
 
 def test_a_copy_that_was_opened_read_and_compacted_is_still_trusted(
@@ -162,6 +125,10 @@ def test_a_copy_that_was_opened_read_and_compacted_is_still_trusted(
 
 
 # ----------------------------------------------------------------------------------------- damage
+
+
+MANY = (2000, 600)
+"""So many records of so many keys that tables have several blocks."""
 
 
 def spoil(home: Path) -> None:
@@ -189,42 +156,42 @@ def until_it_works(epoch: Callable[[], object]) -> int:
     pytest.fail("the copy was not made anew")
 
 
-def check_against_memory(root: Path, made: LocalRunner, copies: DiskCopies, count: int) -> None:
-    repository = Repository(root.with_name("reference"))
-    reference = LocalRunner(tally_job(GROUPS), repository, MemoryCopies())
-    advance(reference, made.coordinator.epoch, count)
-    expected = comparable(committed_rows(repository, GROUPS))
-    assert comparable(copied_rows(made.coordinator, copies)) == expected
+def check_against_undisturbed(made: LocalRunner) -> None:
+    found = comparable(copied_rows(made.coordinator, made.copies))
+    assert found == rows_after(made.coordinator.epoch, *MANY)
 
 
 def test_a_damaged_copy_fails_one_epoch_at_most(root: Path, copies: DiskCopies) -> None:
     made = runner(root, copies)
-    advance(made, 1, 2000)
+    advance(made, 1, *MANY)
     (home,) = homes(copies)
     spoil(home)
-    assert until_it_works(lambda: advance(made, 1, 2000)) == 1
-    check_against_memory(root, made, copies, 2000)
+    assert until_it_works(lambda: advance(made, 1, *MANY)) == 1
+    check_against_undisturbed(made)
 
 
 def test_shards_made_of_a_damaged_copy_fail_once_and_are_then_made_of_the_checkpoint(
     root: Path, copies: DiskCopies
 ) -> None:
-    advance(runner(root, copies), 1, 2000)
+    advance(runner(root, copies), 1, *MANY)
     (home,) = homes(copies)
     spoil(home)
     made = runner(root, copies, 2)
-    assert until_it_works(lambda: advance(made, 1, 2000)) == 1
-    check_against_memory(root, made, copies, 2000)
+    assert until_it_works(lambda: advance(made, 1, *MANY)) == 1
+    check_against_undisturbed(made)
 
 
-def test_a_damaged_fragment_fails_one_epoch_at_most(root: Path, copies: DiskCopies) -> None:
-    advance(runner(root, copies, 3), 1, 2000)
+def test_a_damaged_fragment_fails_one_epoch_at_most(
+    root: Path, copies: DiskCopies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "COPIED_BYTES", 0)
+    advance(runner(root, copies, 3), 1, *MANY)
     made = runner(root, copies, 1)
-    advance(made, 1, 2000)
+    advance(made, 1, *MANY)
     home = next(home for home in homes(copies) if home.name == "0-7")
     spoil(home)
-    assert until_it_works(lambda: advance(made, 1, 2000)) == 1
-    check_against_memory(root, made, copies, 2000)
+    assert until_it_works(lambda: advance(made, 1, *MANY)) == 1
+    check_against_undisturbed(made)
 
 
 def test_damage_that_is_met_in_merging_files_is_overcome(
@@ -232,10 +199,10 @@ def test_damage_that_is_met_in_merging_files_is_overcome(
 ) -> None:
     monkeypatch.setattr("statekit.rocks.SORTED_RUNS_MAX", 0)  # all files are merged in each epoch
     made = runner(root, copies)
-    advance(made, 1, 2000)
+    advance(made, 1, *MANY)
     (home,) = homes(copies)
     spoil(home)
     record = Entry("of a key that no damaged block has", 1)
     until_it_works(lambda: made.epoch({"records": [record]}))
-    until_it_works(lambda: advance(made, 1, 2000))
-    check_rows(made, copies)
+    until_it_works(lambda: advance(made, 1, *MANY))
+    check_rows(made)

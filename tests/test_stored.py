@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from statekit import cli
+from statekit import cli, cli_verify
 from statekit.cli_diff import source_of
 from statekit.difference import compare
 from statekit.errors import RestoreError
@@ -23,7 +23,7 @@ from statekit.reader import CheckpointReader
 from statekit.repository import Repository
 from statekit.savepoint_file import Savepoint, SavepointFile
 from statekit.sealed import FORMAT, Sealed, checksum_of
-from tests.stored import recipe_1, recipe_2
+from tests.stored import recipe_1, recipe_2, recipe_3
 from tests.stored.recipe_1 import HOUR, NOON, RECORDS, Move
 from tests.stored.recipe_2 import given
 
@@ -185,6 +185,69 @@ def test_a_checkpoint_of_format_2_is_migrated_at_once(tmp_path: Path) -> None:
     assert CheckpointReader(stored).get("ledger", "last", "once") == "1.05"
     assert CheckpointReader(stored).get("ledger", "account", "once")["owner"] == "ONCE"
     assert gone_on(stored, 2) == gone_on(lazily, 2)
+
+
+# ------------------------------------------------------------------------------------ format 3
+
+FORMAT_3 = STORED / "format-3"
+
+
+def test_a_checkpoint_of_format_3_reads() -> None:
+    assert b'"format":3,' in (FORMAT_3 / "job.json").read_bytes()
+    reader = CheckpointReader(FORMAT_3)
+    assert reader.epochs == [7]
+    ledger, ordered = (reader.manifest.operators[name].shards for name in ("ledger", "in_order"))
+    assert [bool(shard.base) for shard in ledger] == [True, False, False]
+    assert [bool(shard.history) for shard in ledger] == [False, True, False]
+    assert [bool(shard.slices) for shard in ledger] == [False, False, True]
+    assert all(shard.files for shard in (*ledger[:2], *ordered))
+    by_account: dict[str, list[recipe_3.Move]] = {}
+    for move in recipe_3.GIVEN:
+        by_account.setdefault(move.account, []).append(move)
+    for account, moves in by_account.items():
+        cents = [move.cents for move in moves]
+        assert reader.get("ledger", "cents", account) == cents
+        assert reader.get("ledger", "lately", account) == len(moves)
+        by_hour = reader.get("ledger", "by_hour", account)
+        assert set(by_hour) == {move.at.hour for move in moves}
+        assert sum(by_hour.values()) == sum(cents)
+    recent = reader.operator_state("ledger", "recent")
+    assert all(recent)
+    assert sorted(n for part in recent for n in part) == [move.cents for move in recipe_3.GIVEN]
+    assert reader.manifest.operators["in_order"].rows["_waiting"]
+    assert reader.manifest.operators["ledger"].rows["_timers"] == 38
+
+
+def test_a_savepoint_of_format_3_holds_what_its_checkpoint_does() -> None:
+    saved = FORMAT_3 / "savepoints/s"
+    assert b'"format":3,' in (saved / "savepoint.json").read_bytes()
+    assert compare(source_of(str(FORMAT_3)), source_of(str(saved))).is_same
+
+
+@pytest.mark.parametrize(
+    ("backend", "parallelism"), [("memory", 3), ("rocksdb", 3), ("memory", 1), ("rocksdb", 5)]
+)
+def test_a_checkpoint_of_format_3_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, backend: str, parallelism: int
+) -> None:
+    stored, anew = copied("format-3", tmp_path), tmp_path / "anew"
+    moves = [*recipe_3.GIVEN, *recipe_3.MORE]
+    given: dict[str, Any] = {"parallelism": parallelism, "backend": backend}
+    cli_verify.verify(str(stored), all_rows=True)  # exits with 0, or this would raise
+    for end in recipe_3.ENDS:
+        recipe_3.run(anew, recipe_3.GIVEN[:end], parallelism=2)
+    outputs = recipe_3.run(stored, moves, bases=recipe_3.BASES, **given)
+    expected = recipe_3.run(anew, moves)
+    for sink, told in outputs.items():
+        assert told
+        assert sorted(told) == sorted(expected[sink])
+    found = compare(source_of(str(stored)), source_of(str(anew)))
+    assert [state.state for state in found.states if not state.is_same] == ["recent"]
+    readers = [CheckpointReader(place) for place in (stored, anew)]
+    lists = [reader.operator_state("ledger", "recent") for reader in readers]  # in any shards
+    assert len({tuple(sorted(n for part in parts for n in part)) for parts in lists}) == 1
+    assert CheckpointReader(stored).manifest.parallelism == parallelism
+    cli_verify.verify(str(stored), all_rows=True)
 
 
 # ------------------------------------------------------------------------------ what is newer

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 import statekit as sk
-from statekit.backend import MemoryBackend
-from statekit.keygroup import key_group
+from statekit.backend import Coming, MemoryBackend
+from statekit.keygroup import key_group, pack_group
 from statekit.manifest import ShardPlan, ShardState
 from statekit.mutation import Batch
 from statekit.process import Process
@@ -34,8 +34,10 @@ def add(event: Event, total: sk.ValueState[int], seen: sk.ListState[int]) -> Ite
 class Task:
     """A task over a backend in memory, with what it spilled."""
 
-    def __init__(self, declared: Process[Any, Any, Any]) -> None:
-        self.backend = MemoryBackend(declared.families)
+    def __init__(
+        self, declared: Process[Any, Any, Any], kind: type[MemoryBackend] = MemoryBackend
+    ) -> None:
+        self.backend = kind(declared.families)
         self.spilled: list[int] = []
         base = ShardState(first_group=0, last_group=127)
         plan = ShardPlan("checkpoint", "op", 0, 0, base, None)
@@ -66,6 +68,62 @@ def test_a_key_may_go_on_in_the_next_chunk() -> None:
 def test_a_key_that_comes_back_after_others_finds_its_state() -> None:
     records = [Event("a", 1), Event("b", 10), Event("a", 2), Event("b", 20), Event("a", 3)]
     assert Task(add).run(*records) == [1, 10, 3, 30, 6]
+
+
+class Told(MemoryBackend):
+    """Notes what states say comes after each key that they read."""
+
+    def __init__(self, states: list[str]) -> None:
+        super().__init__(states)
+        self.told: list[tuple[bytes, list[bytes]]] = []
+
+    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+        get = super().getter(state)
+        assert coming is not None
+
+        def asked(key: bytes) -> bytes | None:
+            self.told.append((key, list(coming())))
+            return get(key)
+
+        return asked
+
+
+@sk.process(key="user")
+def set_and_count(event: Event, last: sk.ValueState[int], total: sk.ValueState[int]) -> None:
+    total.update((total.get() or 0) + 1)
+    last.update(event.value)  # what was there is read when the key is left
+
+
+def test_every_state_of_a_key_is_told_the_keys_that_come() -> None:
+    task = Task(set_and_count, Told)
+    users = sorted((f"u{number}" for number in range(100)), key=lambda u: (key_group(u), u))
+    for chunk in users[:90], users[90:]:
+        task.run(*(Event(user, 1) for user in chunk for _ in range(2)))
+    task.task.finish()
+    encode = set_and_count.key_codec.encode
+    rows = [pack_group(key_group(user)) + encode(user) for user in users]
+    assert isinstance(task.backend, Told)
+    assert [key for key, _ in task.backend.told] == [row for row in rows for _ in range(2)]
+    for at, (key, coming) in enumerate(task.backend.told):
+        chunk_end = 90 if rows.index(key) < 90 else 100
+        later = rows[rows.index(key) + 1 : chunk_end]
+        if rows.index(key) in (89, 99) and at % 2:  # read when the chunk is over
+            assert coming in ([], rows[90:])
+        else:
+            assert coming == later[: len(coming)]
+            assert coming or not later
+
+
+def test_a_key_that_cannot_be_one_fails_when_it_is_visited_and_not_before() -> None:
+    task = Task(set_and_count, Told)
+    good = sorted("abc", key=lambda user: (key_group(user), user))
+    handled = [Event(user, 1) for user in good] + [Event(5, 1)]  # type: ignore[arg-type]
+    keys = [event.user for event in handled]
+    groups = [*(key_group(user) for user in good), 127]
+    with pytest.raises(sk.ProcessError, match=r"\(user\) = 5 of record .*cannot be a key"):
+        list(task.task.run(Chunk(keys, groups, keys, handled)))
+    assert isinstance(task.backend, Told)
+    assert len(task.backend.told) == 2 * len(good)
 
 
 def test_a_full_batch_is_handed_on_between_keys(monkeypatch: pytest.MonkeyPatch) -> None:

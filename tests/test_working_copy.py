@@ -4,9 +4,8 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,13 +14,13 @@ from statekit.backend import MemoryBackend
 from statekit.coordinator import Coordinator
 from statekit.errors import CorruptCheckpointError, StatekitError, StorageError
 from statekit.local import LocalRunner
-from statekit.manifest import ShardPlan, epoch_path
+from statekit.manifest import epoch_path
 from statekit.mutation import Batch, Put
 from statekit.repository import Repository
-from statekit.rocks import RocksBackend, RocksOptions
+from statekit.rocks import RocksBackend
 from statekit.testing import Harness
-from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies, WorkingCopy
-from tests.children import die, exit_code, start
+from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies
+from tests.children import die, die_at, exit_code, start
 from tests.small_disk import small_disk
 from tests.tally import (
     STATES,
@@ -29,55 +28,26 @@ from tests.tally import (
     committed_rows,
     comparable,
     copied_rows,
-    entries,
     plain_state,
     rows_of,
     state_of,
     tally_job,
 )
 from tests.tally import tally as tally_process
+from tests.tally_runs import (
+    GROUPS,
+    SMALL_BUFFER,
+    advance,
+    check_rows,
+    homes,
+    obtain,
+    records_of,
+    rows_after,
+    runner,
+)
 
-GROUPS = 8
-PER_EPOCH = 300
-SMALL_BUFFER = RocksOptions(write_buffer_bytes=64 * 1024)
-
-
-class Reference:
-    """What an undisturbed run in memory holds after so many epochs."""
-
-    def __init__(self, count: int = PER_EPOCH) -> None:
-        self._count = count
-        self._runner = LocalRunner(tally_job(GROUPS), Repository.in_memory(), MemoryCopies())
-        self._rows: list[dict[str, Any]] = []
-
-    def after(self, epoch: int) -> dict[str, Any]:
-        while len(self._rows) <= epoch:
-            self._runner.epoch({"records": made_of(len(self._rows), self._count)})
-            rows = committed_rows(self._runner.coordinator.repository, GROUPS)
-            self._rows.append(comparable(rows))
-        return self._rows[epoch]
-
-
-def made_of(epoch: int, count: int = PER_EPOCH) -> list[Entry]:
-    return entries(epoch, count, keys=150)
-
-
-def runner(root: Path, copies: WorkingCopies, parallelism: int | None = None) -> LocalRunner:
-    return LocalRunner(tally_job(GROUPS), Repository(root), copies, parallelism=parallelism)
-
-
-def advance(made: LocalRunner, epochs: int, count: int = 20) -> None:
-    for _ in range(epochs):
-        made.epoch({"records": made_of(made.coordinator.epoch, count)})
-
-
-def obtain(
-    copies: WorkingCopies,
-    plan: ShardPlan,
-    repository: Repository,
-    states: Sequence[str] = STATES,
-) -> WorkingCopy:
-    return copies.obtain(plan, states, repository)
+SPILLING = 300
+"""So many records of an epoch are spilled several times."""
 
 
 def hide_data(root: Path) -> None:
@@ -107,7 +77,7 @@ def latest_in(root: Path) -> int:
 
 def test_after_a_kill_at_any_instant_the_copies_hold_what_was_committed(tmp_path: Path) -> None:
     root, local = tmp_path / "c", tmp_path / "local"
-    chosen, reference, seen = random.Random(5), Reference(150), -1
+    chosen, seen = random.Random(5), -1
     for number in range(20):
         process = start(run_until_killed, str(root), str(local))
         deadline = time.monotonic() + 60
@@ -120,7 +90,7 @@ def test_after_a_kill_at_any_instant_the_copies_hold_what_was_committed(tmp_path
         assert process.exitcode == -9
         repository = Repository(root)
         seen = latest_in(root)
-        expected = reference.after(seen)
+        expected = rows_after(seen + 1, 150)
         assert comparable(committed_rows(repository, GROUPS)) == expected
         if number % 3 != 2:  # at times, the next process meets what this one left
             coordinator = Coordinator(tally_job(GROUPS), repository)
@@ -152,30 +122,14 @@ INSTANTS: dict[str, Instant] = {
 def run_and_die(root: str, local: str, instant: Instant) -> None:
     statekit.mutation.BATCH_ROWS_MAX = 50
     made = runner(Path(root), DiskCopies(local, SMALL_BUFFER), 2)
-    advance(made, 1, PER_EPOCH)
+    advance(made, 1, SPILLING)
     name, before, call = instant
     if name == "flush of one state":
         for_one_state(made, Path(root))
     else:
-        die_at(name, before, call)
-    advance(made, 1, PER_EPOCH)
-
-
-def die_at(name: str, before: bool, call: int) -> None:
-    owner_name, method = name.split(".")
-    owner: Any = getattr(statekit.working_copy, owner_name)
-    inner, calls = getattr(owner, method), [0]
-
-    def patched(*args: Any, **kwargs: Any) -> Any:
-        calls[0] += 1
-        if before and calls[0] == call:
-            die()
-        result = inner(*args, **kwargs)
-        if calls[0] == call:
-            die()
-        return result
-
-    setattr(owner, method, patched)
+        owner = statekit.rocks if name.startswith("RocksBackend") else statekit.working_copy
+        die_at(owner, name, before=before, call=call)
+    advance(made, 1, SPILLING)
 
 
 def for_one_state(made: LocalRunner, root: Path) -> None:
@@ -192,34 +146,16 @@ def for_one_state(made: LocalRunner, root: Path) -> None:
 def test_copy_of_a_killed_process_is_whole_or_not_used(tmp_path: Path, instant: Instant) -> None:
     root, local = tmp_path / "c", tmp_path / "local"
     assert exit_code(run_and_die, str(root), str(local), instant) == -9
-    expected = reference_of_two_epochs()
     coordinator = Coordinator(tally_job(GROUPS), Repository(root))
     assert coordinator.last is not None
     assert coordinator.last.epoch == 0
-    assert comparable(copied_rows(coordinator, DiskCopies(local))) == expected.after(0)
-    advance(runner(root, DiskCopies(local)), 1, PER_EPOCH)
+    assert comparable(copied_rows(coordinator, DiskCopies(local))) == rows_after(1, SPILLING)
+    advance(runner(root, DiskCopies(local)), 1, SPILLING)
     coordinator = Coordinator(tally_job(GROUPS), Repository(root))
-    assert comparable(copied_rows(coordinator, DiskCopies(local))) == expected.after(1)
-
-
-_two_epochs = Reference()
-
-
-def reference_of_two_epochs() -> Reference:
-    return _two_epochs
+    assert comparable(copied_rows(coordinator, DiskCopies(local))) == rows_after(2, SPILLING)
 
 
 # ----------------------------------------------------------------------------- trusted or rebuilt
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "c"
-
-
-@pytest.fixture
-def copies(tmp_path: Path) -> DiskCopies:
-    return DiskCopies(tmp_path / "local")
 
 
 def test_copy_that_was_closed_cleanly_is_used_without_reading_the_checkpoint(
@@ -250,8 +186,7 @@ def test_copy_of_an_older_epoch_reads_only_newer_files(root: Path, copies: DiskC
 def test_copy_that_was_written_and_dropped_is_rebuilt(root: Path, copies: DiskCopies) -> None:
     made = runner(root, copies)
     advance(made, 2)
-    plan = made.coordinator.plan("tally", 0)
-    copy = obtain(copies, plan, made.coordinator.repository)
+    copy = obtain(made)
     copy.write(Batch([Put("total", b"\0\0wrong", b"wrong")]))
     copy.drop()
     expected = committed_rows(made.coordinator.repository, GROUPS)
@@ -265,13 +200,9 @@ def test_copy_that_was_written_and_dropped_is_rebuilt(root: Path, copies: DiskCo
 def test_copy_that_was_only_read_stays_trusted(root: Path, copies: DiskCopies) -> None:
     made = runner(root, copies)
     advance(made, 1)
-    obtain(copies, made.coordinator.plan("tally", 0), made.coordinator.repository).drop()
+    obtain(made).drop()
     hide_data(root)
     copied_rows(made.coordinator, copies)
-
-
-def homes(copies: DiskCopies) -> list[Path]:
-    return sorted(path.parent for path in copies.root.rglob("lock"))
 
 
 def no_mark(home: Path) -> None:
@@ -372,7 +303,7 @@ def test_copy_with_an_unreadable_block_fails_the_epoch_and_is_then_rebuilt(
         advance(made, 1, 2000)
     assert made.coordinator.repository.latest_epoch() == 0
     advance(made, 1, 2000)
-    expected = Reference(2000).after(1)
+    expected = rows_after(2, 2000)
     assert comparable(copied_rows(made.coordinator, copies)) == expected
 
 
@@ -382,7 +313,7 @@ def test_error_that_the_users_function_swallowed_still_fails_the_epoch(
     made = runner(root, copies)
     advance(made, 1)
     plan = made.coordinator.plan("tally", 0)
-    copy = obtain(copies, plan, made.coordinator.repository)
+    copy = obtain(made)
     assert isinstance(copy.backend, RocksBackend)
     copy.backend.failed = True
     with pytest.raises(StorageError, match="failed during this epoch"):
@@ -400,8 +331,7 @@ def test_copy_of_another_checkpoint_is_never_used(
     one.epoch({"records": [Entry("a", 1)]})
     other.epoch({"records": [Entry("b", 2)]})
     for made in (one, other):
-        expected = committed_rows(made.coordinator.repository, GROUPS)
-        assert copied_rows(made.coordinator, copies) == expected
+        check_rows(made)
     assert len(homes(copies)) == 2
 
 
@@ -416,9 +346,7 @@ def test_copies_of_two_branches_of_one_checkpoint_are_never_mixed(
     branch.epoch({"records": [Entry("b", 2)]})
     for parallelism in (2, 1, 3, 2):
         for place in (root, tmp_path / "branch"):
-            coordinator = Coordinator(tally_job(), Repository(place), parallelism=parallelism)
-            expected = committed_rows(coordinator.repository, GROUPS)
-            assert copied_rows(coordinator, copies) == expected
+            check_rows(runner(place, copies, parallelism))
 
 
 def test_rolled_back_epoch_that_is_made_again_is_not_taken_from_the_copy(
@@ -430,21 +358,17 @@ def test_rolled_back_epoch_that_is_made_again_is_not_taken_from_the_copy(
         made = runner(root, copies)
         made.epoch({"records": [record]})
         for parallelism in (2, 1):
-            coordinator = Coordinator(tally_job(), Repository(root), parallelism=parallelism)
-            expected = committed_rows(coordinator.repository, GROUPS)
-            assert copied_rows(coordinator, copies) == expected
+            check_rows(runner(root, copies, parallelism))
 
 
 def test_changed_parallelism_slices_the_copies(root: Path, copies: DiskCopies) -> None:
     for parallelism in (1, 3, 2, 8, 1):
         made = runner(root, copies, parallelism)
-        expected = committed_rows(Repository(root), GROUPS)
-        assert copied_rows(made.coordinator, copies) == expected
+        check_rows(made)
         advance(made, 1)
-        expected = committed_rows(Repository(root), GROUPS)
-        assert copied_rows(made.coordinator, copies) == expected
+        check_rows(made)
     harness = Harness(tally_process, checkpoint=root)
-    model = plain_state(record for epoch in range(5) for record in made_of(epoch, 20))
+    model = plain_state(record for epoch in range(5) for record in records_of(epoch))
     assert state_of(harness, model) == model
 
 
@@ -456,11 +380,11 @@ def test_copy_without_a_new_state_is_rebuilt_with_it(
     made = runner(root, kept)
     advance(made, 2)
     plan, repository = made.coordinator.plan("tally", 0), made.coordinator.repository
-    copy = obtain(kept, plan, repository, (*STATES, "new"))
+    copy = obtain(made, 0, (*STATES, "new"))
     assert rows_of(copy.backend) == committed_rows(repository, GROUPS)
     assert list(copy.backend.scan("new", b"", b"\xff")) == []
     copy.keep(plan.base)
-    fewer = obtain(kept, plan, repository, STATES[:2])
+    fewer = obtain(made, 0, STATES[:2])
     assert rows_of(fewer.backend, STATES[:2]).keys() == {"total", "seen"}
     fewer.keep(plan.base)
 
@@ -472,9 +396,8 @@ def test_second_attempt_at_a_shard_gets_a_copy_of_its_own(
     kept: WorkingCopies = copies if kind == "disk" else MemoryCopies()
     made = runner(root, kept)
     advance(made, 2)
-    plan, repository = made.coordinator.plan("tally", 0), made.coordinator.repository
-    expected = committed_rows(repository, GROUPS)
-    one, two = obtain(kept, plan, repository), obtain(kept, plan, repository)
+    expected = committed_rows(made.coordinator.repository, GROUPS)
+    one, two = obtain(made), obtain(made)
     one.write(Batch([Put("total", b"\0\0one", b"1")]))
     two.write(Batch([Put("total", b"\0\0two", b"2")]))
     assert one.backend.get("total", b"\0\0two") is two.backend.get("total", b"\0\0one") is None
@@ -503,12 +426,11 @@ def run_while_held(root: str, local: str) -> None:
 def test_another_process_does_not_wait_for_a_copy_in_use(root: Path, copies: DiskCopies) -> None:
     made = runner(root, copies)
     advance(made, 1)
-    held = obtain(copies, made.coordinator.plan("tally", 0), made.coordinator.repository)
+    held = obtain(made)
     assert exit_code(run_while_held, str(root), str(copies.root)) == 0
     held.drop()
     assert Repository(root).latest_epoch() == 1
-    coordinator = Coordinator(tally_job(), Repository(root))
-    assert copied_rows(coordinator, copies) == committed_rows(Repository(root), GROUPS)
+    check_rows(runner(root, copies))
 
 
 def test_copy_is_free_again_after_every_way_of_giving_it_back(
@@ -516,8 +438,8 @@ def test_copy_is_free_again_after_every_way_of_giving_it_back(
 ) -> None:
     made = runner(root, copies)
     advance(made, 1)
-    plan, repository = made.coordinator.plan("tally", 0), made.coordinator.repository
-    copy = obtain(copies, plan, repository)
+    plan = made.coordinator.plan("tally", 0)
+    copy = obtain(made)
     copy.keep(plan.base)
     copy.drop()  # giving it back twice is nothing
     with pytest.raises(StatekitError, match="obtain it again"):
@@ -526,14 +448,14 @@ def test_copy_is_free_again_after_every_way_of_giving_it_back(
     def fail(_: object) -> None:
         raise StorageError("disk on fire")
 
-    copy = obtain(copies, plan, repository)
+    copy = obtain(made)
     copy.write(Batch([Put("total", b"\0\0k", b"v")]))
     with monkeypatch.context() as patched:
         patched.setattr(RocksBackend, "flush", fail)
         with pytest.raises(StorageError, match="on fire"):
             copy.keep(plan.base)
         copy.drop()
-    obtain(copies, plan, repository).drop()
+    obtain(made).drop()
     assert len(homes(copies)) == 1
 
 
@@ -552,25 +474,25 @@ def test_full_local_disk_fails_the_epoch_and_is_overcome_when_space_returns(
     with small_disk(tmp_path / "disk") as disk:
         copies = DiskCopies(disk.path / "local", SMALL_BUFFER)
         made = runner(root, copies)
-        advance(made, 1, PER_EPOCH)
+        advance(made, 1, SPILLING)
         disk.fill()
         with pytest.raises(StorageError):
-            advance(made, 1, PER_EPOCH)
+            advance(made, 1, SPILLING)
         with pytest.raises(StorageError):
-            advance(made, 1, PER_EPOCH)
+            advance(made, 1, SPILLING)
         assert Repository(root).latest_epoch() == 0
         disk.make_space()
-        advance(made, 1, PER_EPOCH)
+        advance(made, 1, SPILLING)
         found = comparable(copied_rows(made.coordinator, copies))
-        assert found == reference_of_two_epochs().after(1)
+        assert found == rows_after(2, SPILLING)
 
 
 def test_copies_in_memory_rebuild_what_was_written_and_dropped(root: Path) -> None:
     copies = MemoryCopies()
     made = runner(root, copies)
     advance(made, 2)
-    copy = obtain(copies, made.coordinator.plan("tally", 0), made.coordinator.repository)
+    copy = obtain(made)
     assert isinstance(copy.backend, MemoryBackend)
     copy.write(Batch([Put("total", b"\0\0wrong", b"wrong")]))
     copy.drop()
-    assert copied_rows(made.coordinator, copies) == committed_rows(Repository(root), GROUPS)
+    check_rows(made)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from statekit.backend import Backend, StateSize
+from statekit.backend import Backend, Coming, StateSize
 from statekit.mutation import DELETE, PUT, Batch
 
 __all__ = ["CountingBackend"]
@@ -43,7 +43,7 @@ class CountingBackend:
         self.read[state] += 1
         return self.inner.get(state, key)
 
-    def getter(self, state: str) -> Callable[[bytes], bytes | None]:
+    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
         return lambda key: self.get(state, key)
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:

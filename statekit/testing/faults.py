@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Literal, TypeVar, get_args
 
 import xxhash
 
-from statekit.backend import Backend, StateSize
+from statekit.backend import Backend, Coming, StateSize
 from statekit.clock import sleep_s
 from statekit.errors import StateTypeError, StorageError
 from statekit.manifest import ShardPlan, ShardState
@@ -254,7 +254,7 @@ class FaultyBackend:
         row = self.inner.get(state, key)
         return row if row is None or what is None else _damaged(row, what)
 
-    def getter(self, state: str) -> Callable[[bytes], bytes | None]:
+    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
         return partial(self.get, state)
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:

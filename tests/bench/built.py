@@ -10,7 +10,7 @@ import os
 import resource
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -30,7 +30,7 @@ from statekit.copy_home import WHOLE, Lease, Mark
 from statekit.key_codec import key_codec
 from statekit.keygroup import group_range, key_group
 from statekit.manifest import ShardReport, ShardState
-from statekit.mutation import BATCH_ROWS_MAX, ChangeFileWriter
+from statekit.mutation import BATCH_ROWS_MAX, Batch, ChangeFileWriter, Put
 from statekit.repository import Repository
 from statekit.rocks import RocksBackend, link_database
 
@@ -117,6 +117,15 @@ def _binary(rows: npt.NDArray[np.uint8]) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
+def _pieces(
+    keys: npt.NDArray[np.uint8], values: npt.NDArray[np.uint8], size: int
+) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+    """Row keys with their rows, so many at a time."""
+    for start in range(0, len(keys), size):
+        span = slice(start, start + size)
+        yield zip(_binary(keys[span]).to_pylist(), _binary(values[span]).to_pylist(), strict=True)
+
+
 def _build_shard(
     home: Path, checkpoint_id: str, rows: int, groups: tuple[int, int], text: bool
 ) -> str:
@@ -126,17 +135,14 @@ def _build_shard(
     repository, attempt = Repository(home / "checkpoint"), unique_id()
     with tempfile.TemporaryFile(dir=home) as file:
         writer = ChangeFileWriter(file, [STATE])
-        for start in range(0, len(keys), BATCH_ROWS_MAX):
-            span = slice(start, start + BATCH_ROWS_MAX)
-            writer.append_columns(STATE, _binary(keys[span]), _binary(values[span]))
+        for rows_of in _pieces(keys, values, BATCH_ROWS_MAX):
+            writer.append(Batch(Put(STATE, key, row) for key, row in rows_of))
         writer.close()
         ref = repository.put_changes("keep", file, writer.rows)
     lease = Lease.take(home / "local" / checkpoint_id / "keep" / "{}-{}".format(*groups))
     backend = RocksBackend(lease.home / "db", [STATE])
-    for start in range(0, len(keys), 1_000_000):
-        span = slice(start, start + 1_000_000)
-        rows_of = _binary(keys[span]).to_pylist(), _binary(values[span]).to_pylist()
-        backend.load(STATE, zip(*rows_of, strict=True))
+    for rows_of in _pieces(keys, values, 1_000_000):
+        backend.load(STATE, rows_of)
     backend.close()
     lease.set_mark(Mark(attempt, ref.path, WHOLE), [STATE])
     lease.release()

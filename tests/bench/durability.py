@@ -21,6 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import ClassVar
 
+from statekit.backend import Coming
 from statekit.base_options import BaseOptions
 from statekit.local import LocalRunner
 from statekit.manifest import OperatorEpoch, ShardPlan, ShardState
@@ -29,7 +30,7 @@ from statekit.repository import Repository
 from statekit.retention import DEFAULT_RETENTION, Retention
 from statekit.rocks import RocksBackend
 from statekit.uploader import uploader
-from statekit.working_copy import DiskCopies, WorkingCopy
+from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopy
 from tests.bench.built import ROW_BYTES, ROWS, Seen, apart, build, job, keep, payloads
 from tests.bench.on_spark import StatekitCount, interleaved
 from tests.bench.report import Row
@@ -156,8 +157,8 @@ class _WatchedCopies(DiskCopies):
         backend = copy.backend
         getter = backend.getter
 
-        def watched(state: str) -> Callable[[bytes], bytes | None]:
-            get = getter(state)
+        def watched(state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+            get = getter(state, coming)
 
             def got(key: bytes) -> bytes | None:
                 row = get(key)
@@ -262,7 +263,10 @@ def _uploaded(rows: int, epochs: int, bases: BaseOptions | None, *, text: bool) 
 
 
 def restores(rows: int = ROWS, runs: int = RUNS, bases: BaseOptions | None = None) -> list[Row]:
-    """A working copy made of a base and a few change files, against `cp` of these files."""
+    """Working copies made of a base and a few change files, against `cp` of these files.
+
+    As they are, and cut into two shards, which hosts of their own fetch.
+    """
     with _scratch() as home:
         held = Held(home / "job", rows, bases=bases)
         changed = min(CHANGED, rows // 100)
@@ -270,38 +274,42 @@ def restores(rows: int = ROWS, runs: int = RUNS, bases: BaseOptions | None = Non
         for _ in range(5):
             held.epoch(changed)
         uploader().drain()
-        table = [_against_cp("on one disk", held, home, home, runs)]
+        table = _against_cp("on one disk", held, home, home, runs)
         if OTHER_DISK.is_dir() and OTHER_DISK.stat().st_dev != home.stat().st_dev:
             with _scratch(OTHER_DISK) as elsewhere:
-                table.append(_against_cp("from another disk", held, elsewhere, home, runs))
+                table += _against_cp("from another disk", held, elsewhere, home, runs)
     return table
 
 
-def _against_cp(what: str, held: Held, source: Path, target: Path, runs: int) -> Row:
+def _against_cp(what: str, held: Held, source: Path, target: Path, runs: int) -> list[Row]:
     """Parameters:
     source: where the checkpoint is to be.
-    target: where the working copy is to be.
+    target: where the working copies are to be.
     """
     named = sorted(_named(held))
     checkpoint, only_data = source / "checkpoint at rest", source / "only data"
     _copy(held.checkpoint, checkpoint, [*named, "job.json"], *held.checkpoint.glob("epochs/*"))
     _copy(held.checkpoint, only_data, named)
-    size = _bytes_below(only_data)
-    spent = []
-    for run in range(runs + 1):
-        whole = None if run else held.live_bytes
-        ours = apart(_restored, checkpoint, target / "restored", whole)[0]
-        theirs = _cp(only_data, target / "restored by cp")
-        if run:  # the first ones read files that are in no cache, and look at every row
-            spent.append((ours, theirs))
-    ratio = statistics.median(ours / theirs for ours, theirs in spent)
-    ours, theirs = (statistics.median(side) for side in zip(*spent, strict=True))
-    rows = sum(held.operator.rows.values())
-    return Row(
-        f"restore of {rows:,} rows, {size / 1e6:,.0f} MB, {what}, against cp",
-        f"{ratio:.2f} times ({ours:.2f} s, {theirs:.2f} s)",
-        "≤ 2",
-    )
+    size, rows = _bytes_below(only_data), sum(held.operator.rows.values())
+    table = []
+    for shards, cut in ((1, ""), (2, ", as two shards on two hosts")):
+        spent = []
+        for run in range(runs + 1):
+            whole = None if run else held.live_bytes
+            ours = apart(_restored, checkpoint, target / "restored", shards, whole)[0]
+            theirs = sum(_cp(only_data, target / "restored by cp") for _ in range(shards))
+            if run:  # the first ones read files that are in no cache, and look at every row
+                spent.append((ours, theirs))
+        ratio = statistics.median(ours / theirs for ours, theirs in spent)
+        ours, theirs = (statistics.median(side) for side in zip(*spent, strict=True))
+        table.append(
+            Row(
+                f"restore of {rows:,} rows, {size / 1e6:,.0f} MB, {what}{cut}, against cp",
+                f"{ratio:.2f} times ({ours:.2f} s, {theirs:.2f} s)",
+                "≤ 2",
+            )
+        )
+    return table
 
 
 def _named(held: Held) -> Iterable[str]:
@@ -318,24 +326,27 @@ def _copy(source: Path, target: Path, paths: Iterable[str], *others: Path) -> No
         shutil.copyfile(source / path, target / path)
 
 
-def _restored(checkpoint: Path, local: Path, live_bytes: int | None) -> float:
-    """Seconds until a working copy can be read.
+def _restored(checkpoint: Path, local: Path, shards: int, live_bytes: int | None) -> float:
+    """Seconds until working copies of all shards can be read, each on a host of its own.
 
     Parameters:
         live_bytes: what all rows together should then take; None not to look.
     """
-    runner = LocalRunner(job(), Repository(checkpoint), DiskCopies(local), parallelism=1)
+    runner = LocalRunner(job(), Repository(checkpoint), MemoryCopies(), parallelism=shards)
     coordinator = runner.coordinator
     coordinator.begin()
-    plan = coordinator.plan(keep.name, 0)
-    begun = time.perf_counter()
-    copy = runner.copies.obtain(plan, keep.families_in(plan), coordinator.repository)
-    seconds = time.perf_counter() - begun
-    assert isinstance(copy.backend, RocksBackend)
-    if live_bytes is not None:
-        assert sum(size.bytes for size in copy.backend.sizes().values()) == live_bytes
-    copy.drop()
-    shutil.rmtree(local)
+    seconds, found = 0.0, 0
+    for plan in coordinator.plans(keep.name):
+        copies = DiskCopies(local)
+        begun = time.perf_counter()
+        copy = copies.obtain(plan, keep.families_in(plan), coordinator.repository)
+        seconds += time.perf_counter() - begun
+        assert isinstance(copy.backend, RocksBackend)
+        if live_bytes is not None:
+            found += sum(size.bytes for size in copy.backend.sizes().values())
+        copy.drop()
+        shutil.rmtree(local)
+    assert live_bytes in (None, found)
     return seconds
 
 
@@ -352,7 +363,7 @@ def _cp(source: Path, target: Path) -> float:
 
 def at_rest(rows: int = 20_000, epochs: int = EPOCHS) -> list[Row]:
     """A checkpoint whose garbage is collected beside the job, against the rows in it."""
-    kept = (DEFAULT_RETENTION.epochs, 100)
+    kept = (DEFAULT_RETENTION.epochs, 10 * DEFAULT_RETENTION.epochs)
     with ProcessPoolExecutor(len(kept), mp_context=get_context("spawn")) as processes:
         found = processes.map(_at_rest, kept, [rows] * len(kept), [epochs] * len(kept))
         ends = list(found)

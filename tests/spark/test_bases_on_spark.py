@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import statekit as sk
-from statekit.references import References
+from statekit.references import named_by
 from statekit.repository import Repository
 from tests.spark.spark_jobs import EVENT_SCHEMA, by_word, counted, counting_job, events
 from tests.spark.spark_runs import Runs, pieces
@@ -47,7 +47,7 @@ def test_a_stream_goes_on_from_bases_that_its_workers_took(
     last = repository.manifest(runs.epochs()[-1])
     shards = last.operators["count"].shards
     assert any(shard.base is not None for shard in shards)
-    named = {ref.path for ref in References(repository).of_manifest(last)}
+    named = {ref.path for ref in named_by(repository, last, set())}
     shutil.rmtree(runs.home / "one")
     for path in list(repository.tree("data")):
         if path not in named:

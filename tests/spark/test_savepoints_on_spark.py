@@ -150,7 +150,7 @@ def test_spark_reads_the_tables_of_a_savepoint(runs: Runs) -> None:
     feed(runs, given)
     finish(runs)
     made = write_savepoint(Repository(runs.checkpoint), "s")
-    tables = runs.checkpoint / "savepoints/s" / made.state_folder / "count"
+    tables = runs.checkpoint / f"savepoints/s/state.{made.id}" / "count"
     frame = runs.spark.read.parquet(str(tables / "numbers"))
     found = frame.groupBy("word").agg(F.sort_array(F.collect_list(F.struct("position", "value"))))
     _, states = counted(given)

@@ -94,6 +94,8 @@ def records_of(*annotations: Any, where: str) -> Records:
     >>> records_of(dict, where="count, parameter 'row'").name
     'dict'
     """
+    if isinstance(annotations[0], RecordType):  # made by who reads such records
+        return annotations[0]
     peeled = [peel(annotation) for annotation in annotations]
     members: list[Any] = []
     for parts, _, _ in peeled:

@@ -206,8 +206,8 @@ class ShardTask:
         for _, run in groupby(rows, itemgetter(0)):
             _, group, key, first = next(run)
             self._enter(group, key, first)
-            records = map(itemgetter(3), run)
-            yield from self._handle("key", chain((first,), records), bound, outputs, shown=key)
+            records = chain((first,), map(itemgetter(3), run))  # noqa: B031 (its rest)
+            yield from self._handle("key", records, bound, outputs, shown=key)
             if len(outputs) >= OUTPUTS_MAX // 10:
                 self.records_out += len(outputs)
                 yield outputs[:]

@@ -7,7 +7,7 @@ processor (`processors`).
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
@@ -30,32 +30,43 @@ class RowRecords(RecordType):
     __slots__ = ()
 
     @classmethod
-    def annotation(cls, schema: sql.StructType) -> Any:
-        """A type with the columns for fields."""
-        return _named_tuple("Row", schema)
+    def of_schema(cls, schema: sql.StructType) -> Self:
+        """Rows with these columns."""
+        fields = RecordType.of(_named_tuple("Row", schema), where="rows").fields
+        return cls(_row_class(schema.names), "Row", "namedtuple", fields, "rows")
 
-    @classmethod
-    def like(cls, declared: RecordType) -> Self:
-        """The same type, read as rows."""
-        return cls(declared.cls, declared.name, declared.flavour, declared.fields, declared.where)
+    def coerce(self, value: Any) -> Any:
+        """A row of all columns, by their names where it has any."""
+        names = self.field_names
+        if isinstance(value, Row) and value.__fields__ != list(names):
+            value = value.asDict()
+        if isinstance(value, Mapping):
+            value = [value.get(name) for name in names]
+        if not isinstance(value, list | tuple) or len(value) != len(names):
+            raise ProcessError(f"{value!r:.200} is no row with the columns {', '.join(names)}")
+        return tuple.__new__(self.cls, value)
 
     def reader(self, schema: Any, *, first_column: int = 0) -> RecordReader:
         return _RowReader(schema, first_column)
+
+
+def _row_class(names: Sequence[str]) -> type[Row]:
+    """Rows of these columns, quick to make and to read."""
+    # What Row finds by searching for the name; a name that all rows have means what it did.
+    getters = {
+        name: property(itemgetter(place))
+        for place, name in reversed([*enumerate(names)])
+        if not hasattr(Row, name)
+    }
+    own = {"__fields__": list(names), "__module__": Row.__module__}
+    return type("Row", (Row,), {**getters, **own})
 
 
 class _RowReader(RecordReader):
     def __init__(self, schema: pa.Schema, first_column: int) -> None:
         self._first = first_column
         names = schema.names[first_column:]
-        # What Row finds by searching for the name; a name that all rows have means what it did.
-        getters = {
-            name: property(itemgetter(place))
-            for place, name in reversed([*enumerate(names)])
-            if not hasattr(Row, name)
-        }
-        own = {"__fields__": names, "__module__": Row.__module__}
-        cls = type("Row", (Row,), {**getters, **own})
-        self._row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, cls)
+        self._row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, _row_class(names))
 
     def read(self, batch: pa.RecordBatch) -> list[Any]:
         columns = [column.to_pylist() for column in batch.columns[self._first :]]

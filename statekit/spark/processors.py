@@ -1,7 +1,7 @@
 """A stateful processor of Spark's as a process function.
 
-What lives here: finding out which states a processor asks for, and the `Process` that calls it. What
-does not: its states and timers (`processor_states`), rows in and out (`processor_rows`), and the
+What lives here: finding out which states a processor asks for, and the `Process` that calls it.
+What does not: its states and timers (`processor_states`), rows in and out (`processor_rows`), and the
 job that it becomes part of (`transform`).
 
 Spark calls a processor once per key and micro-batch, with all of the key's rows, and then for each
@@ -201,7 +201,6 @@ class ProcessorProcess(Process[Any, Any, Any]):
         super().__init__(fn, key, hints, event_time, lateness_us, ordered, hooks)
         self._calls: _Calls = fn
         self.output_type = RowOutputs.of_schema(fn.outputs)
-        self.record_type = RowRecords.like(self.record_type.members[0])
         self.late_by = "before" if fn.time_mode == "eventtime" else "never"
         if fn.time_mode != "none":
             given = {**hints, "timer": Timer}
@@ -239,7 +238,7 @@ def process_of(
     name = type(processor).__name__
     calls = _Calls(name, packed, asked.declared, outputs, time_mode, key)
     hints: dict[str, Any] = {
-        "rows": RowRecords.annotation(rows),
+        "rows": RowRecords.of_schema(rows),
         "context": Context,
         "return": Iterator[RowOutputs.annotation(outputs)],  # type: ignore[misc]
         **{of.name: _annotation(of) for of in asked.declared.values()},

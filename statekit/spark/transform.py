@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as sql
@@ -105,8 +105,7 @@ def transform_with_state(
         lateness_us=lateness_us,
     )
     job = Job(name or declared.name)
-    source: Stream[Any] = job.source(_INPUT, declared.record_type.members[0].cls)
-    job.sources[0] = type(job.sources[0])(_INPUT, declared.record_type)
+    source: Stream[Any] = job.source(_INPUT, cast(Any, declared.record_type))
     return Transformed(job, source.process(declared), df)
 
 

@@ -9,7 +9,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from statekit.backend import Backend as RowBackend
 from statekit.backend import MemoryBackend
@@ -24,6 +24,7 @@ from statekit.map_state import MapState
 from statekit.mutation import Batch
 from statekit.process import Process
 from statekit.record_union import Records
+from statekit.records import RecordType
 from statekit.repository import Repository
 from statekit.savepoint_file import Savepoint
 from statekit.savepoint_restore import import_savepoint
@@ -108,6 +109,8 @@ class Harness:
         """One source, also of several types: records are handled in the order they are sent in."""
         if self.process.name == name:
             name = f"{name}-in"
+        if isinstance(records, RecordType):
+            return self._job.source(name, cast(Any, records))
         return self._job.source(name, *(member.cls for member in records.members))
 
     def _start(self, parallelism: int | None) -> LocalRunner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,4 +90,71 @@ def test_states_hold_what_they_hold_in_the_tester(batches: list[list[tuple[str, 
         for key in sorted({row.key for row in rows}):
             expected += tester.test(key, [row for row in rows if row.key == key])
         found = harness.send(*rows)
+        assert sorted(found, key=lambda row: row.key) == expected
+
+
+# -------------------------------------------------------------------------------------- timers
+
+
+class Sets(StatefulProcessor):
+    """Sets and deletes timers as its rows say, and tells what it sees."""
+
+    def __init__(self, script: list[tuple[str, int]]) -> None:
+        self.script = script
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.rung = handle.getValueState("rung", schema(times=LongType))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self._change(row.call, timerValues)
+            yield self._told(key, timerValues, list(self.handle.listTimers()))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        (times,) = self.rung.get() or (0,)
+        self.rung.update((times + 1,))
+        at = expiredTimerInfo.getExpiryTimeInMs()
+        self._change((at + times) % len(self.script), timerValues)
+        yield self._told(key, timerValues, (at, times, list(self.handle.listTimers())))
+
+    def _change(self, call: int, timers: Any) -> None:
+        what, at = self.script[call]
+        if what == "delete":
+            self.handle.deleteTimer(at)
+        elif at > timers.getCurrentProcessingTimeInMs():  # else Spark and its tester differ
+            self.handle.registerTimer(at)
+
+    def _told(self, key: Any, timers: Any, what: Any) -> Row:
+        # The tester says that the watermark is -1 where there is none, and Spark that it is 0.
+        return Row(key=key[0], told=repr((timers.getCurrentProcessingTimeInMs(), what)))
+
+
+CHANGES = st.tuples(st.sampled_from(["set", "set", "set", "delete"]), st.integers(1, 60))
+STEPS = st.lists(st.tuples(st.sampled_from("abc"), CHANGES), max_size=8) | st.integers(1, 20)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(STEPS, max_size=8))
+def test_timers_ring_as_in_the_tester(steps: list[Any]) -> None:
+    """A step is some rows, or so many milliseconds that pass."""
+    script = [change for step in steps if isinstance(step, list) for _, change in step]
+    tester = TwsTester(Sets(script), timeMode="ProcessingTime")
+    declared = process_of(
+        Sets(script), key=("key",), rows=ROWS, outputs=OUTPUTS, time_mode="processingtime"
+    )
+    harness = Harness(declared, parallelism=2, key_groups=4)
+    numbers, now = iter(range(len(script))), 0
+    for step in steps:
+        expected: list[Row] = []
+        if isinstance(step, int):
+            now += step
+            expected = sorted(tester.setProcessingTime(now), key=lambda row: row.key)
+            at = dt.datetime.fromtimestamp(now / 1000, dt.UTC)
+            found = harness.advance_processing_time(at)
+        else:
+            rows = [Row(key=key, call=next(numbers)) for key, _ in step]
+            for key in sorted({row.key for row in rows}):
+                expected += tester.test(key, [row for row in rows if row.key == key])
+            found = harness.send(*rows)
         assert sorted(found, key=lambda row: row.key) == expected

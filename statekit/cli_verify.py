@@ -136,6 +136,9 @@ def _print_found(found: Verification, took: float, *, rows: bool) -> None:
     kept = {*found.looked_at} & {*found.epochs}
     looked = f"{len(kept)} of {len(found.epochs)} epochs: " if found.epochs else ""
     _out.print(f"{looked}{told} checked in {took:.2f} s", highlight=False, soft_wrap=True)
+    if found.given_up:
+        told = f"the job gave {found.given_up:,} epochs up meanwhile: these were left out"
+        _out.print(told, highlight=False, soft_wrap=True)
     if found.is_damaged:
         count = len(found.findings)
         things = "finding" if count == 1 else "findings"
@@ -241,6 +244,7 @@ def _as_data(found: Verification, took: float, made: Repaired | None) -> dict[st
         "url": found.url,
         "is_damaged": found.is_damaged,
         "epochs": list(found.epochs),
+        "epochs_given_up_meanwhile": found.given_up,
         "rows_of_epochs": list(found.rows_of),
         "savepoints": found.savepoints,
         "files": found.files,

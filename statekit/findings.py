@@ -64,7 +64,8 @@ class Verification:
 
     Attributes:
         url: where.
-        epochs: all epochs that there are.
+        epochs: all epochs that are kept, also those whose manifests are missing.
+        given_up: how many epochs a collector gave up while they were looked at.
         abandoned: those that were rolled back, as ranges, first and last.
         looked_at: those whose files were checked.
         rows_of: those whose rows were checked.
@@ -79,6 +80,7 @@ class Verification:
 
     url: str
     epochs: Sequence[int] = ()
+    given_up: int = 0
     abandoned: Sequence[tuple[int, int]] = ()
     looked_at: Sequence[int] = ()
     rows_of: Sequence[int] = ()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Literal, NamedTuple
 
 from statekit.contents import BaseSnapshot, Contents, History
-from statekit.errors import CorruptCheckpointError, RestoreError
+from statekit.errors import CorruptCheckpointError, RestoreError, StorageError
 from statekit.manifest import EpochManifest, ShardState
 from statekit.mutation_sums import MutationSums
 from statekit.references import base_snapshot, history, misfit
@@ -114,7 +114,7 @@ class NamedFiles:
         if ref not in self._inside:
             try:
                 self._inside[ref] = tuple(inside(ref, key_groups))
-            except (CorruptCheckpointError, RestoreError):
+            except (CorruptCheckpointError, RestoreError, StorageError):
                 self._inside[ref] = ()  # `check_file` says what is wrong with it
         yield from self._inside[ref]
 

@@ -93,9 +93,10 @@ def repair(
             "Nothing was changed: verify again when the store answers"
         )
     if not wrong:
-        newest = repository.manifest(last)
-        if newest.sets_spark_back:
-            finish(repository, newest)
+        if repository.latest_epoch() == last:  # else a job has gone on from there
+            newest = repository.manifest(last)
+            if newest.sets_spark_back:
+                finish(repository, newest)
         return None
     if wrong == {"spark"}:
         raise RestoreError(

@@ -395,11 +395,26 @@ def test_each_file_that_is_lost_is_named_unless_no_epoch_that_is_left_needs_it(
     damaged: Files, files: Files
 ) -> None:
     for path, data in files.files.items():
-        if path.startswith(("data/", "epochs/", "job")):
+        if path.startswith(("data/", "job")):
             del damaged.files[path]
             needed = not all(reads(damaged, epoch) for epoch in damaged.epochs())
             assert named_by(damaged, path) == needed, path
             damaged.files[path] = data
+
+
+def test_each_manifest_that_is_lost_is_named_wherever_it_lay(files: Files, based: Files) -> None:
+    for whole in (files, based):
+        damaged = Files(whole.files)
+        *earlier, last = whole.epochs()
+        abandoned = whole.manifest(last).abandoned
+        for epoch in earlier:
+            data = damaged.files.pop(epoch_path(epoch))
+            found = verify(damaged, rows=False)
+            assert [(f.kind, f.path) for f in found.findings] == [("manifest", epoch_path(epoch))]
+            assert epoch in found.findings[0].epochs
+            assert found.is_damaged != any(first <= epoch <= end for first, end in abandoned)
+            damaged.files[epoch_path(epoch)] = data
+        assert verify(damaged, rows=False).is_whole
 
 
 @settings(max_examples=300 if SOAK else 25, deadline=None)

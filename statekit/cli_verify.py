@@ -79,11 +79,19 @@ def verify(
     try:
         code = _verify(checkpoint, epoch, all_rows, not no_rows, mend, drop_rows, as_json)
     except StatekitError as error:
-        _err.print(f"[bold red]{type(error).__name__}[/] ({error.kind})", highlight=False)
-        _err.print(str(error), markup=False, highlight=False)
-        raise typer.Exit(_DAMAGED if mend else _UNCHECKED) from None
+        code = _UNCHECKED
+        _print_error(error, None, as_json=as_json)
     if code:
         raise typer.Exit(code)
+
+
+def _print_error(error: StatekitError, found: dict[str, Any] | None, *, as_json: bool) -> None:
+    """Say what ended the command; as data together with what was found before."""
+    if as_json:
+        told = {"kind": error.kind, "message": str(error)}
+        print(json.dumps({**(found or {}), "error": told}, indent=2))
+    _err.print(f"[bold red]{type(error).__name__}[/] ({error.kind})", highlight=False)
+    _err.print(str(error), markup=False, highlight=False)
 
 
 def _verify(
@@ -98,6 +106,8 @@ def _verify(
     repository, begun = Repository(checkpoint, create=False), stopwatch_s()
     if mend and repository.is_savepoint:
         raise typer.BadParameter("a savepoint is never changed: restore it from a backup")
+    if (epoch is not None or all_rows) and repository.is_savepoint:
+        raise typer.BadParameter("a savepoint is of one epoch: leave --epoch and --all out")
     with progress_bar("bytes") as progress:
         found = verify_all(
             repository,
@@ -110,7 +120,11 @@ def _verify(
     if not as_json:
         _print_found(found, took, rows=rows)
     if mend:
-        made = repair(repository, found, drop_rows=drop_rows)
+        try:
+            made = repair(repository, found, drop_rows=drop_rows)
+        except StatekitError as error:
+            _print_error(error, _as_data(found, took, None), as_json=as_json)
+            return _DAMAGED
     if as_json:
         print(json.dumps(_as_data(found, took, made), indent=2))
     elif mend:

@@ -85,6 +85,11 @@ def repair(
             and has to be finished first.
         FencedError: a run committed an epoch meanwhile. Nothing was done.
     """
+    if not found.epochs:
+        raise RestoreError(
+            f"{repository.url} has no epoch left to go back to. Nothing was changed: restore the "
+            "checkpoint from a backup, or start a new one from a savepoint"
+        )
     last = found.epochs[-1]
     wrong = {finding.kind for finding in found.affecting(last)}
     if "unreadable" in {finding.kind for finding in found.findings}:

@@ -35,7 +35,7 @@ _NONE = StateSize(0, 0)
 
 
 class GivenUpError(Exception):
-    """The epoch whose rows are looked at was given up meanwhile: nothing says that it is damaged."""
+    """The epoch whose rows are looked at was given up meanwhile, so nothing is known of it."""
 
 
 class RowVerification:

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
-from statekit.findings import Finding, Verification, kind_of
+from statekit.findings import Finding, FindingKind, Verification, kind_of
 from statekit.job_file import JobFile
 from statekit.manifest import EpochManifest, epoch_path, instant_path
 from statekit.manifest_checks import Damage, inconsistencies, leans_on
@@ -121,6 +121,8 @@ class _Looking:
         Raises:
             RestoreError: there is nothing to look at, or it was given up.
         """
+        if self._is_emptied():
+            return True
         self._list()
         wanted = self._found.epochs if self._epoch is None else [self._epoch]
         self._found.looked_at = self.line_of(wanted)
@@ -134,6 +136,16 @@ class _Looking:
         if self._epoch is None:
             self.at_the_rest(rows=rows)
         return True
+
+    def _is_emptied(self) -> bool:
+        """Whether all epochs are missing, which is a finding, and the only one."""
+        if self._repository.epochs():
+            return False
+        try:
+            self._repository.check_nothing_lost()
+        except (CorruptCheckpointError, StorageError) as error:
+            self._note(Finding(kind_of(error, "manifest"), str(error), "epochs"))
+        return not self._found.is_whole
 
     def _list(self) -> None:
         """The epochs that are to be there: from the first that is kept to the last, all of them."""
@@ -445,5 +457,6 @@ def _look_at_savepoint(
         found.bytes += fault.bytes
         found.rows += fault.rows
         if fault.what is not None:
-            finding = Finding("savepoint", fault.what, fault.path, operator=fault.operator)
+            kind: FindingKind = "unreadable" if fault.is_unread else "savepoint"
+            finding = Finding(kind, fault.what, fault.path, operator=fault.operator)
             found.findings.append(replace(finding, state=fault.state))

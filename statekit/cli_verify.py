@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated, Any
@@ -34,6 +35,12 @@ _out = Console()
 _err = Console(stderr=True)
 
 _DAMAGED, _UNCHECKED = 1, 2
+_ADVICE = (
+    "Restore these files from a backup, or let --repair make an epoch of what is whole; --json has "
+    "each message in full"
+)
+_DO = re.compile(r"[:.] [Rr]estore .*", re.DOTALL)
+"""Where a message goes on with what to do."""
 _FINDINGS_MAX = 50  # of more, the table shows the first
 
 
@@ -139,7 +146,7 @@ def _verify(
 def _print_found(found: Verification, took: float, *, rows: bool) -> None:
     _out.print(found.url, markup=False, highlight=False, soft_wrap=True)
     if found.findings:
-        _print_findings(found.findings)
+        _print_findings(found.findings, found.url)
     if found.orphans:
         _print_orphans(found)
     for name in sorted(found.pickled) if rows else ():
@@ -165,7 +172,7 @@ def _print_found(found: Verification, took: float, *, rows: bool) -> None:
         _out.print("[green]whole[/]")
 
 
-def _print_findings(findings: Sequence[Finding]) -> None:
+def _print_findings(findings: Sequence[Finding], url: str) -> None:
     table = Table()
     for heading in ("what", "where", "what is wrong", "affects"):
         table.add_column(heading, overflow="fold")
@@ -173,12 +180,26 @@ def _print_findings(findings: Sequence[Finding]) -> None:
         table.add_row(
             finding.kind if finding.rows < 2 else f"{finding.kind} × {finding.rows:,}",
             Text(_where(finding)),
-            Text(finding.what),
+            Text(_short(finding, url)),
             _affected(finding.epochs),
         )
     _out.print(table)
     if (more := len(findings) - _FINDINGS_MAX) > 0:
         _out.print(f"… and {more:,} more: --json has all of them", highlight=False)
+    if any(finding.path is not None for finding in findings):
+        _out.print(_ADVICE, highlight=False, soft_wrap=True)
+
+
+def _short(finding: Finding, url: str) -> str:
+    """What is wrong, without what the table says in other places."""
+    if finding.brief is not None:
+        return finding.brief
+    if finding.path is None:
+        return finding.what
+    told = finding.what.replace(f"{url}/{finding.path} ", "").replace(f"{url}/", "")
+    if finding.kind == "unreadable":
+        return told.split(". Nothing committed is lost", 1)[0]
+    return _DO.sub("", told)
 
 
 def _where(finding: Finding) -> str:

@@ -39,7 +39,8 @@ class Finding:
 
     Parameters:
         kind: what it is.
-        what: is wrong, for people.
+        what: is wrong, for people, and what to do.
+        brief: the same in a few words, of a file whose bytes are not as they should be.
         path: the file; None where it is no file.
         epochs: those that it affects.
         operator, shard, state: whose rows they are; the shard by its first and last key group.
@@ -56,6 +57,7 @@ class Finding:
     state: str | None = None
     rows: int = 0
     row_keys: tuple[str, ...] = ()
+    brief: str | None = None
 
 
 @dataclass

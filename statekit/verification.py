@@ -23,7 +23,7 @@ from statekit.findings import Finding, FindingKind, Verification, kind_of
 from statekit.job_file import JobFile
 from statekit.manifest import EpochManifest, epoch_path, instant_path
 from statekit.manifest_checks import Damage, inconsistencies, leans_on
-from statekit.named_files import NamedFile, NamedFiles, check_file
+from statekit.named_files import NamedFile, NamedFiles, brief_fault, check_file
 from statekit.orphans import orphans
 from statekit.repository import SPARK, TRANSFERS, Repository
 from statekit.retention import collected_error
@@ -337,7 +337,9 @@ class _Looking:
             self._found.bytes += file.ref.size
             if error is not None:
                 path = file.ref.path
-                broken[path] = Finding(kind_of(error, "file"), str(error), path)
+                brief = brief_fault(self._repository, file)
+                finding = Finding(kind_of(error, "file"), str(error), path, brief=brief)
+                broken[path] = finding
                 if file.kind == "names":
                     self._hiding.add(path)
             else:

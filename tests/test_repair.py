@@ -411,6 +411,9 @@ def test_the_command_says_what_is_wrong_and_what_a_repair_did(repository: Reposi
     told = statekit("verify", repository.root, "--no-rows")
     assert told.returncode == 1
     assert "damaged: 1 finding" in told.stdout
+    assert "truncated: 0 of" in told.stdout
+    assert "checksum" not in told.stdout
+    assert len(told.stdout.splitlines()) < 14
     told = statekit("verify", repository.root, "--repair", "--json")
     assert told.returncode == 0, told.stderr
     said = json.loads(told.stdout)

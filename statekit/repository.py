@@ -90,8 +90,8 @@ class Repository(Store):
             CorruptCheckpointError: epochs were committed, and none is there.
         """
         self.check_checkpoint()
-        if self.latest_epoch() is not None or any(self.names("begun")):
-            return  # committed just now, or being made
+        if self.latest_epoch() is not None or self.exists(instant_path(0)):
+            return  # committed just now, or the first one is being made
         found = self.job_file()
         if found is None or found[0].savepoint is not None or next(self.tree("data"), None) is None:
             return  # nothing, or what making it of a savepoint has left

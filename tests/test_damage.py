@@ -425,6 +425,8 @@ def test_epochs_that_are_all_lost_are_not_taken_for_none(files: Files, left: str
     lost = Files({p: d for p, d in files.files.items() if not p.startswith(("epochs/", "begun/"))})
     if left == "a mark":
         lost.files[first_path(3)] = b""
+    else:
+        lost.files[instant_path(7)] = files.files[instant_path(7)]
     found = verify(lost)
     assert [(f.kind, f.path) for f in found.findings] == [("manifest", "epochs")]
     assert found.is_damaged

@@ -61,7 +61,7 @@ def gc(
         )
         done = collector.collect(sweep=True)
     if done is None:
-        repository.check_checkpoint()
+        repository.check_nothing_lost()
     if as_json:
         print(json.dumps(_as_data(repository.url, done, dry_run=dry_run), indent=2))
     elif done is None:

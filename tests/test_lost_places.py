@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import statekit as sk
+from statekit import cli_copies
 from statekit.local import LocalRunner
 from statekit.repository import Repository
 from statekit.rocks import RocksBackend
@@ -180,3 +181,32 @@ def test_a_directory_that_may_no_longer_be_written_is_named_and_the_job_goes_on_
         closed.chmod(0o755)
     assert exit_code(as_nobody, works, str(place)) == 0
     check(place, 3)
+
+
+def copies_fail(place: str, text: str) -> None:
+    """The command that removes copies, as somebody who may not do everything."""
+    with pytest.raises(sk.StorageError, match=text):
+        cli_copies.copies(place, clean=True, everything=True)
+
+
+@pytest.mark.parametrize(
+    ("closed", "mode", "text"),
+    [
+        (".", 0o555, r"0-7 cannot be removed, though .* a user that may write there and in .*"),
+        (".", 0o000, r"cannot read .*/local: Permission denied. Run this as the user"),
+        ("..", 0o000, r"cannot read .*/local: Permission denied. Run this as the user"),
+        ("*/tally", 0o000, r"tally may not be read, so copies in there are not shown: run this as"),
+    ],
+)
+def test_the_command_for_copies_says_what_it_may_not_do(
+    place: Path, closed: str, mode: int, text: str
+) -> None:
+    advance(job_in(place))
+    give_to_nobody(place)
+    (path,) = place.glob(f"local/{closed}") if "*" in closed else [place / "local" / closed]
+    path.chmod(mode)
+    try:
+        assert exit_code(as_nobody, copies_fail, str(place / "local"), text) == 0
+    finally:
+        path.chmod(0o755)
+    check(place, 1)

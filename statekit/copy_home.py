@@ -198,7 +198,7 @@ class Lease:
 
 def distrust(home: Path) -> None:
     """Take the mark off a copy whose files turned out to be damaged elsewhere, if there is one."""
-    lock = DirectoryLock.take(home) if home.is_dir() else None
+    lock = DirectoryLock.take(home) if os.path.isdir(home) else None
     if lock is not None:
         lease = Lease(home, lock, private=False)
         try:

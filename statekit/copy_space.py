@@ -171,7 +171,7 @@ class CopySpace:
             StorageError: the directory cannot be used.
         """
         copies = self.root / checkpoint_id / operator
-        if not copies.is_dir() or not _is_time(copies):
+        if not os.path.isdir(copies) or not _is_time(copies):
             return
         groups = used()
         for home in self._homes(checkpoint_id, operator):

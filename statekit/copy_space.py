@@ -112,11 +112,10 @@ class CopySpace:
 
     def unreadable(self) -> list[Path]:
         """Directories in which there may be copies that cannot be seen."""
-        places = [
-            *(self.root / name for name in glob.iglob("*", root_dir=self.root)),
-            *(self.root / name for name in glob.iglob("*/*", root_dir=self.root)),
-            *self._homes("*"),
-        ]
+        found = filter(_CHECKPOINT_NAME.fullmatch, glob.iglob("*", root_dir=self.root))
+        checkpoints = [self.root / name for name in found]
+        operators = [path / name for path in checkpoints for name in glob.iglob("*", root_dir=path)]
+        places = (*checkpoints, *operators, *self._homes("*"))
         return [path for path in places if os.path.isdir(path) and not os.access(path, _LOOK)]
 
     def copies(self) -> list[FoundCopy]:
@@ -141,7 +140,8 @@ class CopySpace:
     def _homes(self, checkpoint_id: str, operator: str = "*") -> Iterator[Path]:
         # Unlike that of `Path`, this one takes what is removed meanwhile for absent.
         for name in glob.iglob(f"{checkpoint_id}/{operator}/*", root_dir=self.root):
-            if _HOME_NAME.fullmatch(name.rpartition("/")[2]):
+            parts = name.split("/")
+            if _CHECKPOINT_NAME.fullmatch(parts[0]) and _HOME_NAME.fullmatch(parts[2]):
                 yield self.root / name
 
     # ---------------------------------------------------------------------------------- removing

@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 import statekit as sk
 from statekit.cli_gc import gc
+from statekit.collecting import BackgroundCollection
 from statekit.collection import Collected, Collector
 from statekit.errors import CorruptCheckpointError, StateTypeError, StorageError
 from statekit.objects import LocalObjects, Objects
@@ -560,6 +561,20 @@ def test_epochs_that_are_removed_under_a_collection_end_it_with_an_error(
             break
     assert refused > requests / 2
     ledger.check_all()
+
+
+def test_epochs_that_are_removed_under_the_collection_of_a_job_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger_of(4, Repository(tmp_path))
+    losing = LosingEpochs(LocalObjects(tmp_path), tmp_path, 6)
+    repository = Repository(tmp_path).through(losing.instead)
+    collection = BackgroundCollection(repository, sk.Retention(epochs=2))
+    collection.committed(3)
+    collection.close()
+    assert losing.requests <= 0
+    (told,) = [record for record in caplog.records if record.name == "statekit.collecting"]
+    assert "was not collected" in told.getMessage()
 
 
 def test_a_store_that_fails_ends_no_job(

@@ -355,15 +355,20 @@ def test_the_command_leaves_directories_alone_that_are_only_called_like_ours(
     tmp_path: Path, root: Path, copies: DiskCopies
 ) -> None:
     photos = tmp_path / "home" / "removed.photos" / "a"
-    private = tmp_path / "home" / "x" / "y" / "1-2" / "private.letters"
+    private = tmp_path / "home" / "x" / "y" / "1-2" / f"private.{LEFT}"
     for directory in (photos, private):
         directory.mkdir(parents=True)
+    (private.parent / "lock").touch()
     refused = statekit(tmp_path / "home", "--clean", "--all")
     assert refused.returncode == 1
     assert "home is no working directory" in refused.stderr.replace("\n", " ")
     advance(runner(root, copies))
     (copy,) = CopySpace(copies.root).copies()
-    theirs = [copies.root / "removed.photos" / "a", copy.home / "private.letters"]
+    theirs = [
+        copies.root / "removed.photos" / "a",
+        copies.root / "x" / "y" / "1-2" / f"private.{LEFT}",
+        copy.home / "private.letters",
+    ]
     ours = [copies.root / f"removed.{LEFT}" / "a", copy.home / f"private.{LEFT}"]
     for directory in (*theirs, *ours):
         directory.mkdir(parents=True)

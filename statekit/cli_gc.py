@@ -15,6 +15,7 @@ from rich.table import Table
 
 from statekit.cli_progress import progress_bar
 from statekit.collection import GRACE, Collected, Collector, Size
+from statekit.errors import StateTypeError
 from statekit.repository import Repository
 from statekit.retention import DEFAULT_RETENTION, STAGED_FOR, Retention
 from statekit.timestamp import duration_to_micros
@@ -52,8 +53,8 @@ def gc(
 
     The job may run meanwhile. Savepoints and Spark's part are never touched.
     """
-    retention = Retention(epochs=epochs, age=age)
-    patience = dt.timedelta(microseconds=0 if grace == "0" else duration_to_micros(grace, "grace"))
+    retention = Retention(epochs=epochs, age=None if age is None else _duration(age, "--age"))
+    patience = dt.timedelta(0) if grace == "0" else _duration(grace, "--grace")
     repository = Repository(checkpoint, create=False)
     with progress_bar("epochs") as progress:
         collector = Collector(
@@ -68,6 +69,15 @@ def gc(
         _say(f"{repository.url} has no committed epoch: nothing is collected")
     else:
         _print(repository.url, done, patience, dry_run=dry_run)
+
+
+def _duration(given: str, option: str) -> dt.timedelta:
+    try:
+        return dt.timedelta(microseconds=duration_to_micros(given, option))
+    except StateTypeError:
+        raise typer.BadParameter(
+            f'{option} {given!r} is no duration: give one such as "7 days" or "12h"'
+        ) from None
 
 
 def _print(url: str, done: Collected, grace: dt.timedelta, *, dry_run: bool) -> None:

@@ -34,7 +34,14 @@ from statekit.copy_home import Ranges
 from statekit.errors import CorruptCheckpointError
 from statekit.lineage import FILES_MAX, Lineage, last_file, lineage_of
 from statekit.manifest import ShardPlan, ShardState
-from statekit.merging import MERGED_AT_A_TIME, Merge, Merged, StagedMerge, worth_merging
+from statekit.merging import (
+    MERGE_BYTES_MIN,
+    MERGED_AT_A_TIME,
+    Merge,
+    Merged,
+    StagedMerge,
+    worth_merging,
+)
 from statekit.mutation import Batch
 from statekit.pieces import Database
 from statekit.references import base_snapshot
@@ -297,14 +304,14 @@ class BaseKeeping:
         """Have small change files merged, if there are many: as long as there is credit."""
         if not self.options.merges or shard.chain.files < 2 * MERGED_AT_A_TIME:
             return
+        # To look for something to merge takes longer, the more files there are: not in each epoch
+        # of those in which nothing could be paid for.
+        if (credit := self.options.credit(shard.chain)) < MERGE_BYTES_MIN:
+            return
         # As it was before this epoch; its own files, and those that copies stand at, are left out.
         found = self._lineage()
         files = worth_merging(found.files[:-FILES_MAX])
-        if (
-            found.below
-            or not files
-            or sum(file.size for file in files) > self.options.credit(shard.chain)
-        ):
+        if found.below or not files or sum(file.size for file in files) > credit:
             return
         work = StagedMerge(self._room("merges"))
         work.seal(

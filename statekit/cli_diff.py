@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -32,7 +32,7 @@ def source_of(text: str) -> StateSource:
         StatekitError: there is no such checkpoint, epoch or savepoint.
     """
     match = _WITH_EPOCH.fullmatch(text)
-    if match is None or Path(text).is_dir():
+    if match is None or os.path.isdir(text):
         is_savepoint = Repository(text, create=False).is_savepoint
         return SavepointSource(text) if is_savepoint else EpochSource(text)
     return EpochSource(match[1], int(match[2]))

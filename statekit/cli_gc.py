@@ -15,6 +15,7 @@ from rich.table import Table
 
 from statekit.cli_progress import progress_bar
 from statekit.collection import GRACE, Collected, Collector, Size
+from statekit.errors import StateTypeError
 from statekit.repository import Repository
 from statekit.retention import DEFAULT_RETENTION, STAGED_FOR, Retention
 from statekit.timestamp import duration_to_micros
@@ -52,8 +53,8 @@ def gc(
 
     The job may run meanwhile. Savepoints and Spark's part are never touched.
     """
-    retention = Retention(epochs=epochs, age=age)
-    patience = dt.timedelta(microseconds=0 if grace == "0" else duration_to_micros(grace, "grace"))
+    retention = Retention(epochs=epochs, age=None if age is None else _duration(age, "--age"))
+    patience = dt.timedelta(0) if grace == "0" else _duration(grace, "--grace")
     repository = Repository(checkpoint, create=False)
     with progress_bar("epochs") as progress:
         collector = Collector(
@@ -61,13 +62,22 @@ def gc(
         )
         done = collector.collect(sweep=True)
     if done is None:
-        repository.check_checkpoint()
+        repository.check_nothing_lost()
     if as_json:
         print(json.dumps(_as_data(repository.url, done, dry_run=dry_run), indent=2))
     elif done is None:
         _say(f"{repository.url} has no committed epoch: nothing is collected")
     else:
         _print(repository.url, done, patience, dry_run=dry_run)
+
+
+def _duration(given: str, option: str) -> dt.timedelta:
+    try:
+        return dt.timedelta(microseconds=duration_to_micros(given, option))
+    except StateTypeError:
+        raise typer.BadParameter(
+            f'{option} {given!r} is no duration: give one such as "7 days" or "12h"'
+        ) from None
 
 
 def _print(url: str, done: Collected, grace: dt.timedelta, *, dry_run: bool) -> None:

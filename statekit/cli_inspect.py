@@ -78,15 +78,18 @@ def print_checkpoint(
 ) -> None:
     """The job, then a table of states and one of shards per operator."""
     manifest, epochs = reader.manifest, reader.epochs
-    out.print(f"[bold]job {reader.job.name}[/]  {reader.repository.url}", highlight=False)
+    out.print(
+        f"[bold]job {reader.job.name}[/]  {reader.repository.url}", highlight=False, soft_wrap=True
+    )
     out.print(
         f"epoch {manifest.epoch} of {epochs[0]}–{epochs[-1]} ({len(epochs)} kept), committed "
         f"{instant(manifest.committed_at_us):%Y-%m-%d %H:%M:%S} UTC, parallelism "
         f"{manifest.parallelism}, {manifest.key_groups} key groups",
         highlight=False,
+        soft_wrap=True,
     )
     if reader.abandoned:
-        out.print(rolled_back_text(reader.abandoned), highlight=False)
+        out.print(rolled_back_text(reader.abandoned), highlight=False, soft_wrap=True)
     for name, found in operators.items():
         out.print()
         _print_states(out, reader, name, found.sizes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated, Any
@@ -34,6 +35,12 @@ _out = Console()
 _err = Console(stderr=True)
 
 _DAMAGED, _UNCHECKED = 1, 2
+_ADVICE = (
+    "Restore these files from a backup, or let --repair make an epoch of what is whole; --json has "
+    "each message in full"
+)
+_DO = re.compile(r"[:.] [Rr]estore .*", re.DOTALL)
+"""Where a message goes on with what to do."""
 _FINDINGS_MAX = 50  # of more, the table shows the first
 
 
@@ -79,11 +86,19 @@ def verify(
     try:
         code = _verify(checkpoint, epoch, all_rows, not no_rows, mend, drop_rows, as_json)
     except StatekitError as error:
-        _err.print(f"[bold red]{type(error).__name__}[/] ({error.kind})", highlight=False)
-        _err.print(str(error), markup=False, highlight=False)
-        raise typer.Exit(_DAMAGED if mend else _UNCHECKED) from None
+        code = _UNCHECKED
+        _print_error(error, None, as_json=as_json)
     if code:
         raise typer.Exit(code)
+
+
+def _print_error(error: StatekitError, found: dict[str, Any] | None, *, as_json: bool) -> None:
+    """Say what ended the command; as data together with what was found before."""
+    if as_json:
+        told = {"kind": error.kind, "message": str(error)}
+        print(json.dumps({**(found or {}), "error": told}, indent=2))
+    _err.print(f"[bold red]{type(error).__name__}[/] ({error.kind})", highlight=False)
+    _err.print(str(error), markup=False, highlight=False)
 
 
 def _verify(
@@ -98,6 +113,8 @@ def _verify(
     repository, begun = Repository(checkpoint, create=False), stopwatch_s()
     if mend and repository.is_savepoint:
         raise typer.BadParameter("a savepoint is never changed: restore it from a backup")
+    if (epoch is not None or all_rows) and repository.is_savepoint:
+        raise typer.BadParameter("a savepoint is of one epoch: leave --epoch and --all out")
     with progress_bar("bytes") as progress:
         found = verify_all(
             repository,
@@ -110,7 +127,11 @@ def _verify(
     if not as_json:
         _print_found(found, took, rows=rows)
     if mend:
-        made = repair(repository, found, drop_rows=drop_rows)
+        try:
+            made = repair(repository, found, drop_rows=drop_rows)
+        except StatekitError as error:
+            _print_error(error, _as_data(found, took, None), as_json=as_json)
+            return _DAMAGED
     if as_json:
         print(json.dumps(_as_data(found, took, made), indent=2))
     elif mend:
@@ -125,7 +146,7 @@ def _verify(
 def _print_found(found: Verification, took: float, *, rows: bool) -> None:
     _out.print(found.url, markup=False, highlight=False, soft_wrap=True)
     if found.findings:
-        _print_findings(found.findings)
+        _print_findings(found.findings, found.url)
     if found.orphans:
         _print_orphans(found)
     for name in sorted(found.pickled) if rows else ():
@@ -136,6 +157,9 @@ def _print_found(found: Verification, took: float, *, rows: bool) -> None:
     kept = {*found.looked_at} & {*found.epochs}
     looked = f"{len(kept)} of {len(found.epochs)} epochs: " if found.epochs else ""
     _out.print(f"{looked}{told} checked in {took:.2f} s", highlight=False, soft_wrap=True)
+    if found.given_up:
+        told = f"the job gave {found.given_up:,} epochs up meanwhile: these were left out"
+        _out.print(told, highlight=False, soft_wrap=True)
     if found.is_damaged:
         count = len(found.findings)
         things = "finding" if count == 1 else "findings"
@@ -148,7 +172,7 @@ def _print_found(found: Verification, took: float, *, rows: bool) -> None:
         _out.print("[green]whole[/]")
 
 
-def _print_findings(findings: Sequence[Finding]) -> None:
+def _print_findings(findings: Sequence[Finding], url: str) -> None:
     table = Table()
     for heading in ("what", "where", "what is wrong", "affects"):
         table.add_column(heading, overflow="fold")
@@ -156,12 +180,26 @@ def _print_findings(findings: Sequence[Finding]) -> None:
         table.add_row(
             finding.kind if finding.rows < 2 else f"{finding.kind} × {finding.rows:,}",
             Text(_where(finding)),
-            Text(finding.what),
+            Text(_short(finding, url)),
             _affected(finding.epochs),
         )
     _out.print(table)
     if (more := len(findings) - _FINDINGS_MAX) > 0:
         _out.print(f"… and {more:,} more: --json has all of them", highlight=False)
+    if any(finding.path is not None for finding in findings):
+        _out.print(_ADVICE, highlight=False, soft_wrap=True)
+
+
+def _short(finding: Finding, url: str) -> str:
+    """What is wrong, without what the table says in other places."""
+    if finding.brief is not None:
+        return finding.brief
+    if finding.path is None:
+        return finding.what
+    told = finding.what.replace(f"{url}/{finding.path} ", "").replace(f"{url}/", "")
+    if finding.kind == "unreadable":
+        return told.split(". Nothing committed is lost", 1)[0]
+    return _DO.sub("", told)
 
 
 def _where(finding: Finding) -> str:
@@ -241,6 +279,7 @@ def _as_data(found: Verification, took: float, made: Repaired | None) -> dict[st
         "url": found.url,
         "is_damaged": found.is_damaged,
         "epochs": list(found.epochs),
+        "epochs_given_up_meanwhile": found.given_up,
         "rows_of_epochs": list(found.rows_of),
         "savepoints": found.savepoints,
         "files": found.files,

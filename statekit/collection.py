@@ -150,9 +150,9 @@ class Collector:
     ) -> None:
         if grace and grace < STAGED_FOR:
             raise StateTypeError(
-                f"grace={grace}: jobs that run may name files that were stored up to "
-                f"{STAGED_FOR.total_seconds() / 3600:g} hours ago. Give at least as much, or 0 if "
-                "no job runs on this checkpoint and no other command changes it"
+                f"a grace of {_hours(grace)} is too short: jobs that run may name files that were "
+                f"stored up to {_hours(STAGED_FOR)} ago. Give at least as much, or 0 if no job "
+                "runs on this checkpoint and no other command changes it"
             )
         self._repository = repository
         self._retention = retention
@@ -182,7 +182,7 @@ class Collector:
             try:
                 return self._collect(sweep)
             except CorruptCheckpointError:
-                if self._repository.first_kept() == first:
+                if self._repository.first_kept() <= first:
                     raise
                 # Another collector has given up more meanwhile, of what this one was reading.
 
@@ -220,8 +220,10 @@ class Collector:
         """The epochs there are, the first one to keep and the last. Marks it, then looks again."""
         numbers = _Numbers.of(self._repository)
         if not numbers.kept:
+            self._repository.latest_epoch()  # which tells epochs that were lost from none at all
             return None
         last = self._repository.manifest(numbers.kept[-1])
+        self._check_job_file(last)
         committed = {number: numbers.committed[number] for number in numbers.kept}
         first = max(numbers.first, self._retention.first(committed, last))
         if first not in numbers.firsts and first > numbers.kept[0] and not self._dry_run:
@@ -232,7 +234,24 @@ class Collector:
         self._read = set(held_epochs(self._repository.listed(HELD), max(committed.values())))
         numbers = _Numbers.of(self._repository)
         first = max(first, numbers.first)
+        if max(numbers.committed, default=-1) < first:
+            raise self._without_epochs()
         return numbers, first, self._repository.manifest(max(numbers.committed))
+
+    def _without_epochs(self) -> CorruptCheckpointError:
+        return CorruptCheckpointError(
+            f"{self._repository.at('epochs')} has no manifest any more, and had some a moment ago: "
+            "something else deletes files of this checkpoint. Stop that and the job, restore them "
+            "from a backup, then try again"
+        )
+
+    def _check_job_file(self, last: EpochManifest) -> None:
+        """Nothing is given up where what is kept cannot be read for want of it."""
+        if self._repository.stored(last.job_file.path) is None:
+            raise CorruptCheckpointError(
+                f"{self._repository.at(last.job_file.path)} is missing, which epoch {last.epoch} "
+                "needs: nothing was deleted. Restore it from a backup, then collect again"
+            )
 
     def _standing_on(self, kept: list[int], last: EpochManifest) -> list[EpochManifest]:
         """The kept epochs that follow none that is kept. They name all that is older than these."""
@@ -378,8 +397,10 @@ class Collector:
         """
         if not self._grace:
             return None
-        last = self._repository.stored(epoch_path(max(self._repository.epochs())))
-        assert last is not None, "the last epoch is always kept"
+        epochs = self._repository.epochs()
+        last = self._repository.stored(epoch_path(epochs[-1])) if epochs else None
+        if last is None:
+            raise self._without_epochs()
         return min(last.modified, now) - self._grace
 
     def _is_old(self, file: Stored, now: dt.datetime) -> bool:
@@ -404,7 +425,7 @@ class Collector:
         names = [n for n in self._repository.names("") if n == job_path(job_number(n))]
         files = filter(None, map(self._repository.stored, names))
         stored = {job_number(file.path): file.size for file in files}
-        end = min(named) if self._grace else max(stored)
+        end = min(named, default=0) if self._grace else max(stored, default=0)
         return {
             job_path(number): size
             for number, size in stored.items()
@@ -429,6 +450,10 @@ class Collector:
             self._repository.collect(paths)
 
 
+def _hours(time: dt.timedelta) -> str:
+    return f"{time.total_seconds() / 3600:g} hours"
+
+
 def swept_path(epoch: int) -> str:
     """Where it is noted that a sweep was made while this epoch was the last one."""
     return f"epochs/{epoch:020d}.swept"
@@ -439,6 +464,8 @@ def kind_of(path: str) -> str:
 
     >>> kind_of("data/count/0123.changes.arrow"), kind_of("data/count/0123.sst")
     ('change files', 'base snapshots')
+    >>> kind_of("data/count/notes.txt")
+    'files of others'
     """
     if path.startswith("epochs/"):
         return "manifests"
@@ -448,4 +475,6 @@ def kind_of(path: str) -> str:
         return "change files"
     if path.endswith(".history.json"):
         return "histories"
-    return "base snapshots" if path.startswith("data/") else "job files"
+    if path.endswith((".base.json", ".sst", ".rocksdb")):
+        return "base snapshots"
+    return "files of others" if path.startswith("data/") else "job files"

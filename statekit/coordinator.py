@@ -20,7 +20,7 @@ from statekit.errors import (
     RestoreError,
 )
 from statekit.job import Job
-from statekit.job_file import JobFile, OperatorRecord, StateRecord
+from statekit.job_file import JobFile, OperatorRecord
 from statekit.keygroup import DEFAULT_GROUPS, check_parallelism, group_range
 from statekit.manifest import (
     EpochInstant,
@@ -282,7 +282,7 @@ class Coordinator:
 
     def plan(self, operator: str, shard: int) -> ShardPlan:
         """What the worker of a shard needs to know to make the next epoch."""
-        reached, states = self._watermark(operator), self._states(operator)
+        reached, states = self._watermark(operator), self._record(operator).states
         return ShardPlan(
             checkpoint_id=self.job_file.id,
             operator=operator,
@@ -306,10 +306,11 @@ class Coordinator:
         first, last = group_range(shard, self.parallelism, self.key_groups)
         return ShardState(first_group=first, last_group=last)
 
-    def _states(self, operator: str) -> tuple[StateRecord, ...]:
+    def _record(self, operator: str) -> OperatorRecord:
+        """What the job file says of an operator."""
         record = self.job_file.operator(operator)
         assert record is not None, "the job file names all operators of the job"
-        return record.states
+        return record
 
     def plans(self, operator: str) -> list[ShardPlan]:
         """The plans of all shards of an operator, in order."""
@@ -404,20 +405,8 @@ class Coordinator:
         before = None if self.layout is None else self.layout.operators.get(operator.name)
         bases = [self._base(operator.name, shard) for shard in range(self.parallelism)]
         told = OperatorReports(operator, self.epoch, bases, reports)
-        made = told.in_one(before)
-        return made.model_copy(
-            update={
-                "watermark_us": self.watermarks_us.get(operator.name),
-                "undivided_rows": self._still_held(operator.name, made.undivided_rows),
-                "undivided_bytes": self._still_held(operator.name, made.undivided_bytes),
-            }
-        )
-
-    def _still_held(self, operator: str, counts: dict[str, int]) -> dict[str, int]:
-        """Counts without those of states that were given up."""
-        record = self.job_file.operator(operator)
-        assert record is not None, "the job file names all operators of the job"
-        return {name: count for name, count in counts.items() if name in record.holds}
+        watermark_us = self.watermarks_us.get(operator.name)
+        return told.in_one(before, self._record(operator.name).holds, watermark_us)
 
     # --------------------------------------------------------------------------------- starting
 

@@ -20,6 +20,7 @@ import contextlib
 import glob
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ __all__ = [
     "Ranges",
     "database_paths",
     "distrust",
+    "private_homes",
     "read_mark",
     "reading",
     "remove_abandoned",
@@ -44,6 +46,8 @@ __all__ = [
 
 PARTS = ("clean", "clean.draft", "db", "pieces", "before", "snapshots", "merges")
 """What is in a copy's directory beside the lock and private directories; the mark goes first."""
+
+_PRIVATE_NAME = re.compile(r"private\.[0-9a-f]{32}")
 
 _MARK_FIELDS = {"attempt", "last", "states", "fragments", "sequences"}
 
@@ -194,7 +198,7 @@ class Lease:
 
 def distrust(home: Path) -> None:
     """Take the mark off a copy whose files turned out to be damaged elsewhere, if there is one."""
-    lock = DirectoryLock.take(home) if home.is_dir() else None
+    lock = DirectoryLock.take(home) if os.path.isdir(home) else None
     if lock is not None:
         lease = Lease(home, lock, private=False)
         try:
@@ -203,12 +207,21 @@ def distrust(home: Path) -> None:
             lease.release()
 
 
-def remove_abandoned(home: Path) -> None:
-    """Remove private directories whose owner was killed: nobody holds their lock."""
-    for name in glob.glob("private.*", root_dir=home):
-        lock = DirectoryLock.take_existing(home / name)
+def private_homes(home: Path) -> list[Path]:
+    """The private directories in a copy's directory, and nothing else that is called like one."""
+    names = glob.glob("private.*", root_dir=home)
+    return [home / name for name in names if _PRIVATE_NAME.fullmatch(name)]
+
+
+def remove_abandoned(home: Path) -> int:
+    """Remove private directories whose owner was killed: nobody holds their lock. How many."""
+    removed = 0
+    for private in private_homes(home):
+        lock = DirectoryLock.take_existing(private)
         if lock is not None:
-            Lease(home / name, lock, private=True).release()
+            Lease(private, lock, private=True).release()
+            removed += not private.exists()
+    return removed
 
 
 def _sync(path: Path) -> None:

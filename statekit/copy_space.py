@@ -28,13 +28,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from statekit.clock import now_us, unique_id
-from statekit.copy_home import PARTS, remove_abandoned
+from statekit.copy_home import PARTS, private_homes, remove_abandoned
 from statekit.copy_lock import DirectoryLock, unusable
 from statekit.rocks_options import RocksOptions
 
 __all__ = ["CopySpace", "FoundCopy"]
 
 _HOME_NAME = re.compile(r"(\d+)-(\d+)")
+_ID = r"[0-9a-f]{32}"
+_CHECKPOINT_NAME = re.compile(_ID)
+_LEAVING_NAME = re.compile(rf"removed\.{_ID}")
 
 # Everybody who runs shards on a host looks at most this often, together.
 _BETWEEN_LOOKS_US = 60 * 1_000_000
@@ -42,6 +45,8 @@ _BETWEEN_LOOKS_US = 60 * 1_000_000
 # What was used since is in the way of nobody who runs now: space on a disk that is short of it, for
 # whatever reason, is not made by having running jobs restore their copies again and again.
 _IDLE_US = 10 * 60 * 1_000_000
+
+_LOOK = os.R_OK | os.X_OK
 
 _FileId = tuple[int, int]
 
@@ -72,8 +77,7 @@ class FoundCopy:
     @property
     def is_in_use(self) -> bool:
         """Whether some process holds it now, or a private copy beside it."""
-        private = glob.glob("private.*", root_dir=self.home)
-        return any(_is_held(home) for home in (self.home, *map(self.home.joinpath, private)))
+        return any(_is_held(home) for home in (self.home, *private_homes(self.home)))
 
 
 class CopySpace:
@@ -89,6 +93,30 @@ class CopySpace:
         self._options = options or RocksOptions()
 
     # ----------------------------------------------------------------------------------- finding
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is a working directory, or empty: something in it was put there by us.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        names = os.listdir(self.root)
+        return (
+            not names
+            or "tidied" in names
+            or any(map(_LEAVING_NAME.fullmatch, names))
+            or any(map(self.origin, filter(_CHECKPOINT_NAME.fullmatch, names)))
+            or any(os.path.isfile(home / "lock") for home in self._homes("*"))
+        )
+
+    def unreadable(self) -> list[Path]:
+        """Directories in which there may be copies that cannot be seen."""
+        found = filter(_CHECKPOINT_NAME.fullmatch, glob.iglob("*", root_dir=self.root))
+        checkpoints = [self.root / name for name in found]
+        operators = [path / name for path in checkpoints for name in glob.iglob("*", root_dir=path)]
+        places = (*checkpoints, *operators, *self._homes("*"))
+        return [path for path in places if os.path.isdir(path) and not os.access(path, _LOOK)]
 
     def copies(self) -> list[FoundCopy]:
         """All copies there are, the least recently used first."""
@@ -112,7 +140,8 @@ class CopySpace:
     def _homes(self, checkpoint_id: str, operator: str = "*") -> Iterator[Path]:
         # Unlike that of `Path`, this one takes what is removed meanwhile for absent.
         for name in glob.iglob(f"{checkpoint_id}/{operator}/*", root_dir=self.root):
-            if _HOME_NAME.fullmatch(name.rpartition("/")[2]):
+            parts = name.split("/")
+            if _CHECKPOINT_NAME.fullmatch(parts[0]) and _HOME_NAME.fullmatch(parts[2]):
                 yield self.root / name
 
     # ---------------------------------------------------------------------------------- removing
@@ -142,7 +171,7 @@ class CopySpace:
             StorageError: the directory cannot be used.
         """
         copies = self.root / checkpoint_id / operator
-        if not copies.is_dir() or not _is_time(copies):
+        if not os.path.isdir(copies) or not _is_time(copies):
             return
         groups = used()
         for home in self._homes(checkpoint_id, operator):
@@ -198,12 +227,17 @@ class CopySpace:
         """Remove the copies of a checkpoint that nobody holds; how many those were."""
         return sum(self.remove(home) for home in list(self._homes(checkpoint_id)))
 
-    def remove_leftovers(self) -> None:
-        """Remove what killed processes left: private copies, and databases on their way out."""
-        for name in glob.glob("removed.*", root_dir=self.root):
+    def remove_leftovers(self) -> int:
+        """Remove what killed processes left: private copies, and databases on their way out.
+
+        Returns:
+            How many of them.
+        """
+        removed = 0
+        for name in filter(_LEAVING_NAME.fullmatch, glob.glob("removed.*", root_dir=self.root)):
             shutil.rmtree(self.root / name, ignore_errors=True)
-        for home in self._homes("*"):
-            remove_abandoned(home)
+            removed += not (self.root / name).exists()
+        return removed + sum(map(remove_abandoned, self._homes("*")))
 
     def _remove_empty(self, home: Path) -> None:
         """Remove a copy's directory, and those above it, where nothing is left in them."""
@@ -267,4 +301,4 @@ def _files(home: Path) -> Iterable[tuple[_FileId, int]]:
 
 def _is_held(home: Path) -> bool:
     with DirectoryLock.sharing(home) as is_free:
-        return not is_free and (home / "lock").exists()
+        return not is_free and os.path.exists(home / "lock")

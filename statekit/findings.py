@@ -39,7 +39,8 @@ class Finding:
 
     Parameters:
         kind: what it is.
-        what: is wrong, for people.
+        what: is wrong, for people, and what to do.
+        brief: the same in a few words, of a file whose bytes are not as they should be.
         path: the file; None where it is no file.
         epochs: those that it affects.
         operator, shard, state: whose rows they are; the shard by its first and last key group.
@@ -56,6 +57,7 @@ class Finding:
     state: str | None = None
     rows: int = 0
     row_keys: tuple[str, ...] = ()
+    brief: str | None = None
 
 
 @dataclass
@@ -64,7 +66,8 @@ class Verification:
 
     Attributes:
         url: where.
-        epochs: all epochs that there are.
+        epochs: all epochs that are kept, also those whose manifests are missing.
+        given_up: how many epochs a collector gave up while they were looked at.
         abandoned: those that were rolled back, as ranges, first and last.
         looked_at: those whose files were checked.
         rows_of: those whose rows were checked.
@@ -79,6 +82,7 @@ class Verification:
 
     url: str
     epochs: Sequence[int] = ()
+    given_up: int = 0
     abandoned: Sequence[tuple[int, int]] = ()
     looked_at: Sequence[int] = ()
     rows_of: Sequence[int] = ()

@@ -21,9 +21,20 @@ from statekit.repository import Repository
 from statekit.sealed import Count, FileRef, Record
 from statekit.staged_work import Going, StagedWork
 
-__all__ = ["MERGED_AT_A_TIME", "Merge", "Merged", "StagedMerge", "merged", "worth_merging"]
+__all__ = [
+    "MERGED_AT_A_TIME",
+    "MERGE_BYTES_MIN",
+    "Merge",
+    "Merged",
+    "StagedMerge",
+    "merged",
+    "worth_merging",
+]
 
 MERGED_AT_A_TIME = 32
+
+MERGE_BYTES_MIN = MERGED_AT_A_TIME * 1024
+"""What the smallest merge uploads: a change file with a single mutation has more than 1 KiB."""
 
 # Files of up to the first size have little more than their own overhead; 32 of those in one are of
 # the second. To apply a larger one takes longer than to get it, so nothing is gained by merging it,

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import IO, Literal, NamedTuple
 
 from statekit.contents import BaseSnapshot, Contents, History
-from statekit.errors import CorruptCheckpointError, RestoreError
+from statekit.errors import CorruptCheckpointError, RestoreError, StorageError
 from statekit.manifest import EpochManifest, ShardState
 from statekit.mutation_sums import MutationSums
 from statekit.references import base_snapshot, history, misfit
 from statekit.repository import Repository
 from statekit.sealed import FileRef
 
-__all__ = ["NamedFile", "NamedFiles", "check_file"]
+__all__ = ["NamedFile", "NamedFiles", "brief_fault", "check_file"]
 
 
 class NamedFile(NamedTuple):
@@ -114,7 +114,7 @@ class NamedFiles:
         if ref not in self._inside:
             try:
                 self._inside[ref] = tuple(inside(ref, key_groups))
-            except (CorruptCheckpointError, RestoreError):
+            except (CorruptCheckpointError, RestoreError, StorageError):
                 self._inside[ref] = ()  # `check_file` says what is wrong with it
         yield from self._inside[ref]
 
@@ -145,6 +145,23 @@ def check_file(repository: Repository, file: NamedFile) -> None:
     with repository.open_verified(file.ref) as opened:
         if file.kind == "changes":
             _check_mutations(opened, file, repository.at(file.ref.path))
+
+
+def brief_fault(repository: Repository, file: NamedFile) -> str | None:
+    """What is wrong with the bytes of a file, in a few words; None if that cannot be told."""
+    try:
+        stored = repository.stored(file.ref.path)
+        if stored is None:
+            return "missing"
+        if stored.size != file.ref.size:
+            how = "truncated" if stored.size < file.ref.size else "too long"
+            return f"{how}: {stored.size:,} of {file.ref.size:,} bytes"
+        repository.open_verified(file.ref).close()
+    except CorruptCheckpointError:
+        return "altered"
+    except StorageError:
+        return None
+    return None
 
 
 def _check_mutations(opened: IO[bytes], file: NamedFile, where: str) -> None:

@@ -389,6 +389,8 @@ _HOPELESS = (
     store_errors.UnknownConfigurationKeyError,
 )
 _REFUSED = re.compile(r"status code: (4\d\d|3\d\d|501)")
+_NO_REQUEST = "builder error"
+"""What is said where no request could be made of an address, whatever the store does."""
 _NOT_NOW = ("408", "409", "423", "425", "429")
 _NO_BUCKET = re.compile(r"(bucket|container) does not exist|NoSuchBucket|ContainerNotFound", re.I)
 _ADDRESS_QUERY = re.compile(r"(://\S*?)\?\S*")
@@ -429,7 +431,7 @@ def _nothing_there_is_a_failure() -> Iterator[None]:
 
 
 def _may_pass(error: Exception) -> bool:
-    if isinstance(error, _HOPELESS):
+    if isinstance(error, _HOPELESS) or _NO_REQUEST in str(error):
         return False
     status = _REFUSED.search(str(error))
     return status is None or status[1] in _NOT_NOW
@@ -440,6 +442,8 @@ def _told(error: Exception) -> str:
     line = str(error).split("\n", 1)[0].split(": <", 1)[0]
     if (code := _CODE.search(str(error))) is not None:
         line += f" ({code[1]})"
+    if _NO_REQUEST in line:
+        line += " (of a http:// endpoint, it helps to set AWS_ALLOW_HTTP=true)"
     line = _USER_INFO.sub("://…@", _ADDRESS_QUERY.sub(r"\1?…", line))
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name) and len(value) >= _SECRET_LENGTH_MIN:

@@ -65,7 +65,7 @@ class CheckpointReader:
         self._allow_pickle = allow_pickle
         self.epochs = self.repository.epochs()
         if not self.epochs:
-            self.repository.check_checkpoint()
+            self.repository.check_nothing_lost()
             raise QueryError(
                 f"{self.repository.url} has no committed epoch: check the path, or wait until the "
                 "job has committed one"

@@ -85,6 +85,11 @@ def repair(
             and has to be finished first.
         FencedError: a run committed an epoch meanwhile. Nothing was done.
     """
+    if not found.epochs:
+        raise RestoreError(
+            f"{repository.url} has no epoch left to go back to. Nothing was changed: restore the "
+            "checkpoint from a backup, or start a new one from a savepoint"
+        )
     last = found.epochs[-1]
     wrong = {finding.kind for finding in found.affecting(last)}
     if "unreadable" in {finding.kind for finding in found.findings}:
@@ -93,9 +98,10 @@ def repair(
             "Nothing was changed: verify again when the store answers"
         )
     if not wrong:
-        newest = repository.manifest(last)
-        if newest.sets_spark_back:
-            finish(repository, newest)
+        if repository.latest_epoch() == last:  # else a job has gone on from there
+            newest = repository.manifest(last)
+            if newest.sets_spark_back:
+                finish(repository, newest)
         return None
     if wrong == {"spark"}:
         raise RestoreError(

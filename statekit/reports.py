@@ -7,7 +7,7 @@ not: committing what comes of it (`coordinator`), and making a report (`shard`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from statekit.errors import IncompleteEpochError
 from statekit.manifest import OperatorEpoch, ShardReport, ShardState
@@ -59,11 +59,15 @@ class OperatorReports:
             )
         self._told = [found[base.groups][0] for base in bases]
 
-    def in_one(self, before: OperatorEpoch | None) -> OperatorEpoch:
-        """Where the operator stands after the epoch, but for its watermark.
+    def in_one(
+        self, before: OperatorEpoch | None, holds: Container[str], watermark_us: int | None
+    ) -> OperatorEpoch:
+        """Where the operator stands after the epoch.
 
         Parameters:
             before: where it stood.
+            holds: the names of its states; of others, which were given up, nothing is counted.
+            watermark_us: of the operator in this epoch.
 
         Raises:
             IncompleteEpochError: shards were given other broadcast records than each other.
@@ -85,9 +89,10 @@ class OperatorReports:
             bytes_written=sum(report.bytes_written for report in told),
             late=late,
             late_so_far=late + (before.late_so_far if before else 0),
+            watermark_us=watermark_us,
             largest_event_us=max((time for time in times if time is not None), default=None),
-            undivided_rows=before.undivided_rows if before else {},
-            undivided_bytes=before.undivided_bytes if before else {},
+            undivided_rows=_counts_of(holds, before.undivided_rows) if before else {},
+            undivided_bytes=_counts_of(holds, before.undivided_bytes) if before else {},
             records_by_input=read,
             largest_by_input=largest,
         )
@@ -106,6 +111,10 @@ class OperatorReports:
                 "that reads the same again, then start the job"
             )
         return counts[0]
+
+
+def _counts_of(holds: Container[str], counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if name in holds}
 
 
 def _are_one(reports: list[ShardReport], base: ShardState) -> bool:

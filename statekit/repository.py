@@ -80,6 +80,28 @@ class Repository(Store):
                 "from_savepoint="
             )
 
+    def check_nothing_lost(self) -> None:
+        """Make sure, where no epoch was found, that there was none.
+
+        A job that began its first epoch has left files as well, and no mark of its own.
+
+        Raises:
+            RestoreError: it is a savepoint.
+            CorruptCheckpointError: epochs were committed, and none is there.
+        """
+        self.check_checkpoint()
+        if self.latest_epoch() is not None or self.exists(instant_path(0)):
+            return  # committed just now, or the first one is being made
+        found = self.job_file()
+        if found is None or found[0].savepoint is not None or next(self.tree("data"), None) is None:
+            return  # nothing, or what making it of a savepoint has left
+        if self.latest_epoch() is None:
+            raise CorruptCheckpointError(
+                f"{self.at('epochs')} has no epoch, and {self.at('data')} has files of epochs: "
+                "epochs were deleted, or not copied. Restore the checkpoint from a backup; if it "
+                "is of a job that was ended before its first epoch was committed, start the job"
+            )
+
     # ------------------------------------------------------------------------------- job files
 
     def job_file(self, path: str | None = None) -> tuple[JobFile, FileRef] | None:

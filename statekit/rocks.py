@@ -426,8 +426,6 @@ class RocksBackend:
 
     def _failure(self, doing: str, error: Exception) -> StatekitError:
         """What an exception of rocksdict means: they are bare, with a text."""
-        if isinstance(error, StatekitError):
-            return error
         if self._closed and isinstance(error, rocksdict.DbClosedError):
             return used_after_close()
         self.failed = True

@@ -25,13 +25,17 @@ from statekit.shard_rows import ShardRows
 from statekit.timers import DUE
 from statekit.timestamp import instant
 
-__all__ = ["RowVerification", "counted_wrongly", "late_to_wake"]
+__all__ = ["GivenUpError", "RowVerification", "counted_wrongly", "late_to_wake"]
 
 Sizes = Mapping[str, StateSize]
 """What a shard holds, per state."""
 
 _EXAMPLES = 3
 _NONE = StateSize(0, 0)
+
+
+class GivenUpError(Exception):
+    """The epoch whose rows are looked at was given up meanwhile, so nothing is known of it."""
 
 
 class RowVerification:
@@ -49,7 +53,11 @@ class RowVerification:
         self._damage = damage
 
     def at_epoch(self, manifest: EpochManifest, job: JobFile) -> None:
-        """Look at the rows of one epoch."""
+        """Look at the rows of one epoch.
+
+        Raises:
+            GivenUpError: it was given up meanwhile.
+        """
         for operator in job.operators:
             if operator.name in manifest.operators:
                 self._at_operator(manifest, operator)
@@ -68,6 +76,8 @@ class RowVerification:
                     faults = checks.check(backend, shard.groups)
                     self._note_rows(faults, manifest.epoch, operator, shard)
             except (CorruptCheckpointError, StorageError) as error:
+                if manifest.epoch < self._repository.first_kept():
+                    raise GivenUpError from error
                 what, kind = str(error), kind_of(error, "file")
                 self._note(kind, what, manifest.epoch, operator, shard)
                 continue

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError
+from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.job_file import OperatorRecord
 from statekit.repository import SAVEPOINT, Repository
 from statekit.row_checks import RowChecks
@@ -29,6 +29,7 @@ class SavepointCheck:
         path: the file, below the checkpoint.
         operator, state: whose rows they are.
         files, bytes, rows: how much it was.
+        is_unread: whether it is wrong only that the store would not give it.
     """
 
     what: str | None = None
@@ -38,6 +39,7 @@ class SavepointCheck:
     files: int = 0
     bytes: int = 0
     rows: int = 0
+    is_unread: bool = False
 
 
 def savepoint_folders(repository: Repository) -> list[str]:
@@ -57,8 +59,9 @@ def check_savepoint(repository: Repository, folder: str, *, rows: bool) -> Itera
     at = f"{folder}/" if folder else ""
     try:
         savepoint = Savepoint(repository, folder)
-    except (CorruptCheckpointError, RestoreError) as error:
-        yield SavepointCheck(str(error), f"{at}{SAVEPOINT}")
+    except (CorruptCheckpointError, RestoreError, StorageError) as error:
+        is_unread = isinstance(error, StorageError)
+        yield SavepointCheck(str(error), f"{at}{SAVEPOINT}", is_unread=is_unread)
         return
     for ref in savepoint.file.spark:
         yield _bytes_checked(repository, ref, at)
@@ -72,19 +75,19 @@ def check_savepoint(repository: Repository, folder: str, *, rows: bool) -> Itera
 
 
 def _bytes_checked(repository: Repository, ref: FileRef, at: str) -> SavepointCheck:
-    path, what = f"{at}{ref.path}", None
+    path, what, is_unread = f"{at}{ref.path}", None, False
     try:
         repository.open_verified(ref.model_copy(update={"path": path})).close()
     except StatekitError as error:
-        what = str(error)
-    return SavepointCheck(what, path, files=1, bytes=ref.size)
+        what, is_unread = str(error), isinstance(error, StorageError)
+    return SavepointCheck(what, path, files=1, bytes=ref.size, is_unread=is_unread)
 
 
 def _rows_checked(
     savepoint: Savepoint, operator: OperatorRecord, state: str, checks: RowChecks, path: str
 ) -> SavepointCheck:
     """The rows of one state, which are whole bytes."""
-    count, what = 0, None
+    count, what, is_unread = 0, None, False
     local = {found.name for found in operator.states if found.is_local}
     try:
         for parts, row in savepoint.table(operator, state):
@@ -92,5 +95,5 @@ def _rows_checked(
             if state not in local:
                 checks.check_row(state, parts, row)
     except (StatekitError, ValueError, IndexError, struct.error) as error:
-        what = str(error)
-    return SavepointCheck(what, path, operator.name, state, rows=count)
+        what, is_unread = str(error), isinstance(error, StorageError)
+    return SavepointCheck(what, path, operator.name, state, rows=count, is_unread=is_unread)

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 from statekit.backend import Coming
+from statekit.errors import StatekitError
 
 __all__ = ["SortedReads"]
 
@@ -93,6 +94,8 @@ class SortedReads:
             if self._ahead and key > self._last:
                 self._read_ahead(key, row)
             return row
+        except StatekitError:
+            raise
         except Exception as error:
             raise self._failure(error) from error
 
@@ -100,6 +103,8 @@ class SortedReads:
         if self._ahead and start > self._last:
             try:
                 self._read_ahead(start)
+            except StatekitError:
+                raise
             except Exception as error:
                 raise self._failure(error) from error
         if not (self._first <= start and end <= self._last):

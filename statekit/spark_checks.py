@@ -76,7 +76,10 @@ def _checksum_fault(repository: Repository, path: str, paths: list[str]) -> str 
     subject = _subject(path)
     if subject not in paths:
         return None  # Spark removes the file first
-    data, sums = repository.read(f"{SPARK}/{subject}"), repository.read(f"{SPARK}/{path}")
+    data = repository.read_if_there(f"{SPARK}/{subject}")
+    sums = repository.read_if_there(f"{SPARK}/{path}")
+    if data is None or sums is None:
+        return None  # meanwhile
     at, beside = repository.at(f"{SPARK}/{subject}"), repository.at(f"{SPARK}/{path}")
     if len(sums) < 8 or not sums.startswith(_CRC_HEAD):
         return f"{beside} holds no checksums: restore it and its file from a backup"

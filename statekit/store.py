@@ -83,7 +83,7 @@ class Store:
 
     Raises:
         RestoreError: the local path does not exist and `create` is False.
-        StateTypeError: the URL has credentials in it.
+        StateTypeError: the URL has credentials in it, or is of no store that statekit knows.
         StorageError: the store cannot be reached or the directory not be made.
     """
 
@@ -93,9 +93,9 @@ class Store:
         self._options = StoreOptions.of(os.environ) if options is None else options
         path = local_path(url)
         self._root = None if path is None else path.absolute()
-        if path is not None and not create and not path.is_dir():
-            raise RestoreError(f"there is no checkpoint at {path}: check the path")
         self._url = remote_url(str(url)) if self._root is None else self._root.as_uri()
+        if path is not None and not create and not self._asked("open", "", path.is_dir):
+            raise RestoreError(f"there is no checkpoint at {path}: check the path")
         self._objects: Objects = self._asked("open", "", self._opened_objects)
 
     def _opened_objects(self) -> Objects:

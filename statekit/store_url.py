@@ -14,6 +14,14 @@ from statekit.errors import StateTypeError
 
 __all__ = ["local_path", "remote_url"]
 
+_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "memory")
+# Stores that are known by their address, and so are no mere web servers.
+_HOST = re.compile(
+    r"https://[^/]+\.(core\.windows\.net|fabric\.microsoft\.com|amazonaws\.com"
+    r"|r2\.cloudflarestorage\.com)(:\d+)?(/|$)",
+    re.I,
+)
+
 
 def local_path(url: str | Path) -> Path | None:
     """The local directory that is meant; None if it is none."""
@@ -29,7 +37,7 @@ def remote_url(url: str) -> str:
     """The URL of an object store, which ends up in messages, in plans and on workers.
 
     Raises:
-        StateTypeError: it has credentials in it.
+        StateTypeError: it has credentials in it, or is of no store that can keep a checkpoint.
     """
     scheme, _, rest = url.partition("://")
     place = rest.partition("/")[0]
@@ -41,5 +49,12 @@ def remote_url(url: str) -> str:
             f"the {scheme}:// URL of a checkpoint has a user, a password or something behind '?' "
             "or '#': leave that out, and give credentials in the environment; see "
             "docs/object-storage.md"
+        )
+    if scheme.lower() not in _SCHEMES and not _HOST.match(url):
+        raise StateTypeError(
+            f"{url}: a checkpoint cannot be kept at such a {scheme}:// address. Give a local path, "
+            "s3://bucket/prefix, gs://bucket/prefix or "
+            "abfss://container@account.dfs.core.windows.net/prefix; the address of a server that "
+            "speaks S3 goes into AWS_ENDPOINT_URL"
         )
     return url.rstrip("/")

@@ -11,21 +11,23 @@ rows that are asked for once more, shard by shard, unpacked on the local disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 from pathlib import PurePosixPath
 
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
-from statekit.findings import Finding, Verification, kind_of
+from statekit.findings import Finding, FindingKind, Verification, kind_of
 from statekit.job_file import JobFile
 from statekit.manifest import EpochManifest, epoch_path, instant_path
 from statekit.manifest_checks import Damage, inconsistencies, leans_on
-from statekit.named_files import NamedFile, NamedFiles, check_file
+from statekit.named_files import NamedFile, NamedFiles, brief_fault, check_file
 from statekit.orphans import orphans
-from statekit.repository import TRANSFERS, Repository
-from statekit.row_verification import RowVerification
+from statekit.repository import SPARK, TRANSFERS, Repository
+from statekit.retention import collected_error
+from statekit.row_verification import GivenUpError, RowVerification
 from statekit.savepoint_checks import check_savepoint, savepoint_folders
 from statekit.spark_checks import spark_faults
 
@@ -35,6 +37,8 @@ Progress = Callable[[int], None]
 """Is told how many bytes of files were checked so far."""
 
 _AHEAD = 8  # so many files per transfer are looked up before the first is done
+_ROUNDS = 50  # each takes as long as the job keeps an epoch, at most
+_LOOKS = 10  # at Spark's part, which a query may change meanwhile
 
 
 def verify(
@@ -57,38 +61,128 @@ def verify(
         RestoreError: there is nothing to verify: no such epoch, or nothing was ever committed.
         StorageError: the store cannot be listed.
     """
-    found = Verification(repository.url)
     if repository.is_savepoint:
+        found = Verification(repository.url)
         _look_at_savepoint(repository, "", found, rows=rows)
         return found
-    found.epochs = repository.epochs()
-    if not found.epochs or (epoch is not None and epoch not in found.epochs):
-        known = f"{found.epochs[0]} to {found.epochs[-1]}" if found.epochs else "none"
-        wanted = "committed epoch" if epoch is None else f"epoch {epoch}"
-        raise RestoreError(f"{repository.url} has no {wanted} to verify: its epochs are {known}")
-    looking = _Looking(repository, found, progress)
-    found.looked_at = looking.line_of(found.epochs if epoch is None else [epoch])
-    looking.at_files()
-    if rows:
-        found.rows_of = found.epochs if all_rows else [found.looked_at[-1]]
-        looking.at_rows()
-    if epoch is None:
-        looking.at_the_rest(rows=rows)
-    return found
+    whole: set[tuple[str, str]] = set()
+    given_up = 0
+    for _ in range(_ROUNDS):
+        looking = _Looking(repository, epoch, whole, progress)
+        is_done = looking.look(rows=rows, all_rows=all_rows)
+        given_up += looking.found.given_up
+        if is_done:
+            looking.found.given_up = given_up
+            return looking.found
+    raise RestoreError(
+        f"{repository.url}: the job gives epochs up before their rows are read, {_ROUNDS} times by "
+        "now. Nothing was found to be damaged: verify with --no-rows, let the job keep more epochs "
+        "with retention=Retention(epochs=…, age=…), or verify a copy"
+    )
 
 
 class _Looking:
-    """The steps of looking at a checkpoint."""
+    """One round of looking at a checkpoint, which a job may go on with meanwhile.
 
-    def __init__(self, repository: Repository, found: Verification, progress: Progress) -> None:
+    The job may give up what is being looked at. So whatever is wrong counts only if, behind that,
+    an epoch that it affects is still kept: what such an epoch needs is never deleted.
+
+    Parameters:
+        repository: the checkpoint.
+        epoch: the one to look at; None for all.
+        whole: path and checksum of files that were found to be whole; more are added.
+        progress: is told how far it is.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        epoch: int | None,
+        whole: set[tuple[str, str]],
+        progress: Progress,
+    ) -> None:
+        self.found = self._found = Verification(repository.url)
         self._repository = repository
-        self._found = found
+        self._epoch = epoch
+        self._whole = whole
         self._progress = progress
         self._named = NamedFiles(repository)
         self._jobs: dict[str, JobFile | None] = {}
         self._known: dict[str, int] = {}
         self._damage = Damage(self._named, (), ())
         self._last_read: EpochManifest | None = None
+        self._first = 0
+        self._hiding: set[str] = set()
+        """Paths of what cannot be read and names others."""
+
+    def look(self, *, rows: bool, all_rows: bool) -> bool:
+        """Look at all there is now. False if the last epoch of that was given up meanwhile.
+
+        Raises:
+            RestoreError: there is nothing to look at, or it was given up.
+        """
+        if self._is_emptied():
+            return True
+        self._list()
+        wanted = self._found.epochs if self._epoch is None else [self._epoch]
+        self._found.looked_at = self.line_of(wanted)
+        self.at_files()
+        if rows:
+            self.at_rows(self._found.epochs if all_rows else wanted[-1:])
+        if wanted[-1] < self._first:
+            if self._epoch is not None:
+                raise self._unknown(self._epoch)
+            return False
+        if self._epoch is None:
+            self.at_the_rest(rows=rows)
+        return True
+
+    def _is_emptied(self) -> bool:
+        """Whether all epochs are missing, which is a finding, and the only one."""
+        if self._repository.epochs():
+            return False
+        try:
+            self._repository.check_nothing_lost()
+        except (CorruptCheckpointError, StorageError) as error:
+            self._note(Finding(kind_of(error, "manifest"), str(error), "epochs"))
+        return not self._found.is_whole
+
+    def _list(self) -> None:
+        """The epochs that are to be there: from the first that is kept to the last, all of them."""
+        there = self._repository.epochs()
+        if not there or (self._epoch is not None and self._epoch > there[-1]):
+            raise self._unknown(self._epoch)
+        self._first = min(self._repository.first_kept(), there[-1])
+        self._found.epochs = [*range(self._first or there[0], there[-1] + 1)]
+        if self._epoch is not None and self._epoch not in self._found.epochs:
+            raise self._unknown(self._epoch)
+
+    def _unknown(self, epoch: int | None) -> RestoreError:
+        """That there is no such epoch, or none at all."""
+        if epoch is not None:
+            collected = collected_error(self._repository, epoch, RestoreError)
+            if isinstance(collected, RestoreError):
+                return collected
+        epochs = self._repository.epochs()
+        known = f"{epochs[0]} to {epochs[-1]}" if epochs else "none"
+        wanted = "committed epoch" if epoch is None else f"epoch {epoch}"
+        return RestoreError(
+            f"{self._repository.url} has no {wanted} to verify: its epochs are {known}"
+        )
+
+    def _cut(self) -> bool:
+        """Leave out the epochs that were given up meanwhile. Whether there were any."""
+        first = self._repository.first_kept()
+        if first <= self._first:
+            return False
+        found, self._first = self._found, first
+        kept = [number for number in found.epochs if number >= first]
+        found.given_up += len(found.epochs) - len(kept)
+        found.epochs = kept
+        wanted = kept if self._epoch is None else [self._epoch]
+        found.looked_at = self.line_of([number for number in wanted if number >= first])
+        found.findings = [f for f in found.findings if not f.epochs or f.epochs[-1] >= first]
+        return True
 
     def line_of(self, epochs: Sequence[int]) -> list[int]:
         """These epochs, and those that they lean on, in order.
@@ -112,7 +206,7 @@ class _Looking:
 
     def _held(self) -> set[int]:
         """Epochs that were collected, but for their manifests."""
-        first = self._found.epochs[0]
+        first = self._first
         if not first:
             return set()
         numbers = (PurePosixPath(path) for path in self._repository.names("epochs"))
@@ -128,26 +222,40 @@ class _Looking:
         named = self._distinct(self._named_by(whole, broken))
         for batch in iter(lambda: list(islice(named, TRANSFERS * _AHEAD)), []):
             self._check_files(batch, broken)
+        self._follow(broken, lost)
+        while self._cut():
+            lost &= {*self._found.looked_at}
+            for number in self._found.looked_at:
+                if (manifest := self._manifest(number)) is not None:
+                    lost |= self._missing_before(manifest, broken)
+            self._follow(broken, lost)
+            for path in broken.keys() - self._damage.epochs.keys():
+                del broken[path]  # only what was given up needed it
+        for path, finding in broken.items():
+            affected = tuple(sorted({*finding.epochs, *self._damage.epochs.get(path, ())}))
+            self._note(replace(finding, epochs=affected))
+            self._found.has_all_names &= path not in self._hiding
+
+    def _follow(self, broken: Mapping[str, Finding], lost: Collection[int]) -> None:
+        """Find out which epochs need what is wrong."""
         self._damage = Damage(self._named, broken, lost)
         if broken or lost:
             for number in self._found.looked_at:
                 if number not in lost and (manifest := self._manifest(number)) is not None:
                     self._damage.add(manifest)
-        for path, finding in broken.items():
-            affected = tuple(sorted({*finding.epochs, *self._damage.epochs.get(path, ())}))
-            self._note(replace(finding, epochs=affected))
 
     def _at_manifests(self, broken: dict[str, Finding]) -> set[int]:
         """Each manifest by itself and against the one before. Returns those that are lost."""
         lost: set[int] = set()
         previous: EpochManifest | None = None
+        self._check_beginning()
         for number in self._found.looked_at:
             try:
                 manifest = self._repository.manifest(number)
             except (CorruptCheckpointError, RestoreError, StorageError) as error:
                 path = epoch_path(number)
                 broken[path] = Finding(kind_of(error, "manifest"), str(error), path)
-                self._found.has_all_names = False
+                self._hiding.add(path)
                 lost.add(number)
                 continue
             if previous is None or previous.epoch != manifest.previous:
@@ -158,6 +266,18 @@ class _Looking:
             lost |= self._missing_before(manifest, broken)
             previous = manifest
         return lost
+
+    def _check_beginning(self) -> None:
+        """Whether the first epoch is one: without a mark that others were given up, it is."""
+        first = self._manifest(self._found.epochs[0])
+        if self._first or first is None or first.previous is None:
+            return
+        path = epoch_path(first.previous)
+        what = (
+            f"{self._repository.at(path)} is missing: epoch {first.epoch} follows it, and no mark "
+            "says that it was given up. Restore it, or the mark, from a backup"
+        )
+        self._note(Finding("manifest", what, path, (first.previous,)))
 
     def _check_manifest(self, manifest: EpochManifest, previous: EpochManifest | None) -> None:
         for what in inconsistencies(manifest, self._job(manifest), previous):
@@ -202,6 +322,8 @@ class _Looking:
         """Check so many files, several at a time."""
 
         def check(file: NamedFile) -> StatekitError | None:
+            if (file.ref.path, file.ref.checksum) in self._whole:
+                return None
             try:
                 check_file(self._repository, file)
             except (CorruptCheckpointError, StorageError) as error:
@@ -215,35 +337,46 @@ class _Looking:
             self._found.bytes += file.ref.size
             if error is not None:
                 path = file.ref.path
-                broken[path] = Finding(kind_of(error, "file"), str(error), path)
-                self._found.has_all_names &= file.kind != "names"
+                brief = brief_fault(self._repository, file)
+                finding = Finding(kind_of(error, "file"), str(error), path, brief=brief)
+                broken[path] = finding
+                if file.kind == "names":
+                    self._hiding.add(path)
+            else:
+                self._whole.add((file.ref.path, file.ref.checksum))
         self._progress(self._found.bytes)
 
     # ------------------------------------------------------------------------------------ rows
 
-    def at_rows(self) -> None:
-        """The rows of the epochs that are to be looked at, as far as their files are whole."""
-        looking = RowVerification(self._repository, self._found, self._damage)
-        for number in self._found.rows_of:
+    def at_rows(self, wanted: Sequence[int]) -> None:
+        """The rows of these epochs, as far as their files are whole and the epochs are kept."""
+        for number in wanted:
+            apart = Verification(self._found.url)
+            looking = RowVerification(self._repository, apart, self._damage)
             manifest = self._manifest(number)
             job = None if manifest is None else self._job(manifest)
-            if manifest is not None and job is not None:
-                looking.at_epoch(manifest, job)
+            if manifest is not None and job is not None and number >= self._first:
+                with contextlib.suppress(GivenUpError):
+                    looking.at_epoch(manifest, job)
+            self._cut()
+            if number >= self._first:
+                self._found.rows_of = [*self._found.rows_of, number]
+                self._found.findings += apart.findings
+                self._found.rows += apart.rows
+                self._found.pickled |= apart.pickled
 
     # -------------------------------------------------------------------------------- the rest
 
     def at_the_rest(self, *, rows: bool) -> None:
         """What belongs to no epoch: job files, notes, Spark's part, savepoints, orphans."""
         self._at_job_files()
-        last = self._manifest(self._found.epochs[-1])
         self._at_notes()
-        if last is not None:
-            for path, what in spark_faults(self._repository, last):
-                self._note(Finding("spark", what, path, (last.epoch,)))
+        self._at_spark()
         for folder in savepoint_folders(self._repository):
             _look_at_savepoint(self._repository, folder, self._found, rows=rows)
+        last = max(self._repository.epochs(), default=self._found.epochs[-1])
         self._found.orphans = sorted(
-            orphans(self._repository, self._known, self._found.epochs[-1]),
+            orphans(self._repository, self._known, last),
             key=lambda orphan: (orphan.kind, orphan.path),
         )
 
@@ -254,7 +387,8 @@ class _Looking:
                 try:
                     self._repository.job_file(path)
                 except (CorruptCheckpointError, RestoreError, StorageError) as error:
-                    self._note(Finding(kind_of(error, "job file"), str(error), path))
+                    if path in self._repository.job_paths():  # else it was garbage, and is gone
+                        self._note(Finding(kind_of(error, "job file"), str(error), path))
 
     def _at_notes(self) -> None:
         """The note of the epoch that comes next: a start goes by it."""
@@ -263,6 +397,29 @@ class _Looking:
             self._repository.begun(number)
         except (CorruptCheckpointError, RestoreError, StorageError) as error:
             self._note(Finding(kind_of(error, "note"), str(error), instant_path(number)))
+
+    def _at_spark(self) -> None:
+        """Spark's part. A query may go on meanwhile: what is wrong is so twice, between commits."""
+        before: list[Finding] = []
+        for _ in range(_LOOKS):
+            last = max(self._repository.epochs(), default=self._found.epochs[-1])
+            found = self._spark_findings(last)
+            is_still = not self._repository.is_committed(last + 1)
+            if not found or (is_still and found == before):
+                break
+            before = found if is_still else []
+        self._found.findings += found
+
+    def _spark_findings(self, last: int) -> list[Finding]:
+        """What is wrong with Spark's part, beside the last epoch."""
+        manifest = self._manifest(last)
+        if manifest is None:
+            return []
+        try:
+            faults = [*spark_faults(self._repository, manifest)]
+        except StorageError as error:
+            return [Finding("unreadable", str(error), SPARK)]
+        return [Finding("spark", what, path, (last,)) for path, what in faults]
 
     # ---------------------------------------------------------------------------------- helpers
 
@@ -302,5 +459,6 @@ def _look_at_savepoint(
         found.bytes += fault.bytes
         found.rows += fault.rows
         if fault.what is not None:
-            finding = Finding("savepoint", fault.what, fault.path, operator=fault.operator)
+            kind: FindingKind = "unreadable" if fault.is_unread else "savepoint"
+            finding = Finding(kind, fault.what, fault.path, operator=fault.operator)
             found.findings.append(replace(finding, state=fault.state))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import statekit as sk
-from statekit.errors import CorruptCheckpointError, RestoreError
+from statekit.errors import CorruptCheckpointError
 from statekit.findings import Verification
 from statekit.local import LocalRunner
 from statekit.repository import Repository
@@ -137,7 +137,8 @@ def test_a_copy_data_first_lacks_files_and_verify_says_so(tmp_path: Path) -> Non
 def test_a_copy_that_takes_longer_than_epochs_are_kept_is_refused(tmp_path: Path) -> None:
     made = Copied(tmp_path, keeping=2)
     made.in_order()
-    with pytest.raises(RestoreError, match="has no committed epoch to verify"):
-        made.verified()
+    (finding,) = made.verified().findings
+    assert (finding.kind, finding.path) == ("manifest", "epochs")
+    assert "no epoch from there on" in finding.what
     with pytest.raises(CorruptCheckpointError, match="no epoch from there on"):
         LocalRunner(tally_job(GROUPS), Repository(made.copy), DiskCopies(tmp_path / "other"))

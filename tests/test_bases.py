@@ -30,7 +30,7 @@ from statekit.expiry import index_entry
 from statekit.job_file import TtlRecord
 from statekit.lineage import Lineage, lineage_of, local_rows, replay
 from statekit.local import LocalRunner
-from statekit.manifest import EpochManifest, ShardReport
+from statekit.manifest import EpochManifest, ShardReport, ShardState
 from statekit.reader import CheckpointReader
 from statekit.references import base_snapshot, named_by
 from statekit.repository import Repository
@@ -214,6 +214,27 @@ def test_many_small_files_are_merged_where_there_is_no_base(root: Path, tmp_path
     assert len(found.files) == shard.chain.files < 60
     keep_only_what_is_named(root)
     assert comparable(committed_rows(Repository(root), GROUPS)) == rows_after(80, 3)
+
+
+@pytest.mark.parametrize(("uploaded_per_changed", "looks"), [(1.0, False), (1.9, True)])
+def test_what_could_be_merged_is_looked_for_only_where_it_can_be_paid_for(
+    root: Path, tmp_path: Path, uploaded_per_changed: float, looks: bool
+) -> None:
+    options = BaseOptions(0, bases=False, uploaded_per_changed=uploaded_per_changed)
+    made = runner(root, DiskCopies(tmp_path / "local", bases=options))
+    advance(made, 64, 3)
+    uploaded()
+    looked: list[int] = []
+
+    def watched(repository: Repository, operator: str, shard: ShardState, epoch: int) -> Lineage:
+        looked.append(epoch)
+        return lineage_of(repository, operator, shard, epoch)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("statekit.base_keeping.lineage_of", watched)
+        advance(made, 4, 3)
+    assert bool(looked) == looks
+    check_rows(made)
 
 
 def test_an_upload_that_fails_is_told_and_tried_again_and_no_epoch_fails(

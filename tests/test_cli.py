@@ -166,6 +166,13 @@ def test_inspect_shows_job_operators_states_types_sizes_epochs_and_skew(checkpoi
         assert told in done.stdout
 
 
+def test_lines_of_inspect_are_as_long_as_they_are(checkpoint: Path, tmp_path: Path) -> None:
+    deep = tmp_path / ("a" * 90) / ("b" * 90)
+    shutil.copytree(checkpoint, deep)
+    lines = statekit("inspect", deep, "--fast").stdout.splitlines()
+    assert any(line.startswith("job follow") and line.endswith(deep.as_uri()) for line in lines)
+
+
 def test_inspect_counts_the_same_from_manifests_and_from_rows(checkpoint: Path) -> None:
     counted = json.loads(statekit("inspect", checkpoint, "--json").stdout)
     trusted = json.loads(statekit("inspect", checkpoint, "--json", "--fast").stdout)

@@ -7,13 +7,14 @@ import datetime as dt
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -22,8 +23,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 import statekit as sk
 from statekit.cli_gc import gc
+from statekit.collecting import BackgroundCollection
 from statekit.collection import Collected, Collector
 from statekit.errors import CorruptCheckpointError, StateTypeError, StorageError
+from statekit.objects import LocalObjects, Objects
 from statekit.reader import CheckpointReader
 from statekit.repository import Repository
 from statekit.retention import STAGED_FOR, held, note_going_back
@@ -505,6 +508,75 @@ def test_a_kept_epoch_that_cannot_be_read_stops_the_collection(tmp_path: Path) -
     assert set(ledger.repository.tree("data")) == before
 
 
+def test_a_collection_without_the_job_file_changes_nothing(tmp_path: Path) -> None:
+    ledger, _ = ledger_of(3, Repository(tmp_path))
+    (tmp_path / "job.json").unlink()
+    before = set(ledger.repository.tree(""))
+    for grace in (NOTHING, 24 * HOUR):
+        with pytest.raises(CorruptCheckpointError, match=r"job\.json is missing, .* epoch 2 needs"):
+            collect(ledger.repository, 1, grace=grace)
+    assert set(ledger.repository.tree("")) == before
+
+
+class LosingEpochs:
+    """The disk of a checkpoint, from which somebody removes `epochs/` before some request."""
+
+    def __init__(self, inner: Objects, root: Path, requests: int) -> None:
+        self.inner, self.root, self.requests = inner, root, requests
+
+    def instead(self, _: Objects) -> Objects:
+        return cast("Objects", self)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        return self._counted(found) if callable(found) else found
+
+    def _counted(self, request: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            self.requests -= 1
+            if self.requests == 0:
+                (self.root / "epochs").rename(self.root / "hidden")
+            return request(*args)
+
+        return counted
+
+
+@pytest.mark.parametrize("grace", [NOTHING, 24 * HOUR])
+def test_epochs_that_are_removed_under_a_collection_end_it_with_an_error(
+    tmp_path: Path, grace: dt.timedelta
+) -> None:
+    ledger, _ = ledger_of(4, Repository(tmp_path / "0"))
+    refused = 0
+    for requests in itertools.count(1):
+        place = tmp_path / str(requests)
+        shutil.copytree(tmp_path / "0", place)
+        losing = LosingEpochs(LocalObjects(place), place, requests)
+        repository = Repository(place).through(losing.instead)
+        collector = Collector(repository, sk.Retention(epochs=2), grace=grace)
+        try:
+            collector.collect(sweep=True)
+        except CorruptCheckpointError:
+            refused += 1
+        if losing.requests > 0:
+            break
+    assert refused > requests / 2
+    ledger.check_all()
+
+
+def test_epochs_that_are_removed_under_the_collection_of_a_job_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger_of(4, Repository(tmp_path))
+    losing = LosingEpochs(LocalObjects(tmp_path), tmp_path, 6)
+    repository = Repository(tmp_path).through(losing.instead)
+    collection = BackgroundCollection(repository, sk.Retention(epochs=2))
+    collection.committed(3)
+    collection.close()
+    assert losing.requests <= 0
+    (told,) = [record for record in caplog.records if record.name == "statekit.collecting"]
+    assert "was not collected" in told.getMessage()
+
+
 def test_a_store_that_fails_ends_no_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -538,6 +610,11 @@ def test_the_command_says_what_it_would_do_and_does_it(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["deleted"]["change files"]["files"] == 7
     assert not ledger.unnamed()
     ledger.check_all()
+    for option in ("--age", "--grace"):
+        done = statekit("gc", tmp_path / "c", option, "soon")
+        assert done.returncode == 2
+        assert f"{option} 'soon' is no duration" in done.stderr
+        assert "timedelta" not in done.stderr
     done = statekit("gc", tmp_path / "c", "--grace", "1h")
     assert done.returncode == 1
     assert "up to 12 hours ago" in done.stderr

@@ -28,7 +28,7 @@ def is_free(home: Path) -> bool:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    return tmp_path / "id" / "op" / "0-7"
+    return tmp_path / ("0" * 32) / "op" / "0-7"
 
 
 # ---------------------------------------------------------------------------- threads, processes

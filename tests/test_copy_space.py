@@ -29,6 +29,8 @@ from tests.tally_runs import advance, check_rows, obtain, rows_after, runner
 
 MIB = 1024 * 1024
 AT = datetime(2013, 1, 1, tzinfo=UTC)
+LEFT = "0123456789abcdef" * 2
+"""What is behind the dot in names of what a killed process left."""
 
 
 def look_again(copies: DiskCopies) -> None:
@@ -176,12 +178,12 @@ def test_what_killed_processes_left_goes(root: Path, copies: DiskCopies) -> None
     made = runner(root, copies)
     advance(made)
     (copy,) = CopySpace(copies.root).copies()
-    shutil.copytree(copy.home / "db", copy.home / "private.0123" / "db")
-    shutil.copytree(copy.home / "db", copies.root / "removed.0123")
+    shutil.copytree(copy.home / "db", copy.home / f"private.{LEFT}" / "db")
+    shutil.copytree(copy.home / "db", copies.root / f"removed.{LEFT}")
     look_again(copies)
     copies.tidy(made.coordinator.plans("tally"))
     assert sorted(path.name for path in copy.home.iterdir()) == ["clean", "db", "lock"]
-    assert not (copies.root / "removed.0123").exists()
+    assert not (copies.root / f"removed.{LEFT}").exists()
 
 
 def test_what_is_not_ours_stays(root: Path, copies: DiskCopies) -> None:
@@ -335,7 +337,7 @@ def test_the_command_shows_copies_and_removes_those_of_checkpoints_that_are_gone
     cleaned = statekit(copies.root, "--clean")
     assert "removed 3 copies" in cleaned.stdout
     assert ranges(copies) == {(0, 3), (4, 7)}
-    assert "removed 1 copies" in statekit(copies.root, "--clean", "--all").stdout
+    assert "removed 1 copy of" in statekit(copies.root, "--clean", "--all").stdout
     assert ranges(copies) == {(4, 7)}  # in use
     held.drop()
     check_rows(made)
@@ -347,3 +349,49 @@ def test_the_command_says_what_to_do_about_a_directory_that_is_not_there(tmp_pat
     assert "pass a job's working_directory" in done.stderr.replace("\n", " ")
     with pytest.raises(typer.BadParameter, match="--all goes with --clean"):
         cli_copies.copies(str(tmp_path), everything=True)
+
+
+def test_the_command_leaves_directories_alone_that_are_only_called_like_ours(
+    tmp_path: Path, root: Path, copies: DiskCopies
+) -> None:
+    photos = tmp_path / "home" / "removed.photos" / "a"
+    private = tmp_path / "home" / "x" / "y" / "1-2" / f"private.{LEFT}"
+    for directory in (photos, private):
+        directory.mkdir(parents=True)
+    (private.parent / "lock").touch()
+    refused = statekit(tmp_path / "home", "--clean", "--all")
+    assert refused.returncode == 1
+    assert "home is no working directory" in refused.stderr.replace("\n", " ")
+    advance(runner(root, copies))
+    (copy,) = CopySpace(copies.root).copies()
+    theirs = [
+        copies.root / "removed.photos" / "a",
+        copies.root / "x" / "y" / "1-2" / f"private.{LEFT}",
+        copy.home / "private.letters",
+    ]
+    ours = [copies.root / f"removed.{LEFT}" / "a", copy.home / f"private.{LEFT}"]
+    for directory in (*theirs, *ours):
+        directory.mkdir(parents=True)
+    assert "removed 0 copies of 0 bytes, and 2 leftovers" in statekit(copies.root, "--clean").stdout
+    assert "removed 1 copy of" in statekit(copies.root, "--clean", "--all").stdout
+    assert all(map(Path.is_dir, [photos, private, *theirs]))
+    assert not any(map(Path.exists, ours))
+
+
+def test_the_command_does_not_wait_for_one_dead_store_after_the_other(
+    root: Path, copies: DiskCopies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance(runner(root, copies))
+    (copy,) = CopySpace(copies.root).copies()
+    ids = [f"{number:032x}" for number in range(8)]
+    for checkpoint_id in ids:
+        shutil.copytree(copy.home, copies.root / checkpoint_id / "tally" / copy.home.name)
+        CopySpace(copies.root).note_origin(checkpoint_id, "s3://bucket/c")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    began = time.monotonic()
+    shown = statekit(copies.root, "--clean")
+    assert time.monotonic() - began < 60  # one after the other, and as jobs do, it is 24 minutes
+    assert shown.stdout.count("unknown") == len(ids), shown.stderr

@@ -18,14 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statekit.backend import MemoryBackend
+from statekit.cli_gc import gc
 from statekit.collection import Collector
-from statekit.errors import CorruptCheckpointError
+from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.lineage import load
 from statekit.manifest import EpochManifest, epoch_path, instant_path
 from statekit.named_files import NamedFile, NamedFiles, check_file
+from statekit.reader import CheckpointReader
 from statekit.references import base_snapshot, history
+from statekit.repair import repair
 from statekit.repository import SAVEPOINT, SPARK, Repository
-from statekit.retention import Retention
+from statekit.retention import Retention, first_path
 from statekit.savepoint_file import Savepoint
 from statekit.sealed import FileRef
 from statekit.spark_checks import spark_faults
@@ -395,11 +398,76 @@ def test_each_file_that_is_lost_is_named_unless_no_epoch_that_is_left_needs_it(
     damaged: Files, files: Files
 ) -> None:
     for path, data in files.files.items():
-        if path.startswith(("data/", "epochs/", "job")):
+        if path.startswith(("data/", "job")):
             del damaged.files[path]
             needed = not all(reads(damaged, epoch) for epoch in damaged.epochs())
             assert named_by(damaged, path) == needed, path
             damaged.files[path] = data
+
+
+def test_each_manifest_that_is_lost_is_named_wherever_it_lay(files: Files, based: Files) -> None:
+    for whole in (files, based):
+        damaged = Files(whole.files)
+        *earlier, last = whole.epochs()
+        abandoned = whole.manifest(last).abandoned
+        for epoch in earlier:
+            data = damaged.files.pop(epoch_path(epoch))
+            found = verify(damaged, rows=False)
+            assert [(f.kind, f.path) for f in found.findings] == [("manifest", epoch_path(epoch))]
+            assert epoch in found.findings[0].epochs
+            assert found.is_damaged != any(first <= epoch <= end for first, end in abandoned)
+            damaged.files[epoch_path(epoch)] = data
+        assert verify(damaged, rows=False).is_whole
+
+
+@pytest.mark.parametrize("left", ["a mark", "nothing"])
+def test_epochs_that_are_all_lost_are_not_taken_for_none(files: Files, left: str) -> None:
+    lost = Files({p: d for p, d in files.files.items() if not p.startswith(("epochs/", "begun/"))})
+    if left == "a mark":
+        lost.files[first_path(3)] = b""
+    else:
+        lost.files[instant_path(7)] = files.files[instant_path(7)]
+    found = verify(lost)
+    assert [(f.kind, f.path) for f in found.findings] == [("manifest", "epochs")]
+    assert found.is_damaged
+    with pytest.raises(CorruptCheckpointError, match="epochs"):
+        CheckpointReader(lost)
+    with pytest.raises(RestoreError, match="backup"):
+        repair(lost, found)
+
+
+def test_gc_does_not_pass_over_epochs_that_are_all_lost(files: Files, tmp_path: Path) -> None:
+    for path, data in files.files.items():
+        if path.startswith(("data/", "job")):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_bytes(data)
+    with pytest.raises(CorruptCheckpointError, match="epochs"):
+        gc(str(tmp_path))
+
+
+def test_what_the_store_does_not_give_is_a_finding_and_all_else_is_looked_at_still(
+    based: Files, tmp_path: Path
+) -> None:
+    for path, data in based.files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    repository = Repository(tmp_path)
+    checked = verify(repository, rows=False)
+    paths = [p for p in based.files if p.endswith((".base.json", ".history.json"))]
+    of_both_kinds = {path.split(".", 1)[1]: path for path in sorted(paths)}
+    assert len(of_both_kinds) == 2
+    for path in (*of_both_kinds.values(), epoch_path(based.epochs()[0])):
+        (tmp_path / path).unlink()
+        (tmp_path / path).mkdir()
+        found = verify(repository, rows=False)
+        told = {(f.kind, f.path) for f in found.findings}
+        is_manifest = path.startswith("epochs/")
+        assert told == {("manifest" if is_manifest else "unreadable", path)}
+        assert found.is_damaged == is_manifest
+        assert found.findings[0].epochs
+        assert 0 < found.files <= checked.files
+        (tmp_path / path).rmdir()
+        (tmp_path / path).write_bytes(based.files[path])
 
 
 @settings(max_examples=300 if SOAK else 25, deadline=None)
@@ -446,5 +514,8 @@ def test_the_command_finds_what_happens_to_files_on_a_disk(
                 check=False,
             )
             place.write_bytes(data)
-            assert done.returncode == 1, done.stderr
+            found = verify(Files({**files.files, path: damage}), rows=False).findings
+            affected = {epoch for finding in found for epoch in finding.epochs}
+            is_told_only = affected == {2}  # it was rolled back
+            assert done.returncode == (0 if is_told_only else 1), done.stderr
             assert path in done.stdout

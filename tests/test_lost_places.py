@@ -10,15 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
 import statekit as sk
+from statekit import cli_copies
+from statekit.cli import inspect
+from statekit.cli_gc import gc
+from statekit.cli_verify import verify
 from statekit.local import LocalRunner
 from statekit.repository import Repository
 from statekit.rocks import RocksBackend
 from statekit.working_copy import DiskCopies
 from tests import tally_runs
 from tests.children import NOBODY, as_nobody, exit_code
-from tests.tally import committed_rows, comparable
+from tests.tally import committed_rows, comparable, tally_job
 from tests.tally_runs import GROUPS, SMALL_BUFFER, records_of, rows_after, runner
 
 
@@ -180,3 +185,57 @@ def test_a_directory_that_may_no_longer_be_written_is_named_and_the_job_goes_on_
         closed.chmod(0o755)
     assert exit_code(as_nobody, works, str(place)) == 0
     check(place, 3)
+
+
+def copies_fail(place: str, text: str) -> None:
+    """The command that removes copies, as somebody who may not do everything."""
+    with pytest.raises(sk.StorageError, match=text):
+        cli_copies.copies(place, clean=True, everything=True)
+
+
+@pytest.mark.parametrize(
+    ("closed", "mode", "text"),
+    [
+        (".", 0o555, r"0-7 cannot be removed, though .* a user that may write there and in .*"),
+        (".", 0o000, r"cannot read .*/local: Permission denied. Run this as the user"),
+        ("..", 0o000, r"cannot read .*/local: Permission denied. Run this as the user"),
+        ("*/tally", 0o000, r"tally may not be read, so copies in there are not shown: run this as"),
+    ],
+)
+def test_the_command_for_copies_says_what_it_may_not_do(
+    place: Path, closed: str, mode: int, text: str
+) -> None:
+    advance(job_in(place))
+    give_to_nobody(place)
+    (path,) = place.glob(f"local/{closed}") if "*" in closed else [place / "local" / closed]
+    path.chmod(mode)
+    try:
+        assert exit_code(as_nobody, copies_fail, str(place / "local"), text) == 0
+    finally:
+        path.chmod(0o755)
+    check(place, 1)
+
+
+def cannot_look(place: str) -> None:
+    """What commands and a job say of places in a directory that may not be entered."""
+    checkpoint, local = f"{place}/closed/c", f"{place}/closed/local"
+    for command in (gc, inspect):
+        with pytest.raises(sk.StorageError, match=r"cannot open .*/closed/c: .* check that the"):
+            command(checkpoint)
+    with pytest.raises(typer.Exit) as stopped:
+        verify(checkpoint)
+    assert stopped.value.exit_code == 2
+    with pytest.raises(sk.StorageError, match=r"cannot open .*/closed/c: .* check that the store"):
+        LocalRunner(tally_job(GROUPS), Repository(checkpoint), DiskCopies(local))
+    with pytest.raises(sk.StorageError, match=r"cannot use the working copy at .*/closed/local"):
+        advance(runner(Path(place) / "open", DiskCopies(local)))
+
+
+def test_a_directory_that_may_not_be_entered_is_no_damage(place: Path) -> None:
+    (place / "closed").mkdir()
+    advance(runner(place / "closed" / "c", DiskCopies(place / "closed" / "local")))
+    give_to_nobody(place)
+    (place / "closed").chmod(0o000)
+    assert exit_code(as_nobody, cannot_look, str(place)) == 0
+    (place / "closed").chmod(0o755)
+    assert Repository(place / "closed" / "c").latest_epoch() == 0

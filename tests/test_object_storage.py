@@ -216,8 +216,6 @@ def test_what_will_not_pass_is_an_error_at_once(proxy: FaultyProxy, s3: str) -> 
         Repository("s3://no-such-bucket/x", options=patient).latest_epoch()
     with pytest.raises(StorageError, match=r"cannot write .*NoSuchBucket"):
         Repository("s3://no-such-bucket/x", options=patient).commit(manifest(0))
-    with pytest.raises(StorageError, match=r"cannot open ftp://server/x"):
-        Repository("ftp://server/x", options=patient)
     proxy.__dict__.update(rate=1.0, kinds=["403"])
     with pytest.raises(StorageError, match="cannot list"):
         Repository(s3, options=patient).latest_epoch()
@@ -357,6 +355,24 @@ def test_more_files_than_one_answer_lists_are_listed_and_removed(
     assert len(proxy.requests) == 2
     assert not list(repository.tree("savepoints"))
     repository.remove(paths[:3])  # they may be gone already
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1/x", "https://example.com/x", "ftp://server/x", "gcs://bucket/x"]
+)
+def test_a_store_that_cannot_keep_a_checkpoint_is_refused_before_it_is_asked(url: str) -> None:
+    with pytest.raises(StateTypeError, match=r"cannot be kept .* Give a local path, s3://bucket"):
+        Repository(url)
+
+
+def test_an_endpoint_without_tls_is_an_error_at_once_that_says_how_to_allow_it(
+    s3: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    began = time.monotonic()
+    with pytest.raises(StorageError, match=r"builder error \(of a http.* AWS_ALLOW_HTTP=true"):
+        Repository(s3, options=StoreOptions(retry_seconds=600)).latest_epoch()
+    assert time.monotonic() - began < 60
 
 
 # ----------------------------------------------------------------------------------- credentials

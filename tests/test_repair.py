@@ -28,6 +28,7 @@ from statekit.mutation import Batch, Delete, Mutation, Put, read_changes
 from statekit.repair import repair
 from statekit.repository import Repository
 from statekit.rollback import standing_at
+from statekit.savepoint import write_savepoint
 from statekit.shard_rows import ShardRows
 from statekit.timers import DUE
 from statekit.timestamp import datetime_to_micros
@@ -410,6 +411,9 @@ def test_the_command_says_what_is_wrong_and_what_a_repair_did(repository: Reposi
     told = statekit("verify", repository.root, "--no-rows")
     assert told.returncode == 1
     assert "damaged: 1 finding" in told.stdout
+    assert "truncated: 0 of" in told.stdout
+    assert "checksum" not in told.stdout
+    assert len(told.stdout.splitlines()) < 14
     told = statekit("verify", repository.root, "--repair", "--json")
     assert told.returncode == 0, told.stderr
     said = json.loads(told.stdout)
@@ -424,5 +428,12 @@ def test_the_command_tells_what_it_cannot_check(tmp_path: Path, repository: Repo
     assert statekit("verify", tmp_path / "nowhere").returncode == 2
     (tmp_path / "empty").mkdir()
     assert statekit("verify", tmp_path / "empty").returncode == 2
+    told = statekit("verify", tmp_path / "empty", "--repair", "--json")
+    assert told.returncode == 2
+    assert json.loads(told.stdout)["error"]["kind"] == "restore"
+    write_savepoint(repository, "saved")
+    assert repository.root is not None
+    saved = repository.root / "savepoints" / "saved"
+    assert statekit("verify", saved, "--epoch", 3).returncode == 2
     assert statekit("verify", repository.root, "--epoch", 99).returncode == 2
     assert statekit("verify", repository.root, "--drop-rows").returncode == 2

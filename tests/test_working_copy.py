@@ -412,7 +412,7 @@ def test_a_private_copy_whose_owner_was_killed_is_removed(root: Path, copies: Di
     made = runner(root, copies)
     advance(made, 2)
     (home,) = homes(copies)
-    abandoned = home / "private.0123"
+    abandoned = home / f"private.{'0' * 32}"
     (abandoned / "db").mkdir(parents=True)
     (abandoned / "lock").touch()
     advance(made, 1)

@@ -77,14 +77,18 @@ class ShardStep:
         directory = self.directory or _executors_directory()
         copies = DiskCopies(directory, self.options, self.bases)
         copies.tidy(self.plans)
+        schema = output_schema(unpack(self.shipment).output_type)
         for shard, rows in ShardsInTurn(batches):
-            yield from self._shard(shard, rows, copies)
+            yield from self._shard(shard, rows, copies, schema)
 
     def _shard(
-        self, shard: int, batches: Iterator[pa.RecordBatch], copies: DiskCopies
+        self,
+        shard: int,
+        batches: Iterator[pa.RecordBatch],
+        copies: DiskCopies,
+        schema: pa.Schema,
     ) -> Iterator[pa.RecordBatch]:
         declared, plan = unpack(self.shipment), self.plans[shard]
-        schema = output_schema(declared.output_type)
         news: Iterator[News] = iter(())
         if self.layout is None:
             chunks = chunks_of(declared, batches, self.key_groups)

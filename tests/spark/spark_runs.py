@@ -93,6 +93,7 @@ def drive(
         working_directory=home / "working" if master.startswith("local") else None,
         parallelism=parallelism,
         trigger=ONCE,
+        retention=None,  # all epochs are looked at afterwards
     )
     assert query.await_termination(TIMEOUT_S)
     gateway: Any = spark.sparkContext._gateway
@@ -127,7 +128,9 @@ class Runs:
     # ----------------------------------------------------------------------------- running
 
     def start(self, job: sk.Job, inputs: dict[str, DataFrame], **options: Any) -> RunningJob:
-        given = {"checkpoint": self.checkpoint, "working_directory": self.working, **options}
+        places = {"checkpoint": self.checkpoint, "working_directory": self.working}
+        # What is looked at afterwards are all epochs.
+        given = {"retention": None, **places, **options}
         return job.start(self.spark, inputs, **given)
 
     def finish(self, job: sk.Job, inputs: dict[str, DataFrame], **options: Any) -> RunningJob:

@@ -17,7 +17,8 @@ from statekit.errors import (
     StateTypeError,
     StorageError,
 )
-from statekit.job import Job, Stream, Windowed
+from statekit.field_aggregates import Count, FieldAggregate, Max, Mean, Min, Sum
+from statekit.job import Job
 from statekit.list_state import ListState
 from statekit.map_state import MapState
 from statekit.operator_state import (
@@ -31,6 +32,7 @@ from statekit.retention import Retention
 from statekit.rocks_options import RocksOptions
 from statekit.single_row_states import AggregatingState, ReducingState, ValueState
 from statekit.state_options import TTL, Aggregate, Default, Redistribute, Reduce
+from statekit.stream import Stream, Windowed
 from statekit.timers import Timer, Timers
 from statekit.windows import session, sliding, tumbling
 
@@ -43,12 +45,17 @@ __all__ = [
     "Checkpointed",
     "Context",
     "CorruptCheckpointError",
+    "Count",
     "Default",
     "FencedError",
+    "FieldAggregate",
     "IncompleteEpochError",
     "Job",
     "ListState",
     "MapState",
+    "Max",
+    "Mean",
+    "Min",
     "OperatorListState",
     "OperatorState",
     "PickleCodec",
@@ -67,6 +74,7 @@ __all__ = [
     "StatekitError",
     "StorageError",
     "Stream",
+    "Sum",
     "Timer",
     "Timers",
     "ValueState",

@@ -178,8 +178,8 @@ def _check_operator(
             f"{_key_text(declared)} in the code: keys cannot change their types; give the operator "
             "another name, or start a new checkpoint"
         )
-    if stored.definition != declared.definition:
-        _refuse_definition(stored, declared)
+    if redefined := _redefined(stored, declared):
+        _refuse_definition(stored, declared, redefined)
     if stored.timers and not allow_dropped_state:
         _check_timers(stored, declared, f"@{operator.declared.name}.on_timer")
     if stored.ordered is not None and not allow_dropped_state:
@@ -190,9 +190,18 @@ def _check_operator(
             _refuse_dropped(stored.name, state)
 
 
-def _refuse_definition(stored: OperatorRecord, declared: OperatorRecord) -> NoReturn:
+def _redefined(stored: OperatorRecord, declared: OperatorRecord) -> list[str]:
+    """What of a definition is not as it was. Aggregates come and go with their states."""
+    before, now = stored.definition, declared.definition
+    if before is None or now is None:
+        return list(before or now or ())
+    return [name for name in before if name in now and before[name] != now[name]]
+
+
+def _refuse_definition(
+    stored: OperatorRecord, declared: OperatorRecord, changed: list[str]
+) -> NoReturn:
     before, now = stored.definition or {}, declared.definition or {}
-    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     lines = [
         f"  {name}: {before.get(name, 'nothing')} in the checkpoint, {now.get(name, 'nothing')} in "
         "the code"

@@ -116,6 +116,8 @@ class LocalRunner:
         coordinator = self.coordinator
         declared, output_type = operator.declared, operator.declared.output_type
         incoming = [streams[name] for name in operator.inputs]
+        if declared.combiner is not None:
+            incoming = [declared.combiner.records(records) for records in incoming]
         routed = _routed(operator, incoming, coordinator.parallelism, coordinator.key_groups)
         broadcast = enumerate((streams[name] for name in operator.broadcasts), len(incoming))
         news = [(number, records) for number, records in broadcast if records]
@@ -170,7 +172,7 @@ def _routed(
         try:
             key = key_of(record)
         except KeyError as error:
-            raise declared.record_type.missing(error, record) from None
+            raise declared.taken.missing(error, record) from None
         try:
             encoded = encode(key)
             if declared.key:

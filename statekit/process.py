@@ -13,7 +13,7 @@ import datetime as dt
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import (
@@ -32,6 +32,7 @@ from typing import (
 from statekit.backend import Backend
 from statekit.broadcast import Handlers
 from statekit.codec import ValueCodec
+from statekit.combining import Combiner
 from statekit.context import Context
 from statekit.errors import ProcessError, StateTypeError
 from statekit.job_file import EXPIRY, TIMERS, WAITING
@@ -78,6 +79,7 @@ class Process(Generic[R, P, U]):
         output_type: of what it yields; None if it yields nothing.
         states: what it declares, in order.
         handlers: of broadcast records.
+        combiner: makes records fewer before they are routed; None calls the function with each.
         definition: what may not change while there is state, beside the types of states: for
             functions that are made from options, as those of windows are. By name.
     """
@@ -107,6 +109,7 @@ class Process(Generic[R, P, U]):
         self.key = key
         self.event_time = event_time
         self.lateness_us = lateness_us
+        self.combiner: Combiner | None = None
         self.__doc__ = fn.__doc__
         self.__name__ = fn.__name__
         self.__wrapped__ = fn
@@ -316,11 +319,20 @@ class Process(Generic[R, P, U]):
     def ended(self, context: Context) -> None:
         """Called when a shard has handled everything there is in an epoch."""
 
+    @property
+    def taken(self) -> Records:
+        """What is routed to its shards, and what it is called with there."""
+        return self.record_type if self.combiner is None else self.combiner.combined
+
+    def count_of(self, taken: Sequence[Any]) -> int:
+        """How many records these were."""
+        return len(taken) if self.combiner is None else self.combiner.count_of(taken)
+
     def key_of(self) -> Callable[[Any], Any]:
         """A function from a record to its key: a scalar, a tuple for several fields, or ()."""
         if not self.key:
             return lambda record: ()
-        return self.record_type.getter(self.key)
+        return self.taken.getter(self.key)
 
     def time_of(self) -> Callable[[Any], int]:
         """A function from a record to its event time in microseconds.

@@ -219,7 +219,8 @@ class ShardTask:
     def _taken(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Chunks, counted, without what is late."""
         for chunk in chunks:
-            self.records_by_input.update(chunk.inputs or {0: len(chunk.records)})
+            count = self._declared.count_of
+            self.records_by_input.update(chunk.inputs or {0: count(chunk.records)})
             yield chunk if self._declared.event_time is None else self._in_time(chunk)
 
     def fire(self) -> Iterator[list[Any]]:

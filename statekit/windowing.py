@@ -12,18 +12,17 @@ windows that merge move none, and no window is one large row.
 from __future__ import annotations
 
 import datetime as dt
-import decimal
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Optional, cast
+from typing import Any, Literal, Optional
 
 from statekit.context import Context
-from statekit.errors import StateTypeError
 from statekit.map_state import MapState
 from statekit.process import Process, process
-from statekit.record_declaration import peel, show
+from statekit.record_declaration import peel
 from statekit.records import RecordType
+from statekit.result_records import ResultRecords
 from statekit.single_row_states import ValueState
 from statekit.state_options import Aggregate
 from statekit.timers import Timer
@@ -43,9 +42,6 @@ __all__ = ["Windowing"]
 _ZERO = dt.timedelta(0)
 _MAP: Any = MapState  # as a value, so that types known at run time only can be put in
 _TUPLE: Any = tuple
-
-_SUMMED = (int, float, decimal.Decimal, dt.timedelta)
-_ORDERED = (*_SUMMED, bool, str, bytes, dt.date, dt.datetime)
 
 
 # --------------------------------------------------------------------------------- aggregates
@@ -128,23 +124,24 @@ class Windowing:
         ordered: bool = False,
     ) -> None:
         self._record = record
+        self._results = ResultRecords(record, "window")
         self._window = window
         self._key = (key,) if isinstance(key, str) else tuple(key)
         if not isinstance(window, Window):
-            raise self._wrong(
+            raise self._results.wrong(
                 f'{window!r} is no window: give tumbling("1 hour"), sliding("1 hour", "5 minutes") '
                 'or session("30 minutes")'
             )
         if emit not in ("close", "change"):
-            raise self._wrong(f'emit={emit!r}: use "close" or "change"')
+            raise self._results.wrong(f'emit={emit!r}: use "close" or "change"')
         allowed_us = duration_to_micros(allowed_lateness, "allowed_lateness")
         if ordered and allowed_us:
-            raise self._wrong(
+            raise self._results.wrong(
                 "with ordered=True no record comes behind the end of its window, so that "
                 "allowed_lateness= has nothing to allow: add it to lateness="
             )
         for name in (*self._key, event_time):
-            self._annotation(name)
+            self._results.annotation(name)
         whole = dt.timedelta(microseconds=duration_to_micros(lateness, "lateness") + allowed_us)
         self._decorate = process(
             key=self._key, event_time=event_time, lateness=whole, ordered=ordered
@@ -169,29 +166,23 @@ class Windowing:
         self, verb: Literal["sum", "min", "max"], field: str, into: Any
     ) -> Process[Any, ..., Any]:
         """The sum of a field, or its least or largest value. None is passed over."""
-        annotation = self._annotation(field)
-        members, _, _ = peel(annotation)
-        fits = _SUMMED if verb == "sum" else _ORDERED
-        if len(members) != 1 or members[0] not in fits:
-            raise self._wrong(
-                f"{verb}({field!r}): the field is {show(annotation)}: give one that is "
-                f"{', '.join(kind.__name__ for kind in fits)}, or use aggregate()"
-            )
+        annotation = self._results.annotation(field)
+        self._results.check_combines(verb, field)
         combine: dict[str, Any] = {"sum": operator.add, "min": min, "max": max}
         add = _folding(combine[verb])
         made: Aggregate[Any, Any, Any] = Aggregate(_nothing, add, _itself, add)
-        kept, get = Optional[annotation], self._getter(field)  # noqa: UP045
+        kept, get = Optional[annotation], self._results.getter(field)  # noqa: UP045
         return self._made(_Result(f"{verb}_{field}", field, annotation, kept, made, get), into)
 
     def collect(self, field: str | None, into: Any) -> Process[Any, ..., Any]:
         """The records, or what is in a field of theirs, in order of time. None is passed over."""
-        element = self._record.cls if field is None else self._annotation(field)
+        element = self._record.cls if field is None else self._results.annotation(field)
         members, nullable, _ = peel(element)
         if nullable and len(members) == 1:
             element = members[0]
         ended: Aggregate[Any, None, None] = Aggregate(_nothing, _nothing, _itself, _nothing)
         name, operator_ = field or "records", "collect" if field is None else f"collect_{field}"
-        get = _itself if field is None else self._getter(field)
+        get = _itself if field is None else self._results.getter(field)
         of_all = _Result(operator_, name, list[element], None, ended, get, element)  # type: ignore[valid-type]
         return self._made(of_all, into)
 
@@ -206,28 +197,28 @@ class Windowing:
     ) -> Process[Any, ..., Any]:
         """What an aggregate of the user's makes of the records, or of a field of theirs."""
         if not isinstance(aggregate, Aggregate):
-            raise self._wrong(
+            raise self._results.wrong(
                 f"aggregate() takes an Aggregate(create, add, result), not {aggregate!r}"
             )
         if isinstance(self._window, Session) and aggregate.merge is None:
-            raise self._wrong(
+            raise self._results.wrong(
                 "sessions merge when a record comes between them: give Aggregate(..., merge=...)"
             )
-        get = _itself if field is None else self._getter(field)
+        get = _itself if field is None else self._results.getter(field)
         title = name or ("aggregate" if field is None else f"aggregate_{field}")
         of_it = _Result(title, name or "result", result, accumulator, aggregate, get)
         return self._made(of_it, into)
 
     def _made(self, result: _Result, into: Any) -> Process[Any, ..., Any]:
         name = "_".join((result.operator, "by", *self._key))
-        types = {key: self._annotation(key) for key in self._key}
+        types = {key: self._results.annotation(key) for key in self._key}
         types |= {"start": dt.datetime, "end": dt.datetime, result.field: result.type}
         if len(types) < len(self._key) + 3:
-            raise self._wrong(
+            raise self._results.wrong(
                 f"{name} would put out the fields {', '.join((*self._key, 'start', 'end'))} and "
                 f"{result.field}, two of one name: rename the field of {self._record.name}"
             )
-        put_out, make = self._named_tuple(name, types) if into is None else self._into(into, types)
+        put_out, make = self._results.made(name, types, into)
         rows: SlidingRows | SessionRows
         stored = result.accumulator
         if isinstance(self._window, Session):
@@ -308,74 +299,9 @@ class Windowing:
                 made.on_timer(called.__name__)(called)
         return made
 
-    # ------------------------------------------------------------------------------------ types
-
-    def _annotation(self, field: str) -> Any:
-        fields = self._record.fields
-        if fields is None:
-            raise self._wrong(
-                "a dict says nothing of what is in it: annotate the source with a NamedTuple, "
-                "dataclass, TypedDict, Struct or pydantic model"
-            )
-        if field not in fields:
-            raise self._wrong(
-                f"{field!r} is not a field of {self._record.name} (it has {', '.join(fields)})"
-            )
-        return self._record.column_annotation(fields[field])
-
-    def _getter(self, field: str) -> Callable[[Any], Any]:
-        self._annotation(field)
-        if self._record.flavour == "typeddict":
-            return operator.methodcaller("get", field)  # a key may be absent
-        return self._record.getter((field,))
-
-    def _named_tuple(self, name: str, types: dict[str, Any]) -> tuple[Any, Callable[..., Any]]:
-        title = name.title().replace("_", "")
-        try:
-            made = cast("Any", NamedTuple)(title, list(types.items()))
-        except ValueError as error:
-            raise self._wrong(f"{name} cannot put out a NamedTuple: {error}: use into=") from None
-        return made, made
-
-    def _into(self, into: Any, types: dict[str, Any]) -> tuple[Any, Callable[..., Any]]:
-        """A record class of the user's, and how one is made of key, start, end and result."""
-        where = f"{self._record.where}, window, into"
-        record = RecordType.of(into, where=where)
-        if record.fields is None:
-            raise self._wrong("into=dict has no fields: give a NamedTuple, a dataclass or the like")
-        for name, field in record.fields.items():
-            if name not in types and field.required:
-                raise self._wrong(
-                    f"into={record.name}: there is nothing for its field {name!r}: name its fields "
-                    f"like those of the result, {', '.join(types)}, or give this one a default"
-                )
-            if name in types and not _holds(field.annotation, types[name]):
-                raise self._wrong(
-                    f"into={record.name}: its field {name!r} is {show(field.annotation)}, and gets "
-                    f"{show(types[name])}: declare it so"
-                )
-        taken = [(n, name) for n, name in enumerate(types) if name in record.fields]
-
-        def make(*values: Any) -> Any:
-            return into(**{name: values[n] for n, name in taken})
-
-        return into, make
-
-    def _wrong(self, reason: str) -> StateTypeError:
-        return StateTypeError(f"{self._record.where}, window: {reason}")
-
 
 def _between(
     elements: Any, start: dt.datetime, end: dt.datetime
 ) -> Iterator[tuple[tuple[dt.datetime, int], Any]]:
     """Elements from a time on and before another, in order of time and arrival."""
     return elements.scan((start, 0), None if end == LAST else (end, 0))  # type: ignore[no-any-return]
-
-
-def _holds(declared: Any, given: Any) -> bool:
-    """Whether a field may be given a value of a type."""
-    (takes, takes_none, _), (gets, gets_none, _) = peel(declared), peel(given)
-    if Any in takes:
-        return True
-    fits = all(kind in takes or (kind is int and float in takes) for kind in gets)
-    return fits and (takes_none or not gets_none)

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
-from statekit.job import Windowed
+from statekit.stream import Windowed
 from statekit.testing import Harness
 from statekit.windows import Session, Sliding, Window
 from tests.instants import after, at

@@ -18,8 +18,8 @@ from statekit.job import Job
 from statekit.plan import Operator, Source
 from statekit.records import RecordType
 from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP
-from statekit.spark.shipping import Shipment
-from statekit.spark.worker import LateStep, ShardStep, output_schema
+from statekit.spark.shipping import Shipment, pack
+from statekit.spark.worker import CombineStep, LateStep, ShardStep, output_schema
 
 __all__ = [
     "OperatorFrames",
@@ -104,7 +104,9 @@ class OperatorFrames:
 
     def __init__(self, like: DataFrame, operator: Operator, shards: int, groups: int) -> None:
         declared = operator.declared
-        (record_type,) = declared.record_type.members
+        self._combined = None if declared.combiner is None else CombinedFrames(like, operator)
+        like = like if self._combined is None else self._combined.frame(like)
+        (record_type,) = declared.taken.members
         projected = projected_to(record_type, like)
         group = group_expression(projected, operator, shards, groups)
         self._selected = [
@@ -124,8 +126,31 @@ class OperatorFrames:
             tasks: how many tasks of Spark run its shards; at most as many as there are shards.
         """
         (df,) = dfs
+        df = df if self._combined is None else self._combined.frame(df)
         marked = df.selectExpr(*self._selected).unionAll(self._marks)
         return self._routing.routed(marked, tasks).mapInArrow(step, self._schema)
+
+
+class CombinedFrames:
+    """Combines the records of an operator's input, each partition's by itself.
+
+    Parameters:
+        like: a frame with the columns of those to come.
+        operator: what runs, which has a combiner.
+    """
+
+    def __init__(self, like: DataFrame, operator: Operator) -> None:
+        combiner = operator.declared.combiner
+        assert combiner is not None
+        read = projected_to(combiner.read, like)
+        schema = combiner.schema(to_arrow_schema(read.schema, timezone="UTC"))
+        self._columns = [quoted(name) for name in read.columns]
+        self._schema = from_arrow_schema(schema)
+        self._step = CombineStep(pack(operator.declared))
+
+    def frame(self, df: DataFrame) -> DataFrame:
+        """The combined rows of a frame."""
+        return df.selectExpr(*self._columns).mapInArrow(self._step, self._schema)
 
 
 class Routing:

@@ -124,7 +124,7 @@ def chunks_of(
     declared: Process[Any, Any, Any], batches: Iterator[pa.RecordBatch], key_groups: int
 ) -> Iterator[Chunk]:
     """Typed records of each batch of one stream, from between the key group and the arrival."""
-    (record_type,) = declared.record_type.members
+    (record_type,) = declared.taken.members
     reader = None
     for batch in batches:
         if batch.num_rows == 0:
@@ -225,7 +225,7 @@ def _keys(declared: Process[Any, Any, Any], batch: pa.RecordBatch, records: list
         return [()] * len(records)
     first = batch.column(declared.key[0])
     plain = len(declared.key) == 1 and not pa.types.is_temporal(first.type)
-    if plain and not declared.record_type.may_change_fields:
+    if plain and not declared.taken.may_change_fields:
         return list(first.to_pylist())
     return list(map(declared.key_of(), records))
 

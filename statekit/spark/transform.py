@@ -15,12 +15,13 @@ from pyspark.sql import types as sql
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statekit.errors import StateTypeError
-from statekit.job import Job, Stream
+from statekit.job import Job
 from statekit.spark.processor_states import TimeMode
 from statekit.spark.processors import process_of
 from statekit.spark.query import Query
 from statekit.spark.sql_values import parsed_schema
 from statekit.spark.starting import start
+from statekit.stream import Stream
 
 __all__ = ["Transformed", "transform_with_state"]
 

@@ -106,6 +106,24 @@ class ShardStep:
 
 
 @dataclass(frozen=True)
+class CombineStep:
+    """Makes the records of a partition fewer: a row for each key.
+
+    Parameters:
+        shipment: the process function, which has a combiner.
+    """
+
+    shipment: Shipment
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _acknowledge_at_once()
+        combiner = unpack(self.shipment).combiner
+        assert combiner is not None
+        for rows in combiner.in_pieces(batches):
+            yield from rows.to_batches()
+
+
+@dataclass(frozen=True)
 class LateStep:
     """Leaves those rows of an operator's input whose records are late.
 

@@ -15,7 +15,7 @@ from statekit.backend import Backend as RowBackend
 from statekit.backend import MemoryBackend
 from statekit.context import Context
 from statekit.errors import QueryError, RestoreError, StatekitError, StateTypeError
-from statekit.job import Job, Stream
+from statekit.job import Job
 from statekit.keygroup import key_group, pack_group, shard_of_group
 from statekit.list_state import ListState
 from statekit.local import LocalRunner
@@ -30,6 +30,7 @@ from statekit.savepoint_file import Savepoint
 from statekit.savepoint_restore import import_savepoint
 from statekit.shard import obtained
 from statekit.state import State, StateSpec
+from statekit.stream import Stream
 from statekit.task import stay_in_shard
 from statekit.timers import Timer
 from statekit.timestamp import datetime_to_micros, instant

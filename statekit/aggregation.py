@@ -1,0 +1,123 @@
+"""Known aggregates as an operator: its function is called once per key and epoch, if at all.
+
+What lives here: `aggregation`, which makes a process function of what a user asked for. What does
+not: `Stream.aggregate`, by which users come here (`job`), the aggregates (`field_aggregates`), and
+combining records before they are routed to their shards (`combining`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from statekit.combining import Combiner, Part
+from statekit.context import Context
+from statekit.field_aggregates import FieldAggregate
+from statekit.process import Process
+from statekit.records import RecordType
+from statekit.result_records import Make, ResultRecords
+from statekit.state_options import TTL
+
+__all__ = ["aggregation"]
+
+
+class _Fold:
+    """Takes the combined rows of a key into its states, and tells what these come to.
+
+    Parameters:
+        name: of the operator.
+        combiner: what rows are combined by.
+        aggregates: with the places of their parts in a row.
+        make: makes a result of key and values.
+    """
+
+    __doc__ = None
+
+    def __init__(
+        self,
+        name: str,
+        combiner: Combiner,
+        aggregates: Mapping[str, tuple[FieldAggregate, slice]],
+        make: Make,
+    ) -> None:
+        self.__name__ = name
+        self.combiner = combiner
+        self._aggregates = aggregates
+        self._added = [(of.added, place) for of, place in aggregates.values()]
+        self._make = make
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = ("rows", "context", *self._aggregates)
+        return inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+    def __call__(self, rows: Iterator[tuple[Any, ...]], context: Context, *states: Any) -> Any:
+        for row in rows:
+            for state, (added, place) in zip(states, self._added, strict=True):
+                value = added(row[place])
+                if value is not None:
+                    state.add(value)
+        key = context.key
+        key = key if type(key) is tuple else (key,)
+        return (self._make(*key, *(state.get() for state in states)),)
+
+
+class AggregateProcess(Process[Any, Any, Any]):
+    """A process function over combined rows. Made by `aggregation`."""
+
+    takes_runs = True
+
+    def __init__(self, fn: _Fold, key: tuple[str, ...], hints: dict[str, Any], *rest: Any) -> None:
+        super().__init__(fn, key, hints, *rest)
+        self.combiner = fn.combiner
+
+
+def aggregation(
+    record: RecordType,
+    *,
+    key: str | tuple[str, ...] | list[str],
+    aggregates: Mapping[str, FieldAggregate],
+    ttl: TTL | None = None,
+    into: Any = None,
+) -> AggregateProcess:
+    """A process function that keeps aggregates of the records of each key.
+
+    Parameters:
+        record: the type of the records.
+        key: the fields that they are grouped by.
+        aggregates: by the names of their states, which are those of the fields of a result, too.
+        ttl: how long they are kept.
+        into: a record class that results are made of; None makes NamedTuples.
+
+    Raises:
+        StateTypeError: there is no such field, or no such aggregate of it; the message names it.
+    """
+    fields = (key,) if isinstance(key, str) else tuple(key)
+    results = ResultRecords(record, "aggregate")
+    if not aggregates:
+        raise results.wrong("say what is to be known, such as orders=Count() or cents=Sum('cents')")
+    parts: list[Part] = []
+    places: dict[str, tuple[FieldAggregate, slice]] = {}
+    first = len(fields) + 1  # behind the key and the number of records
+    types = {name: results.annotation(name) for name in fields}
+    hints: dict[str, Any] = {"rows": record.cls, "context": Context}
+    for name, of in aggregates.items():
+        if not isinstance(of, FieldAggregate):
+            raise results.wrong(f"{name}={of!r}: give Count(), or Sum, Min, Max or Mean of a field")
+        if name in types:
+            raise results.wrong(f"{name!r} would be two fields of the results: give another name")
+        annotation: Any = None if of.field is None else results.annotation(of.field)
+        kept = None if of.verb == "count" else results.check_combines(of.verb, of.field or "")
+        places[name] = of, slice(first + len(parts), first + len(parts) + len(of.parts))
+        parts += of.parts
+        types[name] = of.result(annotation)
+        hints[name] = of.state(kept) if ttl is None else Annotated[of.state(kept), ttl]
+    name = "_".join(("aggregate", "by", *fields))
+    put_out, make = results.made(name, types, into)
+    hints["return"] = Iterator[put_out]  # type: ignore[valid-type]
+    fold = _Fold(name, Combiner(record, fields, parts), places, make)
+    made = AggregateProcess(fold, fields, hints)
+    made.definition = {name: repr(of) for name, of in aggregates.items()}
+    return made

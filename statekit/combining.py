@@ -1,0 +1,266 @@
+"""Many records made few before anything is called: known aggregates of Arrow columns, per key.
+
+What lives here: `Combiner`, which makes of many records one row for each of their keys, and of
+such rows fewer of them. What does not: what a user declares (`field_aggregates`), and what becomes
+of the rows (`aggregation`).
+
+A row has the key, how many records it stands for, and a value per part. Rows are in the order in
+which keys first came. Arrow's hash aggregation runs in one thread, so that the same batch always
+gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Optional, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statekit.errors import ProcessError
+from statekit.outputs import OutputType
+from statekit.record_declaration import peel
+from statekit.records import RecordType
+
+__all__ = ["Combiner", "Part", "Verb"]
+
+Verb = Literal["count", "sum", "min", "max"]
+
+
+class Part(NamedTuple):
+    """What is made of some records.
+
+    Parameters:
+        verb: how.
+        field: of which values other than None; None counts the records themselves.
+    """
+
+    verb: Verb
+    field: str | None
+
+
+_AGAIN = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
+"""How rows that were combined are combined once more."""
+
+# Arrow looks each record up in a table of the keys: many at a time, as the table is made anew.
+_RECORDS_AT_ONCE = 500_000
+_ROWS_AT_ONCE = 1_000_000
+
+_DIGITS = 38  # of Spark's decimals, and those of 128 bits
+
+
+class Combiner:
+    """Combines records of a type by key.
+
+    Parameters:
+        record: their type, whose fields are known.
+        key: names of the fields that records are grouped by.
+        parts: what is to be known of each group.
+
+    Attributes:
+        combined: the rows, as records: the key, the number of records, and the parts.
+
+    >>> class Order(NamedTuple):
+    ...     customer: str
+    ...     cents: int
+    >>> record = RecordType.of(Order, where="example")
+    >>> combiner = Combiner(record, ("customer",), [Part("sum", "cents"), Part("max", "cents")])
+    >>> combiner.records([Order("ada", 5), Order("bob", 1), Order("ada", 2)])
+    [Combined(customer='ada', number=2, part_1=7, part_2=5), \
+Combined(customer='bob', number=1, part_1=1, part_2=1)]
+    """
+
+    def __init__(self, record: RecordType, key: tuple[str, ...], parts: Sequence[Part]) -> None:
+        self._record = record
+        self._key = key
+        self._parts = tuple(parts)
+        looked_at = dict.fromkeys((*key, *(part.field for part in parts if part.field)))
+        types = {name: _annotation(record, name) for name in looked_at}
+        self._required = [name for name, of in types.items() if not peel(of)[1]]
+        self._needed = _named_tuple("Needed", types, record.where)
+        self.number, *self._values = _names_beside(key, len(self._parts))
+        made = {name: types[name] for name in key} | {self.number: int}
+        made |= {
+            name: _kept(part, types) for name, part in zip(self._values, self._parts, strict=True)
+        }
+        self.combined = _named_tuple("Combined", made, record.where)
+
+    def schema(self, schema: pa.Schema) -> pa.Schema:
+        """The schema of the rows of tables with a schema."""
+        return self.rows(schema.empty_table()).schema
+
+    @property
+    def read(self) -> RecordType:
+        """What is read of a source: the fields looked at, or all of them, to make records first."""
+        return self._record if self._record.may_change_fields else self._needed
+
+    def records(self, records: Sequence[Any]) -> list[Any]:
+        """The rows of records, as records.
+
+        Raises:
+            ProcessError: a record does not fit its type, or a sum is too large.
+        """
+        rows = self._rows(self._columns(records))
+        reader = self.combined.reader(rows.schema)
+        return [row for batch in rows.to_batches() for row in reader.read(batch)]
+
+    def rows(self, table: pa.Table) -> pa.Table:
+        """The rows of a table of what is to be `read`.
+
+        Raises:
+            ProcessError: a record does not fit its type, or a sum is too large.
+        """
+        if self._record.may_change_fields:
+            reader = self._record.reader(table.schema)
+            made = [record for batch in table.to_batches() for record in reader.read(batch)]
+            table = self._columns(made)
+        elif any(table.column(name).null_count for name in self._required):
+            reader = self._needed.reader(table.schema)
+            for batch in table.to_batches():
+                reader.read(batch)  # says which record has a None, and fails
+        return self._rows(table)
+
+    def in_pieces(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """The rows of many batches, combined as far as memory allows."""
+        waiting: list[pa.RecordBatch] = []
+        made: list[pa.Table] = []
+        for batch in batches:
+            waiting.append(batch)
+            if sum(map(len, waiting)) >= _RECORDS_AT_ONCE:
+                made.append(self.rows(pa.Table.from_batches(waiting)))
+                waiting.clear()
+                if sum(map(len, made)) >= _ROWS_AT_ONCE:
+                    yield self.again(pa.concat_tables(made))
+                    made.clear()
+        if waiting:
+            made.append(self.rows(pa.Table.from_batches(waiting)))
+        if made:
+            yield made[0] if len(made) == 1 else self.again(pa.concat_tables(made))
+
+    def again(self, rows: pa.Table, within: tuple[str, ...] = ()) -> pa.Table:
+        """Rows that have been combined, of several tables: one for each key.
+
+        Parameters:
+            within: names of columns in front, by which they are grouped as well.
+        """
+        asked = [("sum", rows.column(self.number))]
+        asked += [
+            (_AGAIN[part.verb], rows.column(name))
+            for name, part in zip(self._values, self._parts, strict=True)
+        ]
+        key = {name: rows.column(name) for name in (*within, *self._key)}
+        return self._grouped(key, asked)
+
+    def count_of(self, rows: Sequence[Any]) -> int:
+        """How many records have been combined to these."""
+        place = len(self._key)
+        return sum(row[place] for row in rows)
+
+    def _rows(self, table: pa.Table) -> pa.Table:
+        asked: list[tuple[str, pa.ChunkedArray | None]] = [("count_all", None)]
+        for part in self._parts:
+            column = None if part.field is None else table.column(part.field)
+            asked.append((part.verb if part.field else "count_all", column))
+        return self._grouped({name: table.column(name) for name in self._key}, asked)
+
+    def _grouped(
+        self, key: dict[str, pa.ChunkedArray], asked: Sequence[tuple[str, pa.ChunkedArray | None]]
+    ) -> pa.Table:
+        """A column per name of the key, and one per aggregate that is asked for."""
+        columns, names = list(key.values()), [f"key_{n}" for n in range(len(key))]
+        made: list[tuple[Any, str]] = []
+        for n, (verb, column) in enumerate(asked):
+            if column is not None:
+                columns.append(_summable(column) if verb == "sum" else _comparable(column))
+                names.append(f"value_{n}")
+            made.append(([] if column is None else f"value_{n}", verb))
+        grouped = pa.table(columns, names).group_by(names[: len(key)], use_threads=False)
+        found = grouped.aggregate(made).columns
+        values = [
+            column if given is None else self._back(verb, column, given.type)
+            for column, (verb, given) in zip(found[len(key) :], asked, strict=True)
+        ]
+        return pa.table([*found[: len(key)], *values], [*key, self.number, *self._values])
+
+    def _back(self, verb: str, made: pa.ChunkedArray, given: pa.DataType) -> pa.ChunkedArray:
+        """An aggregate with the type of the values it was made of, or a wider one."""
+        if verb == "count":
+            return made
+        wanted = given
+        if pa.types.is_decimal(given) and verb == "sum":
+            wanted = pa.decimal128(_DIGITS, given.scale)
+        elif pa.types.is_integer(given):
+            wanted = pa.int64()
+        elif pa.types.is_floating(given) and verb == "sum":
+            wanted = pa.float64()
+        try:
+            return made.cast(wanted)
+        except pa.ArrowInvalid as error:
+            raise ProcessError(
+                f"{self._record.where}: a sum of {given} values does not fit {wanted}: {error}; "
+                "sum a field of Decimal, or of float"
+            ) from error
+
+    def _columns(self, records: Sequence[Any]) -> pa.Table:
+        """The fields that are looked at."""
+        made = self._outputs.to_batch(list(map(self._take, records)))
+        return pa.Table.from_batches([made])
+
+    @cached_property
+    def _outputs(self) -> OutputType:
+        return OutputType.of(self._needed.cls, where=self._record.where)
+
+    @cached_property
+    def _take(self) -> Callable[[Any], Any]:
+        """What is looked at of a record."""
+        names, cls = self._needed.field_names, self._needed.cls
+        if self._record.flavour == "typeddict":
+            return lambda record: cls._make(map(record.get, names))  # a key may be absent
+        get = self._record.getter(names)
+        return (lambda record: cls(get(record))) if len(names) == 1 else lambda r: cls._make(get(r))
+
+
+def _annotation(record: RecordType, name: str) -> Any:
+    assert record.fields is not None, "its fields are known"
+    return record.column_annotation(record.fields[name])
+
+
+def _kept(part: Part, types: dict[str, Any]) -> Any:
+    """The type of what a part is kept as."""
+    if part.verb == "count":
+        return int
+    assert part.field is not None, "it is of a field"
+    of_field = types[part.field]
+    return Optional[of_field]  # noqa: UP045
+
+
+def _named_tuple(name: str, types: dict[str, Any], where: str) -> RecordType:
+    made = cast("Any", NamedTuple)(name, list(types.items()))
+    return RecordType.of(made, where=where)
+
+
+def _names_beside(key: tuple[str, ...], parts: int) -> list[str]:
+    """Names of columns that no field of the key has."""
+    names = ["number", *(f"part_{n + 1}" for n in range(parts))]
+    while not set(key).isdisjoint(names):
+        names = [f"{name}_" for name in names]
+    return names
+
+
+def _summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column whose sum is exact, where a type holds it: Arrow's sums overflow silently."""
+    if pa.types.is_duration(column.type):
+        column = column.cast(pa.int64())
+    if pa.types.is_decimal(column.type):
+        return column.cast(pa.decimal256(2 * _DIGITS, column.type.scale))
+    if not pa.types.is_integer(column.type):
+        return column
+    ends = pc.min_max(column).as_py().values()
+    if max((abs(end) for end in ends if end is not None), default=0) * len(column) < 2**63:
+        return column
+    return column.cast(pa.decimal128(_DIGITS, 0))
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(pa.int64()) if pa.types.is_duration(column.type) else column

@@ -86,6 +86,14 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         }
         self.combined = _named_tuple("Combined", made, record.where)
 
+    @property
+    def told(self) -> list[str]:
+        """What is made of the records of a key, in words."""
+        return [
+            part.verb + ("" if part.field is None else f" of {part.field}")
+            for part in dict.fromkeys(self._parts)
+        ]
+
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """The schema of the rows of tables with a schema."""
         return self.rows(schema.empty_table()).schema

@@ -81,6 +81,13 @@ class IncompleteEpochError(StatekitError):
     kind: ClassVar[str] = "incomplete_epoch"
 
 
+class StrayKeyError(IncompleteEpochError):
+    """An operator was fed a record of another shard by one that it shares a pass with.
+
+    Users never see it: the epoch is run again, with both operators apart.
+    """
+
+
 class RestoreError(StatekitError):
     """A checkpoint cannot be continued in the way that was asked for."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
 from statekit.base_options import BaseOptions
+from statekit.explaining import explained
 from statekit.keygroup import check_groups
 from statekit.plan import Plan, Source, check_name
 from statekit.record_union import records_of
@@ -80,6 +81,37 @@ class Job(Plan):
         made = records_of(record_type, *others, where=where)
         self.sources.append(Source(self.free_name(name), made))
         return Stream(self, name)
+
+    def explain(self) -> str:
+        """What is done to records on Spark, and why: what is read, shuffled, combined and called.
+
+        >>> from collections.abc import Iterator
+        >>> from typing import NamedTuple
+        >>> from statekit.process import process
+        >>> from statekit.single_row_states import ValueState
+        >>> class Order(NamedTuple):
+        ...     customer: str
+        ...     cents: int
+        >>> @process(key="customer")
+        ... def total(order: Order, sum: ValueState[int]) -> Iterator[Order]:
+        ...     sum.update((sum.get() or 0) + order.cents)
+        ...     yield Order(order.customer, sum.get() or 0)
+        >>> @process(key="customer")
+        ... def large(order: Order, told: ValueState[bool]) -> Iterator[Order]:
+        ...     if order.cents > 1000 and not told.get():
+        ...         told.update(True)
+        ...         yield order
+        >>> job = Job("shop")
+        >>> _ = job.source("orders", Order).process(total).process(large).sink("large")
+        >>> print(job.explain())
+        job shop
+        pass 1, fed by orders
+            reads customer, cents of orders, and nothing else
+            shuffled once, by the key group of customer
+            total: called for each record
+            large: called for each record, in the same tasks as total
+        """
+        return explained(self)
 
     def run(
         self,

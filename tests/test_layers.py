@@ -120,6 +120,8 @@ ORDER = [
     "field_aggregates",
     "aggregation",
     "plan",
+    "passes",
+    "explaining",
     "stream",
     "job",
     "app",

@@ -18,22 +18,26 @@ from collections.abc import Mapping
 from functools import partial, reduce
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext, StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from statekit.base_options import BaseOptions
 from statekit.coordinator import Coordinator
-from statekit.errors import IncompleteEpochError
+from statekit.errors import IncompleteEpochError, StrayKeyError
 from statekit.job import Job
 from statekit.manifest import ShardReport
+from statekit.passes import Pass, passes
 from statekit.plan import Operator
 from statekit.rocks_options import RocksOptions
 from statekit.sinks import Callback, Sink
+from statekit.spark.failures import translated
 from statekit.spark.frames import OperatorFrames, late_records
 from statekit.spark.shipping import PackedPlans, Shipment, pack
 from statekit.spark.union_frames import UnionFrames, layout_of
-from statekit.spark.worker import COMMIT, ShardStep
+from statekit.spark.worker import COMMIT, ShardStep, Stage
 from statekit.spark.writing import Attempt, write
 from statekit.working_copy import DiskCopies
 
@@ -73,9 +77,11 @@ class EpochRunner:
         self._shipments: dict[str, Shipment] = {
             operator.name: pack(operator.declared) for operator in coordinator.job.operators
         }
-        self._frames: dict[str, OperatorFrames | UnionFrames] = {}
+        self._frames: dict[Pass, OperatorFrames | UnionFrames] = {}
+        self._strayed: set[str] = set()
+        self._passes = passes(coordinator.job)
         self._written: set[str] = set()
-        self._single_pass = _is_single_pass(coordinator.job, outputs)
+        self._single_read = _is_single_read(coordinator.job, outputs)
         self._commits = F.collect_list(COMMIT).alias(COMMIT)
 
     def run(self, inputs: Mapping[str, DataFrame], *, what: str, batch: int | None = None) -> None:
@@ -85,9 +91,30 @@ class EpochRunner:
             what: what it is, as for `Coordinator.begin`.
             batch: Spark's number of the micro-batch, if it is one.
         """
-        self._coordinator.begin(what=what)
-        reports = self._observed(inputs) if self._single_pass else self._persisted(inputs)
+        while True:
+            self._coordinator.begin(what=what)
+            try:
+                reports = self._observed(inputs) if self._single_read else self._persisted(inputs)
+            except (PySparkException, Py4JJavaError, StrayKeyError) as error:
+                if not self._part(translated(error)):
+                    raise
+            else:
+                break
         self._coordinator.commit(reports, batch=batch)
+
+    def _part(self, error: BaseException) -> bool:
+        """Let operators run apart whose keys were found not to be alike. Whether there are any."""
+        if not isinstance(error, StrayKeyError):
+            return False
+        name = str(error).partition(":")[0]
+        self._strayed |= {
+            operator.name
+            for each in self._passes
+            for operator in each.operators[1:]
+            if operator.declared.name == name
+        }
+        self._passes = passes(self._coordinator.job, self._strayed)
+        return True
 
     def let_copies_go(self, keep: bool | None) -> None:
         """Remove working copies on this host that no later run has use for.
@@ -99,13 +126,16 @@ class EpochRunner:
             copies = DiskCopies(self._directory, self._options)
             copies.forget(self._coordinator.job_file.id)
 
-    def _frame(self, operator: Operator, streams: Mapping[str, DataFrame]) -> DataFrame:
-        coordinator = self._coordinator
+    def _frame(self, of: Pass, streams: Mapping[str, DataFrame]) -> DataFrame:
+        coordinator, operator = self._coordinator, of.first
         shards, groups = coordinator.parallelism, coordinator.key_groups
         layout = layout_of(operator, coordinator.job)
+        stages = (
+            Stage(self._shipments[each.name], PackedPlans(coordinator.plans(each.name)))
+            for each in of.operators
+        )
         step = ShardStep(
-            shipment=self._shipments[operator.name],
-            plans=PackedPlans(coordinator.plans(operator.name)),
+            stages=tuple(stages),
             url=coordinator.repository.url,
             directory=self._directory,
             options=self._options,
@@ -114,13 +144,13 @@ class EpochRunner:
             layout=layout,
         )
         given = [streams[name] for name in operator.streams]
-        if operator.name not in self._frames:
-            self._frames[operator.name] = (
-                OperatorFrames(given[0], operator, shards, groups)
+        if of not in self._frames:
+            self._frames[of] = (
+                OperatorFrames(given[0], operator, shards, groups, of.last)
                 if layout is None
-                else UnionFrames(given, operator, coordinator.job, shards, groups)
+                else UnionFrames(given, operator, coordinator.job, shards, groups, of.last)
             )
-        return self._frames[operator.name].frame(given, step, self._tasks(operator, given[0]))
+        return self._frames[of].frame(given, step, self._tasks(operator, given[0]))
 
     def _tasks(self, operator: Operator, df: DataFrame) -> int:
         """How many tasks of Spark run the shards of an operator."""
@@ -157,12 +187,11 @@ class EpochRunner:
         (sink,) = job.sinks
         streams = dict(inputs)
         observations = []
-        for operator in job.operators:
+        for each in self._passes:
             observation = Observation()
-            frame = self._frame(operator, streams)
-            observed = frame.observe(observation, self._commits)
-            streams[operator.name] = _outputs_of(observed)
-            observations.append((operator.name, observation))
+            observed = self._frame(each, streams).observe(observation, self._commits)
+            streams[each.last.name] = _outputs_of(observed)
+            observations.append((each.last.name, observation))
         self._write(streams[sink.stream], sink.name)
         reports = []
         for name, observation in observations:
@@ -170,22 +199,23 @@ class EpochRunner:
         return reports
 
     def _persisted(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
-        """Each operator in an action of its own, then the sinks from what is kept."""
+        """Each pass in an action of its own, then the sinks from what is kept."""
         job = self._coordinator.job
         streams = dict(inputs)
         kept: list[DataFrame] = []
         reports: list[ShardReport] = []
         try:
-            for operator in job.operators:
-                frame = self._frame(operator, streams)
-                if job.sinks_of(operator.name) or job.consumers_of(operator.name):
+            for each in self._passes:
+                first, last = each.first, each.last
+                frame = self._frame(each, streams)
+                if job.sinks_of(last.name) or job.consumers_of(last.name):
                     frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
                     kept.append(frame)
                 commits = frame.where(f"{COMMIT} is not null").select(COMMIT)
                 reports += [_report(row[0]) for row in commits.collect()]
-                if job.wants_late(operator):
-                    streams[operator.late] = self._late(operator, streams)
-                streams[operator.name] = _outputs_of(frame)
+                if job.wants_late(first):
+                    streams[first.late] = self._late(first, streams)
+                streams[last.name] = _outputs_of(frame)
             for sink in job.sinks:
                 self._write(streams[sink.stream], sink.name)
         finally:
@@ -194,7 +224,7 @@ class EpochRunner:
         return reports
 
 
-def _is_single_pass(job: Job, outputs: Mapping[str, Sink]) -> bool:
+def _is_single_read(job: Job, outputs: Mapping[str, Sink]) -> bool:
     """Whether every stream is read once, and all flow into one sink which reads once."""
     if len(job.sinks) != 1 or isinstance(outputs[job.sinks[0].name], Callback):
         return False

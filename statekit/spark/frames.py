@@ -100,9 +100,12 @@ class OperatorFrames:
         like: a frame with the columns of those to come.
         operator: what runs.
         shards, groups: how many.
+        last: the operator whose outputs come out; the same, or one behind it.
     """
 
-    def __init__(self, like: DataFrame, operator: Operator, shards: int, groups: int) -> None:
+    def __init__(
+        self, like: DataFrame, operator: Operator, shards: int, groups: int, last: Operator
+    ) -> None:
         declared = operator.declared
         self._combined = None if declared.combiner is None else CombinedFrames(like, operator)
         like = like if self._combined is None else self._combined.frame(like)
@@ -117,7 +120,7 @@ class OperatorFrames:
         self._marks = marks(like.selectExpr(*self._selected), shards)
         order = in_order_of_keys(projected, declared.key, shards, groups)
         self._routing = Routing([*order, F.col(ARRIVAL)], shards, groups)
-        self._schema = from_arrow_schema(output_schema(declared.output_type))
+        self._schema = from_arrow_schema(output_schema(last.declared.output_type))
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int) -> DataFrame:
         """The outputs of the operator over its one input, with the commit records as a column.

@@ -66,10 +66,17 @@ class UnionFrames:
         operator: what runs.
         job: its job.
         shards, groups: how many.
+        last: the operator whose outputs come out; the same, or one behind it.
     """
 
     def __init__(
-        self, likes: Sequence[DataFrame], operator: Operator, job: Job, shards: int, groups: int
+        self,
+        likes: Sequence[DataFrame],
+        operator: Operator,
+        job: Job,
+        shards: int,
+        groups: int,
+        last: Operator,
     ) -> None:
         self._inputs = len(operator.inputs)
         projected = [
@@ -103,7 +110,7 @@ class UnionFrames:
         ]
         order = in_order_of_keys(keyed, key, shards, groups)
         self._routing = Routing([*order, F.col(INPUT), F.col(ARRIVAL)], shards, groups)
-        self._schema = from_arrow_schema(output_schema(operator.declared.output_type))
+        self._schema = from_arrow_schema(output_schema(last.declared.output_type))
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int) -> DataFrame:
         """The outputs of the operator over a frame per stream, with the commit records."""

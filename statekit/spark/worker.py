@@ -29,13 +29,14 @@ from statekit.process import Process
 from statekit.repository import Repository
 from statekit.rocks_options import RocksOptions
 from statekit.shard import RARE_COLLECTION, run_shard
+from statekit.spark.passing import Outputs
 from statekit.spark.rows import Layout, ShardsInTurn, UnionRows, chunks_of
 from statekit.spark.shipping import PackedPlans, Shipment, unpack
 from statekit.task import News
 from statekit.watermark import is_late
 from statekit.working_copy import DiskCopies
 
-__all__ = ["COMMIT", "LateStep", "ShardStep", "output_schema"]
+__all__ = ["COMMIT", "CombineStep", "LateStep", "ShardStep", "Stage", "output_schema"]
 
 COMMIT = "__statekit_commit"
 """The column of the commit record."""
@@ -48,12 +49,24 @@ def output_schema(output_type: OutputType | None) -> pa.Schema:
 
 
 @dataclass(frozen=True)
-class ShardStep:
-    """What runs in each partition of an operator's frame, which holds some of its shards.
+class Stage:
+    """An operator in a pass.
 
     Parameters:
         shipment: the process function.
         plans: of all shards.
+    """
+
+    shipment: Shipment
+    plans: PackedPlans
+
+
+@dataclass(frozen=True)
+class ShardStep:
+    """What runs in each partition of the frame of a pass, which holds some of its shards.
+
+    Parameters:
+        stages: the operators, each fed by the one before.
         url: of the checkpoint.
         directory: for working copies, on the worker's local disk; None is the executor's own.
         options: what RocksDB may spend.
@@ -62,8 +75,7 @@ class ShardStep:
         layout: of the rows of an operator that is fed by several streams; None for one.
     """
 
-    shipment: Shipment
-    plans: PackedPlans
+    stages: tuple[Stage, ...]
     url: str
     directory: str | None
     options: RocksOptions
@@ -76,8 +88,9 @@ class ShardStep:
         gc.set_threshold(*RARE_COLLECTION)  # for good: this process runs shards
         directory = self.directory or _executors_directory()
         copies = DiskCopies(directory, self.options, self.bases)
-        copies.tidy(self.plans)
-        schema = output_schema(unpack(self.shipment).output_type)
+        for stage in self.stages:
+            copies.tidy(stage.plans)
+        schema = output_schema(unpack(self.stages[-1].shipment).output_type)
         for shard, rows in ShardsInTurn(batches):
             yield from self._shard(shard, rows, copies, schema)
 
@@ -88,21 +101,31 @@ class ShardStep:
         copies: DiskCopies,
         schema: pa.Schema,
     ) -> Iterator[pa.RecordBatch]:
-        declared, plan = unpack(self.shipment), self.plans[shard]
+        first = self.stages[0]
+        declared, plan = unpack(first.shipment), first.plans[shard]
         news: Iterator[News] = iter(())
         if self.layout is None:
             chunks = chunks_of(declared, batches, self.key_groups)
         else:
             rows = UnionRows(declared, batches, self.layout, self.key_groups)
             news, chunks = rows.news(), rows.chunks()
-        running = run_shard(declared, plan, chunks, _repository(self.url), copies, news)
+        repository = _repository(self.url)
+        running = Outputs(declared, run_shard(declared, plan, chunks, repository, copies, news))
+        passed = [running]
         try:
-            while True:
-                yield _output_batch(declared, schema, next(running))
-        except StopIteration as stop:
-            yield _commit_batch(schema, stop.value)
+            for stage in self.stages[1:]:
+                declared, plan = unpack(stage.shipment), stage.plans[shard]
+                chunks = running.chunks_for(declared, plan, self.key_groups)
+                shard_run = run_shard(declared, plan, chunks, repository, copies)
+                running = Outputs(declared, shard_run)
+                passed.append(running)
+            for outputs in running:
+                yield _output_batch(declared, schema, outputs)
+            for each in passed:
+                yield _commit_batch(schema, each.report)
         finally:
-            running.close()
+            for each in reversed(passed):
+                each.close()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ bring the commit records to the driver:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import partial, reduce
 from typing import Any
 
@@ -41,13 +42,17 @@ from statekit.spark.worker import COMMIT, ShardStep, Stage
 from statekit.spark.writing import Attempt, write
 from statekit.working_copy import DiskCopies
 
-__all__ = ["EpochRunner"]
+__all__ = ["EpochRunner", "runs_here"]
 
 # A task of Spark takes tens of milliseconds of a core, a shard without records less than one. With
 # more tasks than cores, all cores are busy to the end where shards differ: worth it if the epoch
-# before had so many records for each core.
+# before had so many records for each core. A single task needs no shuffle, which takes longer than
+# a second core saves with few records.
 _TASKS_PER_CORE = 3
 _MANY_RECORDS = 20_000
+_FEW_RECORDS = 10_000
+
+_LOCAL_MASTER = re.compile(r"local(\[|$)")  # and not local-cluster[…], which has executors
 
 
 class EpochRunner:
@@ -80,6 +85,7 @@ class EpochRunner:
         self._frames: dict[Pass, OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
         self._passes = passes(coordinator.job)
+        self._is_small = False
         self._written: set[str] = set()
         self._single_read = _is_single_read(coordinator.job, outputs)
         self._commits = F.collect_list(COMMIT).alias(COMMIT)
@@ -91,6 +97,7 @@ class EpochRunner:
             what: what it is, as for `Coordinator.begin`.
             batch: Spark's number of the micro-batch, if it is one.
         """
+        self._is_small = batch is not None and _is_small(inputs.values())
         while True:
             self._coordinator.begin(what=what)
             try:
@@ -152,13 +159,17 @@ class EpochRunner:
             )
         return self._frames[of].frame(given, step, self._tasks(operator, given[0]))
 
-    def _tasks(self, operator: Operator, df: DataFrame) -> int:
-        """How many tasks of Spark run the shards of an operator."""
+    def _tasks(self, operator: Operator, df: DataFrame) -> int | None:
+        """How many tasks of Spark run the shards of an operator; None for one without a shuffle."""
         cores: int = df.sparkSession.sparkContext.defaultParallelism  # executors come and go
         last = self._coordinator.last
         before = None if last is None else last.operators.get(operator.name)
-        few = before is not None and sum(before.records_by_input.values()) < cores * _MANY_RECORDS
-        return min(self._coordinator.parallelism, cores if few else cores * _TASKS_PER_CORE)
+        count = None if before is None else sum(before.records_by_input.values())
+        if count is None or count >= cores * _MANY_RECORDS:
+            return min(self._coordinator.parallelism, cores * _TASKS_PER_CORE)
+        if count < _FEW_RECORDS and self._is_small:
+            return None
+        return min(self._coordinator.parallelism, cores)
 
     def _write(self, df: DataFrame, name: str) -> None:
         coordinator = self._coordinator
@@ -222,6 +233,23 @@ class EpochRunner:
             for frame in kept:
                 frame.unpersist()
         return reports
+
+
+def runs_here(context: SparkContext) -> bool:
+    """Whether Spark's workers are processes of this host only."""
+    return _LOCAL_MASTER.match(str(context.master)) is not None
+
+
+def _is_small(batch: Iterable[DataFrame]) -> bool:
+    """Whether a micro-batch may be left to one task.
+
+    Not on a cluster, where the shards would follow that task from host to host. And what comes in
+    more pieces than there are cores may be more than it was before.
+    """
+    frames = list(batch)
+    context = frames[0].sparkSession.sparkContext
+    pieces = sum(df.rdd.getNumPartitions() for df in frames) if runs_here(context) else 0
+    return 0 < pieces <= context.defaultParallelism
 
 
 def _is_single_read(job: Job, outputs: Mapping[str, Sink]) -> bool:

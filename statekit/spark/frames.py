@@ -122,11 +122,12 @@ class OperatorFrames:
         self._routing = Routing([*order, F.col(ARRIVAL)], shards, groups)
         self._schema = from_arrow_schema(output_schema(last.declared.output_type))
 
-    def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int) -> DataFrame:
+    def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
         """The outputs of the operator over its one input, with the commit records as a column.
 
         Parameters:
-            tasks: how many tasks of Spark run its shards; at most as many as there are shards.
+            tasks: how many tasks of Spark run its shards; at most as many as there are shards. None
+                for one without a shuffle.
         """
         (df,) = dfs
         df = df if self._combined is None else self._combined.frame(df)
@@ -170,8 +171,15 @@ class Routing:
         self._groups = groups
         self._by_tasks: dict[int, Column] = {}
 
-    def routed(self, rows: DataFrame, tasks: int) -> DataFrame:
-        """The rows of a key group, or of a mark, where their shard is run."""
+    def routed(self, rows: DataFrame, tasks: int | None) -> DataFrame:
+        """The rows of a key group, or of a mark, where their shard is run.
+
+        Parameters:
+            tasks: so many of them, behind a shuffle. None: a single one that takes all rows as they
+                come, without any.
+        """
+        if tasks is None:
+            return rows.coalesce(1).sortWithinPartitions(*self._order)
         if tasks not in self._by_tasks:
             shard = _shard_of_row(self._shards, self._groups)
             task = f"cast((bigint({shard}) * {tasks}) div {self._shards} as int)"

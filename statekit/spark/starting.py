@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ from statekit.retention import DEFAULT_RETENTION, Retention
 from statekit.rocks_options import RocksOptions, check_options
 from statekit.savepoint_restore import prepare_from_savepoint
 from statekit.sinks import Parquet, Sink
-from statekit.spark.epoch import EpochRunner
+from statekit.spark.epoch import EpochRunner, runs_here
 from statekit.spark.frames import check_input
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
 from statekit.spark.query import QUERIES, Query, Run
@@ -38,8 +37,6 @@ from statekit.spark.writing import as_sink
 from statekit.working_copy import default_working_directory
 
 __all__ = ["start"]
-
-_LOCAL_MASTER = re.compile(r"local(\[|$)")  # and not local-cluster[…], which has executors
 
 
 def start(
@@ -216,7 +213,7 @@ def _directory_for_copies(spark: SparkSession, given: str | Path | None) -> str 
     """Where working copies live; None leaves it to each executor."""
     if given is not None:
         return str(given)
-    if _LOCAL_MASTER.match(str(spark.sparkContext.master)):
+    if runs_here(spark.sparkContext):
         return default_working_directory()
     return None
 

@@ -112,7 +112,7 @@ class UnionFrames:
         self._routing = Routing([*order, F.col(INPUT), F.col(ARRIVAL)], shards, groups)
         self._schema = from_arrow_schema(output_schema(last.declared.output_type))
 
-    def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int) -> DataFrame:
+    def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
         """The outputs of the operator over a frame per stream, with the commit records."""
         selected = [df.select(*columns) for df, columns in zip(dfs, self._selected, strict=True)]
         keyed, news = selected[: self._inputs], selected[self._inputs :]

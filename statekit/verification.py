@@ -26,7 +26,7 @@ from statekit.manifest_checks import Damage, inconsistencies, leans_on
 from statekit.named_files import NamedFile, NamedFiles, brief_fault, check_file
 from statekit.orphans import orphans
 from statekit.repository import SPARK, TRANSFERS, Repository
-from statekit.retention import collected_error
+from statekit.retention import collected_error, held
 from statekit.row_verification import GivenUpError, RowVerification
 from statekit.savepoint_checks import check_savepoint, savepoint_folders
 from statekit.spark_checks import spark_faults
@@ -38,6 +38,7 @@ Progress = Callable[[int], None]
 
 _AHEAD = 8  # so many files per transfer are looked up before the first is done
 _ROUNDS = 50  # each takes as long as the job keeps an epoch, at most
+_UNHELD = 3  # so many of them leave no note that somebody reads
 _LOOKS = 10  # at Spark's part, which a query may change meanwhile
 
 
@@ -67,9 +68,9 @@ def verify(
         return found
     whole: set[tuple[str, str]] = set()
     given_up = 0
-    for _ in range(_ROUNDS):
+    for number in range(_ROUNDS):
         looking = _Looking(repository, epoch, whole, progress)
-        is_done = looking.look(rows=rows, all_rows=all_rows)
+        is_done = looking.look(rows=rows, all_rows=all_rows, holding=number >= _UNHELD)
         given_up += looking.found.given_up
         if is_done:
             looking.found.given_up = given_up
@@ -85,7 +86,8 @@ class _Looking:
     """One round of looking at a checkpoint, which a job may go on with meanwhile.
 
     The job may give up what is being looked at. So whatever is wrong counts only if, behind that,
-    an epoch that it affects is still kept: what such an epoch needs is never deleted.
+    an epoch that it affects is still kept: what such an epoch needs is never deleted. A job that
+    gives up its epochs faster than their rows are read is told to leave one, by a note.
 
     Parameters:
         repository: the checkpoint.
@@ -112,11 +114,17 @@ class _Looking:
         self._damage = Damage(self._named, (), ())
         self._last_read: EpochManifest | None = None
         self._first = 0
+        self._noted: int | None = None
+        """The epoch that a note of ours keeps, whatever the job gives up."""
+
         self._hiding: set[str] = set()
         """Paths of what cannot be read and names others."""
 
-    def look(self, *, rows: bool, all_rows: bool) -> bool:
+    def look(self, *, rows: bool, all_rows: bool, holding: bool) -> bool:
         """Look at all there is now. False if the last epoch of that was given up meanwhile.
+
+        Parameters:
+            holding: whether to leave a note that keeps the last epoch.
 
         Raises:
             RestoreError: there is nothing to look at, or it was given up.
@@ -125,17 +133,36 @@ class _Looking:
             return True
         self._list()
         wanted = self._found.epochs if self._epoch is None else [self._epoch]
-        self._found.looked_at = self.line_of(wanted)
-        self.at_files()
-        if rows:
-            self.at_rows(self._found.epochs if all_rows else wanted[-1:])
-        if wanted[-1] < self._first:
+        last = wanted[-1]
+        with contextlib.ExitStack() as reading:
+            if holding:
+                self._leave_note(last, reading)
+            self._found.looked_at = self.line_of(wanted)
+            self.at_files()
+            if rows:
+                self.at_rows(self._found.epochs if all_rows else [last])
+        if not self._is_kept(last):
             if self._epoch is not None:
                 raise self._unknown(self._epoch)
             return False
         if self._epoch is None:
             self.at_the_rest(rows=rows)
         return True
+
+    def _leave_note(self, epoch: int, reading: contextlib.ExitStack) -> None:
+        """Let an epoch be kept while it is read. Without permission to write, it is just read."""
+        try:
+            reading.enter_context(held(self._repository, epoch))
+        except StorageError:
+            return
+        except RestoreError:  # it is gone already
+            self._first = max(self._first, epoch + 1)
+            return
+        self._noted = epoch
+
+    def _is_kept(self, epoch: int) -> bool:
+        """Whether an epoch is to be there, as far as is known."""
+        return epoch >= self._first or epoch == self._noted
 
     def _is_emptied(self) -> bool:
         """Whether all epochs are missing, which is a finding, and the only one."""
@@ -176,12 +203,12 @@ class _Looking:
         if first <= self._first:
             return False
         found, self._first = self._found, first
-        kept = [number for number in found.epochs if number >= first]
+        kept = [number for number in found.epochs if self._is_kept(number)]
         found.given_up += len(found.epochs) - len(kept)
         found.epochs = kept
         wanted = kept if self._epoch is None else [self._epoch]
-        found.looked_at = self.line_of([number for number in wanted if number >= first])
-        found.findings = [f for f in found.findings if not f.epochs or f.epochs[-1] >= first]
+        found.looked_at = self.line_of(list(filter(self._is_kept, wanted)))
+        found.findings = [f for f in found.findings if not f.epochs or self._is_kept(f.epochs[-1])]
         return True
 
     def line_of(self, epochs: Sequence[int]) -> list[int]:
@@ -355,11 +382,11 @@ class _Looking:
             looking = RowVerification(self._repository, apart, self._damage)
             manifest = self._manifest(number)
             job = None if manifest is None else self._job(manifest)
-            if manifest is not None and job is not None and number >= self._first:
+            if manifest is not None and job is not None and self._is_kept(number):
                 with contextlib.suppress(GivenUpError):
                     looking.at_epoch(manifest, job)
             self._cut()
-            if number >= self._first:
+            if self._is_kept(number):
                 self._found.rows_of = [*self._found.rows_of, number]
                 self._found.findings += apart.findings
                 self._found.rows += apart.rows

@@ -7,14 +7,17 @@ object store survive a fork.
 from __future__ import annotations
 
 import functools
+import itertools
 import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +30,7 @@ __all__ = [
     "die_before",
     "exit_code",
     "kills",
+    "open_to_all",
     "pipe",
     "start",
 ]
@@ -77,12 +81,11 @@ def die_at(owner: Any, name: str, *, before: bool, call: int = 1) -> None:
     *path, function = name.split(".")
     for part in path:
         owner = getattr(owner, part)
-    inner, calls = getattr(owner, function), [0]
+    inner, numbers = getattr(owner, function), itertools.count(1)
 
     @functools.wraps(inner)
     def counted(*args: Any, **given: Any) -> Any:
-        calls[0] += 1
-        this = calls[0]
+        this = next(numbers)  # several threads may call it
         if before and this == call:
             die()
         result = inner(*args, **given)
@@ -124,6 +127,14 @@ def kills(target: Callable[..., object], *args: object) -> Iterator[int]:
             return
         assert code == -signal.SIGKILL
     raise AssertionError("it never ended")
+
+
+def open_to_all(path: Path) -> None:
+    """Let others pass through the directories that pytest keeps to their owner."""
+    for directory in (path, *path.parents):
+        if directory == Path(tempfile.gettempdir()):
+            return
+        directory.chmod(0o755)
 
 
 def as_nobody(check: Callable[..., object], *args: object) -> None:

@@ -26,6 +26,7 @@ from statekit.errors import StatekitError, StorageError
 from statekit.fragments import FragmentedBackend
 from statekit.mutation import Batch, Delete, DeleteRange, Mutation, Put
 from statekit.rocks import RocksBackend, RocksOptions
+from tests.children import open_to_all
 from tests.small_disk import small_disk
 
 STATES = ["a", "b", "with space ☃"]
@@ -402,9 +403,7 @@ def test_directory_that_cannot_be_written_is_a_storage_error(tmp_path: Path, pla
 
 
 def open_as_nobody(parent: Path, *, exists: bool) -> None:
-    for directory in (parent, *parent.parents[:3]):  # pytest's own are for their owner only
-        if directory.stat().st_uid == 0 and directory != Path("/tmp"):
-            directory.chmod(0o755)
+    open_to_all(parent)
     os.chown(parent, 65534, 65534)
     os.setgid(65534)
     os.setuid(65534)

@@ -23,7 +23,7 @@ from statekit.migration import Migration
 from statekit.reader import CheckpointReader
 from statekit.repository import Repository
 from statekit.testing import Harness
-from tests.children import die, exit_code
+from tests.children import die_at, exit_code
 from tests.evolution_driver import Act, Kind, evolving, meant
 
 ROOT = Path(__file__).parent.parent
@@ -278,18 +278,7 @@ def test_what_names_no_job_is_refused(text: str, said: str) -> None:
 def migrate_and_die(place: str, point: str) -> None:
     """Migrate in a process that ends at a point, as if the power were cut."""
     owner, name, when = POINTS[point]
-    inner, calls = getattr(owner, name), [0]
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == abs(when) and when > 0:
-            die()
-        made = inner(*args, **kwargs)
-        if calls[0] == abs(when):
-            die()
-        return made
-
-    setattr(owner, name, wrapped)
+    die_at(owner, name, before=when > 0, call=abs(when))
     Migration(job_of_text(), place).run(nothing)
 
 

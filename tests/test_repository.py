@@ -29,7 +29,7 @@ from statekit.manifest import EpochInstant, ShardState, epoch_path
 from statekit.mutation import Batch, ChangeFileWriter, Put
 from statekit.repository import Repository, job_number, job_path
 from statekit.sealed import FileRef
-from tests.children import as_nobody, exit_code, start
+from tests.children import as_nobody, exit_code, open_to_all, start
 from tests.committed import change_file, manifest
 from tests.small_disk import small_disk
 
@@ -354,12 +354,6 @@ def test_files_that_may_not_be_read_are_a_storage_error(tmp_path: Path) -> None:
     for path in files_of(tmp_path / "c"):
         (tmp_path / "c" / path).chmod(0o000)
     assert exit_code(as_nobody, every_read_fails, str(tmp_path / "c"), ref) == 0
-
-
-def open_to_all(path: Path) -> None:
-    """Let others pass through the directories that pytest keeps to their owner."""
-    for directory in (path, *path.parents[:2]):
-        directory.chmod(0o755)
 
 
 def test_full_disk_is_a_storage_error_and_commits_nothing_by_halves(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from statekit.sealed import FileRef
 from statekit.uploader import uploader
 from statekit.verification import verify
 from statekit.working_copy import DiskCopies, MemoryCopies
-from tests.children import die, exit_code
+from tests.children import die_at, exit_code
 from tests.small_disk import small_disk
 from tests.tally import (
     STATES,
@@ -465,22 +465,7 @@ INSTANTS = {
 def restore_and_die(root: str, local: str, instant: tuple[str, bool, int]) -> None:
     name, before, call = instant
     pieces.COPIED_BYTES, pieces.FRAGMENTS_MAX = 0, 1 if name == "pieces._copy" else 8
-    owner: Any = statekit
-    *path, method = name.split(".")
-    for part in path:
-        owner = getattr(owner, part)
-    inner, calls = getattr(owner, method), [0]
-
-    def patched(*args: Any, **kwargs: Any) -> Any:
-        calls[0] += 1
-        if before and calls[0] == call:
-            die()
-        result = inner(*args, **kwargs)
-        if calls[0] == call:
-            die()
-        return result
-
-    setattr(owner, method, patched)
+    die_at(statekit, name, before=before, call=call)
     advance(runner(Path(root), Path(local), parallelism=2))
 
 

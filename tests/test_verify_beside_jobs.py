@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import statekit as sk
+from statekit import verification
 from statekit.errors import RestoreError
 from statekit.repair import repair
 from statekit.repository import Repository
+from statekit.testing.faults import Fault, Faults, faulty
 from statekit.verification import verify
 from statekit.working_copy import MemoryCopies
 from tests.children import start
@@ -89,3 +91,30 @@ def test_an_epoch_that_was_given_up_cannot_be_verified(repository: Repository) -
     assert verify(repository, epoch=first).is_whole
     with pytest.raises(RestoreError, match=f"epoch {first - 1} .* was collected"):
         verify(repository, epoch=first - 1)
+
+
+def test_what_keeps_an_epoch_is_gone_behind_a_verification(repository: Repository) -> None:
+    with running(repository):
+        for _ in range(VERIFIES):
+            assert verify(repository, all_rows=True).findings == []
+    assert not list(repository.names("held"))
+
+
+def test_who_may_not_leave_notes_finds_no_damage_either(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "_ROUNDS", 5)
+    refused = [Fault("fail before", at=number, operation="create") for number in range(200)]
+    ended = set()
+    with running(repository):
+        for _ in range(VERIFIES):
+            reading = faulty(Repository(repository.url), Faults(*refused, lasting=True))
+            ended.add(_told_by(reading))
+    assert ended <= {"whole", "nothing found"}
+
+
+def _told_by(repository: Repository) -> str:
+    try:
+        return "whole" if verify(repository, all_rows=True).is_whole else "damaged"
+    except RestoreError as error:
+        return "nothing found" if "Nothing was found to be damaged" in str(error) else str(error)

@@ -132,7 +132,7 @@ class SortedReads:
         """The row of a key, along with those of keys that come."""
         useful = self._asked * 4 >= len(self._found)
         self._drop()
-        keys = [key, *coming()] if useful else [key]
+        keys = [key, *coming(key)] if useful else [key]
         rows: list[bytes | None] = self._look(keys)
         if not useful or any(row and len(row) > _BLOCK_ROW_BYTES_MAX for row in rows):
             self._coming = None

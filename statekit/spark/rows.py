@@ -22,11 +22,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statekit.chunk import Chunk, News
 from statekit.errors import IncompleteEpochError, ProcessError
 from statekit.keygroup import key_group
 from statekit.process import Process
 from statekit.records import RecordReader
-from statekit.task import Chunk, News
 
 __all__ = [
     "ARRIVAL",

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.base_options import BaseOptions
+from statekit.chunk import News
 from statekit.errors import ProcessError
 from statekit.manifest import ShardReport
 from statekit.outputs import OutputType
@@ -31,7 +32,6 @@ from statekit.rocks_options import RocksOptions
 from statekit.shard import RARE_COLLECTION, run_shard
 from statekit.spark.rows import Layout, ShardsInTurn, UnionRows, chunks_of
 from statekit.spark.shipping import PackedPlans, Shipment, unpack
-from statekit.task import News
 from statekit.watermark import is_late
 from statekit.working_copy import DiskCopies
 

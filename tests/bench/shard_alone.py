@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 
 import statekit as sk
+from statekit.chunk import Chunk
 from statekit.coordinator import Coordinator
 from statekit.process import Process
 from statekit.repository import Repository
 from statekit.shard import RARE_COLLECTION, run_shard
-from statekit.task import Chunk
 from statekit.working_copy import DiskCopies
 from tests.bench.report import Row
 from tests.bench.workload import (

@@ -1,0 +1,179 @@
+"""What a state knows of the rows that were looked at, and which of them change.
+
+What lives here: `KnownRows`, from a row in the backend to a value, and back when changes are handed
+on. What does not: which rows a state has, and what can be done with them (`single_row_states`,
+`map_state`).
+
+A row is read when it is first asked for. What was read or set is known until changes are handed on,
+which is when some hundred keys have been visited: all rows that changed are then encoded and counted
+together, which takes a fraction of what it takes one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from statekit.backend import Backend, Coming
+from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.expiry import PERMANENT, UNWRITTEN, Expiry
+from statekit.state import ABSENT, State, StateSpec
+from statekit.visit import Visit
+
+__all__ = ["UNKNOWN", "KnownRows"]
+
+UNKNOWN: Any = object()
+"""Stands for a row that nobody looked at."""
+
+
+class KnownRows(State):
+    """A state that knows its rows by their row keys."""
+
+    # `_known` maps row keys to what is known of the row: for an immutable type the value itself,
+    # for a mutable type its row, or ABSENT. `_changed` has the row keys to write, with the keys
+    # that they belong to as the user knows them. `_sizes` says what the backend holds for each row
+    # key that was looked up, in bytes, 0 for none. `_to_row` turns what is known into a row; None
+    # where it is one. Of a state that expires, `_indexed` says when the row in the backend was
+    # written, `_written` when what is known was.
+    __slots__ = (
+        "_changed",
+        "_immutable",
+        "_indexed",
+        "_known",
+        "_read",
+        "_refreshes",
+        "_sizes",
+        "_to_row",
+        "_written",
+    )
+
+    def __init__(
+        self, spec: StateSpec, visit: Visit, backend: Backend, coming: Coming | None = None
+    ) -> None:
+        super().__init__(spec, visit, backend)
+        self._read = backend.getter(spec.name, coming)
+        self._immutable = spec.codec.immutable
+        self._to_row: Callable[[Any], bytes] | None = self._encode if self._immutable else None
+        self._known: dict[bytes, Any] = {}
+        self._changed: dict[bytes, Any] = {}
+        self._sizes: dict[bytes, int] = {}
+        self._indexed: dict[bytes, int] = {}
+        self._written: dict[bytes, int] = {}
+        self._refreshes = self.expiry is not None and self.expiry.refreshes
+
+    # ----------------------------------------------------------------------------------- reading
+
+    def _look(self, row_key: bytes) -> Any:
+        """What is known of a row, ABSENT if it is known not to be there."""
+        found = self._known.get(row_key, UNKNOWN)
+        return self._load(row_key) if found is UNKNOWN else found
+
+    def _load(self, row_key: bytes) -> Any:
+        """Read a row; returns what becomes known of it."""
+        row = self._stored(row_key)
+        if self.expiry is not None and row is not None:
+            row, written = self.expiry.read(row)
+            self._indexed[row_key] = self._written[row_key] = written
+        try:
+            found = ABSENT if row is None else self._from_row(row)
+        except CorruptCheckpointError as error:
+            raise self._unreadable(error) from error
+        if not self._known:
+            self._visit.gathered.append(self)
+        self._known[row_key] = found
+        return found
+
+    def _from_row(self, row: bytes) -> Any:
+        return self._decode(row) if self._immutable else row
+
+    def _stored(self, row_key: bytes) -> bytes | None:
+        """The row that the backend holds, whose size is known from then on."""
+        row = self._read(row_key)
+        self._sizes[row_key] = 0 if row is None else len(row_key) + len(row)
+        return row
+
+    def _has_aged(self, row_key: bytes, expiry: Expiry) -> bool:
+        """Whether a row has expired since it was read or written at this key."""
+        written = self._written.get(row_key)
+        return written is not None and expiry.is_over(written)
+
+    # ----------------------------------------------------------------------------------- writing
+
+    def _set(self, row_key: bytes, found: Any) -> None:
+        """Let a row be written, or be removed where it is ABSENT."""
+        if not self._known:
+            self._visit.gathered.append(self)
+        self._known[row_key] = found
+        self._changed[row_key] = self._visit.key
+
+    def _note_write(self, row_key: bytes) -> None:
+        """Let the time of a row begin anew."""
+        assert self.expiry is not None
+        self._written[row_key] = self.expiry.stamp(self._written.get(row_key, UNWRITTEN))
+
+    def _note_read(self, row_key: bytes) -> None:
+        """The same, for a row that was read."""
+        assert self.expiry is not None
+        before = self._written[row_key]
+        written = before if before == PERMANENT else self.expiry.stamp(before)
+        if written != before:
+            self._written[row_key] = written
+            self._changed[row_key] = self._visit.key
+
+    def _leave(self) -> None:
+        if self._changed:
+            self._put_changed()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Know nothing."""
+        for part in (self._known, self._changed, self._sizes, self._indexed, self._written):
+            part.clear()
+
+    def _put_changed(self) -> None:
+        known, sizes = self._known, self._sizes
+        for row_key in self._changed:
+            if row_key not in sizes:  # set without a look at what was there
+                row = self._stored(row_key)
+                if self.expiry is not None and row is not None:
+                    self._indexed[row_key] = self.expiry.split(row)[1]
+        row_keys = list(self._changed)
+        found = list(map(known.__getitem__, row_keys))
+        if any(value is ABSENT for value in found):
+            self._remove([key for key in row_keys if known[key] is ABSENT])
+            row_keys = [key for key in row_keys if known[key] is not ABSENT]
+            found = list(map(known.__getitem__, row_keys))
+        rows = self._rows(row_keys, found)
+        if self.expiry is not None:
+            rows = self._stamped(row_keys, rows, self.expiry)
+        before = list(map(sizes.__getitem__, row_keys))
+        self.rows_added += before.count(0)
+        self.bytes_added += self._visit.batch.put_all(self._name, row_keys, rows) - sum(before)
+
+    def _remove(self, row_keys: list[bytes]) -> None:
+        for row_key in row_keys:
+            self._resized(row_key, self._sizes[row_key], None)
+            self._visit.batch.delete(self._name, row_key)
+            if self.expiry is not None:
+                self.expiry.forget(row_key, self._indexed.get(row_key, UNWRITTEN))
+
+    def _rows(self, row_keys: list[bytes], found: list[Any]) -> list[bytes]:
+        """The rows of what is known."""
+        if self._to_row is None:
+            return found
+        try:
+            return list(map(self._to_row, found))
+        except StateTypeError:
+            for row_key, value in zip(row_keys, found, strict=True):
+                try:
+                    self._to_row(value)
+                except StateTypeError as error:
+                    raise self._unstorable(value, error, self._changed[row_key]) from None
+            raise
+
+    def _stamped(self, row_keys: list[bytes], rows: list[bytes], expiry: Expiry) -> list[bytes]:
+        indexed, written = self._indexed, self._written
+        return [
+            expiry.row(row_key, row, indexed.get(row_key, UNWRITTEN), written[row_key])
+            for row_key, row in zip(row_keys, rows, strict=True)
+        ]

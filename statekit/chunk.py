@@ -7,8 +7,8 @@ begins. What does not: who makes chunks (`local`, `spark/`) and who handles them
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import compress, islice, pairwise
-from operator import add, ne
+from itertools import chain, compress, islice
+from operator import add, ne, sub
 from typing import Any, NamedTuple
 
 from statekit.byte_columns import big_endian
@@ -46,40 +46,48 @@ News = tuple[int, Sequence[Any]]
 """Some broadcast records, behind the number of the input that they came from."""
 
 
+_NO_TOKEN: Any = object()
+
+
 class KeyRuns(NamedTuple):
     """The runs of records of one key that a chunk is made of, as parallel sequences.
 
     Parameters:
-        starts: where each begins.
-        sizes: how many records each has.
+        going_on: how many records at the start are of the key before the chunk; they are no run.
+        sizes: how many records each run has.
         keys: the key of each.
         prefixes: what all row keys of each start with, key group and encoded key. There are fewer
             where a key cannot be encoded: those of the keys before it.
 
     >>> from statekit.key_codec import key_codec
-    >>> chunk = Chunk("aab", [7, 7, 9], "aab", [1, 2, 3])
-    >>> runs = KeyRuns.of(chunk, key_codec(str))
-    >>> runs.starts, runs.sizes, runs.keys
-    ([0, 2], [2, 1], ('a', 'b'))
+    >>> chunk = Chunk("aabccc", [7, 7, 9, 9, 9, 9], "aabccc", [1, 2, 3, 4, 5, 6])
+    >>> runs = KeyRuns.of(chunk, key_codec(str), after="a")
+    >>> runs.going_on, runs.sizes, runs.keys
+    (2, [1, 3], ('b', 'c'))
     >>> [prefix.hex() for prefix in runs.prefixes]
-    ['0007610000', '0009620000']
+    ['0009620000', '0009630000']
     """
 
-    starts: list[int]
+    going_on: int
     sizes: list[int]
     keys: Sequence[Any]
     prefixes: list[bytes]
 
     @classmethod
-    def of(cls, chunk: Chunk, codec: KeyCodec[Any]) -> KeyRuns:
-        """The runs of a chunk that is not empty."""
+    def of(cls, chunk: Chunk, codec: KeyCodec[Any], *, after: Any = _NO_TOKEN) -> KeyRuns:
+        """The runs of a chunk.
+
+        Parameters:
+            after: the token of the key that was visited last.
+        """
         # No line of Python runs for a record here: there are more records than anything else.
         tokens, count = chunk.tokens, len(chunk.tokens)
-        starts = [0, *compress(range(1, count), map(ne, islice(tokens, 1, None), tokens))]
-        sizes = [end - start for start, end in pairwise((*starts, count))]
+        starts = [*compress(range(count), map(ne, tokens, chain((after,), tokens)))]
+        sizes = list(map(sub, chain(islice(starts, 1, None), (count,)), starts))
         keys = tuple(map(chunk.keys.__getitem__, starts))
         groups = big_endian(map(chunk.groups.__getitem__, starts), len(starts))
-        return cls(starts, sizes, keys, list(map(add, groups, _encoded(keys, codec))))
+        prefixes = list(map(add, groups, _encoded(keys, codec)))
+        return cls(starts[0] if starts else count, sizes, keys, prefixes)
 
 
 def _encoded(keys: Sequence[Any], codec: KeyCodec[Any]) -> list[bytes]:

@@ -62,56 +62,63 @@ class KeyWalk:
 
         Parameters:
             records: those of the chunk, from its first one on.
+
+        Raises:
+            ProcessError: something cannot be a key.
         """
-        for _, _, size in self._visits(chunk):
+        runs = self._begun(chunk)
+        yield from islice(records, runs.going_on)
+        enter = self.enter
+        for prefix, key, size in zip(runs.prefixes, runs.keys, runs.sizes, strict=False):
+            enter(prefix, key)
             yield from islice(records, size)
+        self._ended(chunk, runs)
 
     def runs(self, chunks: Iterator[Chunk]) -> Iterator[Iterator[Any]]:
-        """The records of each key, once the visit has come to it; also out of several chunks."""
-        begun: list[Chunk] = []
+        """The records of each key, once the visit has come to it; also out of several chunks.
+
+        Raises:
+            ProcessError: something cannot be a key.
+        """
+        behind: list[Chunk] = []
 
         def going_on(token: Any) -> Iterator[Any]:
             for chunk in chunks:
                 size = next((n for n, t in enumerate(chunk.tokens) if t != token), None)
                 yield from chunk.records[:size]
                 if size is not None:
-                    begun.append(chunk.behind(size))
+                    behind.append(chunk.behind(size))
                     return
 
-        while (chunk := begun.pop() if begun else next(chunks, None)) is not None:
-            count = len(chunk.records)
-            for start, _, size in self._visits(chunk):
+        while (chunk := behind.pop() if behind else next(chunks, None)) is not None:
+            self._token = _NOTHING  # a key comes with all of its records
+            runs, start, count = self._begun(chunk), 0, len(chunk.records)
+            for prefix, key, size in zip(runs.prefixes, runs.keys, runs.sizes, strict=False):
+                self.enter(prefix, key)
                 end = start + size
                 records = iter(chunk.records[start:end])
                 if end == count:
                     records = chain(records, going_on(chunk.tokens[-1]))
                 yield records
                 deque(records, maxlen=0)  # those that were not asked for
-            self._token = _NOTHING
+                start = end
+            self._ended(chunk, runs)
 
-    def _visits(self, chunk: Chunk) -> Iterator[tuple[int, Any, int]]:
-        """Where each key of a chunk begins, the key and how many records it has, as it is entered.
-
-        Raises:
-            ProcessError: it cannot be a key.
-        """
-        if not chunk.tokens:
-            return
-        runs = KeyRuns.of(chunk, self._codec)
+    def _begun(self, chunk: Chunk) -> KeyRuns:
+        """The runs of a chunk whose keys are to be entered."""
+        runs = KeyRuns.of(chunk, self._codec, after=self._token)
         self._prefixes = [*self._prefixes[-KEYS_MAX:], *runs.prefixes]
-        visits = zip(runs.prefixes, runs.starts, runs.keys, runs.sizes, strict=False)
-        if chunk.tokens[0] == self._token:
-            _, start, key, size = next(visits)
-            yield start, key, size
-        enter = self.enter
-        for prefix, start, key, size in visits:
-            enter(prefix, key)
-            yield start, key, size
-        if len(runs.prefixes) < len(runs.keys):
-            at = runs.starts[len(runs.prefixes)]
+        return runs
+
+    def _ended(self, chunk: Chunk, runs: KeyRuns) -> None:
+        """Take note of the last key of a chunk, unless there is one that cannot be a key."""
+        entered = len(runs.prefixes)
+        if entered < len(runs.keys):
+            at = runs.going_on + sum(runs.sizes[:entered])
             self.is_between = True
             self.prefix(chunk.groups[at], chunk.keys[at], chunk.records[at])
-        self._token = chunk.tokens[-1]
+        if chunk.tokens:
+            self._token = chunk.tokens[-1]
 
     def enter(self, prefix: bytes, key: Any) -> None:
         """Leave the current key and go to another."""

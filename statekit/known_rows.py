@@ -32,14 +32,17 @@ class KnownRows(State):
     # `_known` maps row keys to what is known of the row: for an immutable type the value itself,
     # for a mutable type its row, or ABSENT. `_changed` has the row keys to write, with the keys
     # that they belong to as the user knows them. `_sizes` says what the backend holds for each row
-    # key that was looked up, in bytes, 0 for none. `_to_row` turns what is known into a row; None
-    # where it is one. Of a state that expires, `_indexed` says when the row in the backend was
+    # key that was looked up, in bytes, 0 for none. `_from_row` and `_to_row` turn a row into what is
+    # known, and back; None where that is the row. Of a state that expires, `_indexed` says when the row in the backend was
     # written, `_written` when what is known was.
     __slots__ = (
         "_changed",
+        "_from_row",
+        "_has_removed",
         "_immutable",
         "_indexed",
         "_known",
+        "_known_bytes",
         "_read",
         "_refreshes",
         "_sizes",
@@ -53,6 +56,7 @@ class KnownRows(State):
         super().__init__(spec, visit, backend)
         self._read = backend.getter(spec.name, coming)
         self._immutable = spec.codec.immutable
+        self._from_row: Callable[[bytes], Any] | None = self._decode if self._immutable else None
         self._to_row: Callable[[Any], bytes] | None = self._encode if self._immutable else None
         self._known: dict[bytes, Any] = {}
         self._changed: dict[bytes, Any] = {}
@@ -60,6 +64,8 @@ class KnownRows(State):
         self._indexed: dict[bytes, int] = {}
         self._written: dict[bytes, int] = {}
         self._refreshes = self.expiry is not None and self.expiry.refreshes
+        self._known_bytes = 0
+        self._has_removed = False
 
     # ----------------------------------------------------------------------------------- reading
 
@@ -70,27 +76,33 @@ class KnownRows(State):
 
     def _load(self, row_key: bytes) -> Any:
         """Read a row; returns what becomes known of it."""
-        row = self._stored(row_key)
-        if self.expiry is not None and row is not None:
-            row, written = self.expiry.read(row)
-            self._indexed[row_key] = self._written[row_key] = written
-        try:
-            found = ABSENT if row is None else self._from_row(row)
-        except CorruptCheckpointError as error:
-            raise self._unreadable(error) from error
+        row = self._read(row_key)
+        if row is None:
+            found = ABSENT
+            self._sizes[row_key] = 0
+        else:
+            self._sizes[row_key] = size = len(row_key) + len(row)
+            self._known_bytes += size
+            found = self._found(row_key, row)
         if not self._known:
             self._visit.gathered.append(self)
         self._known[row_key] = found
         return found
 
-    def _from_row(self, row: bytes) -> Any:
-        return self._decode(row) if self._immutable else row
-
-    def _stored(self, row_key: bytes) -> bytes | None:
-        """The row that the backend holds, whose size is known from then on."""
-        row = self._read(row_key)
-        self._sizes[row_key] = 0 if row is None else len(row_key) + len(row)
-        return row
+    def _found(self, row_key: bytes, row: bytes) -> Any:
+        """What becomes known of a row."""
+        if self.expiry is not None:
+            value, written = self.expiry.read(row)
+            self._indexed[row_key] = self._written[row_key] = written
+            if value is None:
+                return ABSENT
+            row = value
+        if self._from_row is None:
+            return row
+        try:
+            return self._from_row(row)
+        except CorruptCheckpointError as error:
+            raise self._unreadable(error) from error
 
     def _has_aged(self, row_key: bytes, expiry: Expiry) -> bool:
         """Whether a row has expired since it was read or written at this key."""
@@ -103,6 +115,8 @@ class KnownRows(State):
         """Let a row be written, or be removed where it is ABSENT."""
         if not self._known:
             self._visit.gathered.append(self)
+        if found is ABSENT:
+            self._has_removed = True
         self._known[row_key] = found
         self._changed[row_key] = self._visit.key
 
@@ -129,26 +143,33 @@ class KnownRows(State):
         """Know nothing."""
         for part in (self._known, self._changed, self._sizes, self._indexed, self._written):
             part.clear()
+        self._known_bytes = 0
+        self._has_removed = False
 
     def _put_changed(self) -> None:
         known, sizes = self._known, self._sizes
-        for row_key in self._changed:
-            if row_key not in sizes:  # set without a look at what was there
-                row = self._stored(row_key)
-                if self.expiry is not None and row is not None:
-                    self._indexed[row_key] = self.expiry.split(row)[1]
         row_keys = list(self._changed)
+        if len(sizes) < len(known):  # something was set without a look at what was there
+            self._look_back([row_key for row_key in row_keys if row_key not in sizes])
         found = list(map(known.__getitem__, row_keys))
-        if any(value is ABSENT for value in found):
+        if self._has_removed:
             self._remove([key for key in row_keys if known[key] is ABSENT])
             row_keys = [key for key in row_keys if known[key] is not ABSENT]
             found = list(map(known.__getitem__, row_keys))
-        rows = self._rows(row_keys, found)
+        rows = found if self._to_row is None else self._rows(row_keys, found)
         if self.expiry is not None:
             rows = self._stamped(row_keys, rows, self.expiry)
         before = list(map(sizes.__getitem__, row_keys))
         self.rows_added += before.count(0)
         self.bytes_added += self._visit.batch.put_all(self._name, row_keys, rows) - sum(before)
+
+    def _look_back(self, row_keys: list[bytes]) -> None:
+        """Find out about rows in the backend that are to be replaced."""
+        for row_key in row_keys:
+            row = self._read(row_key)
+            self._sizes[row_key] = 0 if row is None else len(row_key) + len(row)
+            if self.expiry is not None and row is not None:
+                self._indexed[row_key] = self.expiry.split(row)[1]
 
     def _remove(self, row_keys: list[bytes]) -> None:
         for row_key in row_keys:
@@ -159,14 +180,14 @@ class KnownRows(State):
 
     def _rows(self, row_keys: list[bytes], found: list[Any]) -> list[bytes]:
         """The rows of what is known."""
-        if self._to_row is None:
-            return found
+        to_row = self._to_row
+        assert to_row is not None
         try:
-            return list(map(self._to_row, found))
+            return list(map(to_row, found))
         except StateTypeError:
             for row_key, value in zip(row_keys, found, strict=True):
                 try:
-                    self._to_row(value)
+                    to_row(value)
                 except StateTypeError as error:
                     raise self._unstorable(value, error, self._changed[row_key]) from None
             raise

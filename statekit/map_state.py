@@ -7,6 +7,7 @@ of the map.
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from itertools import takewhile
 from typing import Any, TypeVar, cast, overload
 
 from statekit import state
@@ -32,7 +33,7 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
     map as it was when iteration began. `len` counts by scanning.
     """
 
-    __slots__ = ("_cleared", "_encode_key", "_known_bytes", "_last")
+    __slots__ = ("_cleared", "_encode_key", "_last")
 
     kind_name = "map"
 
@@ -40,17 +41,17 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
         super().__init__(spec, visit, backend)
         assert spec.key_codec is not None
         self._encode_key = spec.key_codec.encode
-        self._known_bytes = 0
         # The last key asked for, at which prefix, with its row key: `m[k] = m[k] + 1` encodes k
         # once.
         self._last: tuple[Any, bytes, bytes] = (ABSENT, b"", b"")
 
     def __getitem__(self, key: K) -> V:
-        found = self._find(key)
+        row_key = self._row_key(key)
+        found = self._look(row_key)
         if found is ABSENT:
             raise KeyError(key)
         if self._refreshes:
-            self._note_read(self._row_key(key))
+            self._note_read(row_key)
         return cast("V", found if self._immutable else self._decode(found))
 
     @overload
@@ -61,11 +62,12 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
     def get(self, key: K, default: D, /) -> V | D: ...
     def get(self, key: K, default: Any = None, /) -> Any:
         """The value at `key`, or `default`."""
-        found = self._find(key)
+        row_key = self._row_key(key)
+        found = self._look(row_key)
         if found is ABSENT:
             return default
         if self._refreshes:
-            self._note_read(self._row_key(key))
+            self._note_read(row_key)
         return found if self._immutable else self._decode(found)
 
     def __contains__(self, key: object) -> bool:
@@ -151,18 +153,10 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
     def _look(self, row_key: bytes) -> Any:
         found = self._known.get(row_key, UNKNOWN)
         if found is UNKNOWN:
-            return self._load(row_key)
+            return ABSENT if self._cleared is self._visit.prefix else self._load(row_key)
         if self.expiry is not None and self._has_aged(row_key, self.expiry):
             return ABSENT
         return found
-
-    def _stored(self, row_key: bytes) -> bytes | None:
-        if self._cleared is self._visit.prefix:
-            self._sizes[row_key] = 0
-            return None
-        row = super()._stored(row_key)
-        self._known_bytes += self._sizes[row_key]
-        return row
 
     def _bounds(self, lo: K | None = None, hi: K | None = None) -> tuple[bytes, bytes]:
         prefix = self._visit.prefix
@@ -196,7 +190,7 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
 
     def _rows_between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Any]]:
         """Stored and pending rows merged in key order; pending ones win."""
-        pending = sorted(row_key for row_key in self._changed if start <= row_key < end)
+        pending = sorted(key for key in self._own(self._changed) if start <= key < end)
         known = {row_key: self._look(row_key) for row_key in pending}
         stored: Iterator[tuple[bytes, bytes]] = iter(())
         if self._cleared is not self._visit.prefix:
@@ -213,18 +207,18 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
 
     def _forget(self) -> None:
         super()._forget()
-        self._known_bytes = 0
         self._last = (ABSENT, b"", b"")
 
     def _drop_pending(self) -> None:
-        prefix, own = self._visit.prefix, []
-        for row_key in reversed(self._known):  # those of this key came last
-            if not row_key.startswith(prefix):
-                break
-            own.append(row_key)
+        own = self._own(self._known)
         for part in (self._known, self._changed, self._sizes, self._indexed, self._written):
             for row_key in own:
                 part.pop(row_key, None)
+
+    def _own(self, part: dict[bytes, Any]) -> list[bytes]:
+        """The row keys of the key being visited: they came last."""
+        prefix = self._visit.prefix
+        return list(takewhile(lambda row_key: row_key.startswith(prefix), reversed(part)))
 
 
 class _Stored:

@@ -45,6 +45,7 @@ class SingleRowState(KnownRows):
         prefix = self._visit.prefix
         if self.expiry is not None and self._has_aged(prefix, self.expiry):
             self._known[prefix] = ABSENT
+            self._has_removed = True
 
 
 class ValueState(SingleRowState, Generic[T]):
@@ -115,12 +116,9 @@ class _Accumulating(SingleRowState):
 
     def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
         super().__init__(spec, visit, backend)
-        self._to_row = self._encode
+        self._from_row, self._to_row = self._decode, self._encode
         # Where an `add` failed half-way, and what there is to say about it.
         self._spoiled: dict[bytes, str] = {}
-
-    def _from_row(self, row: bytes) -> Any:
-        return self._decode(row)
 
     def _copy(self, value: Any) -> Any:
         """A value that shares nothing mutable with `value`."""

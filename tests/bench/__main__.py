@@ -12,8 +12,7 @@ from tests.bench import durability, hot_loop, on_spark, rescale, shard_alone, ti
 from tests.bench.report import Row
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
-    "task": shard_alone.task_alone,
-    "hot-loop": hot_loop.rates,
+    "task": hot_loop.rates,
     "maps": shard_alone.map_sizes,
     "commits": shard_alone.commit_cost,
     "ttl": shard_alone.state_that_expires,

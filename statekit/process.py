@@ -92,6 +92,12 @@ class Process(Generic[R, P, U]):
     timers_join = True
     """Whether a timer that is due when it is set while others are called is called as well."""
 
+    settles = False
+    """Whether an epoch without records follows where event time has moved on and nothing comes."""
+
+    gives_up: frozenset[str] = frozenset()
+    """States that go if the checkpoint has them and the function does not declare them."""
+
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -258,6 +264,11 @@ class Process(Generic[R, P, U]):
         return bool(self._callbacks)
 
     @property
+    def has_event_timers(self) -> bool:
+        """Whether timers may be set by event time."""
+        return self.event_time is not None
+
+    @property
     def timer_names(self) -> tuple[str | None, ...]:
         """The names of timers that have a callback; None, last, if there is one for all others."""
         named = sorted(name for name in self._callbacks if name is not None)
@@ -299,7 +310,7 @@ class Process(Generic[R, P, U]):
             visit,
             backend,
             handled=lambda name: name in self._callbacks or None in self._callbacks,
-            has_event_time=self.event_time is not None,
+            has_event_time=self.has_event_timers,
             now_us=plan.now_us,
             joins=self.timers_join,
         )

@@ -511,7 +511,9 @@ def _late_us(declared: Process[Any, Any, Any], plan: ShardPlan) -> int:
     """The watermark that makes a record late."""
     if declared.late_by == "now":
         return plan.watermark_us
-    return plan.reached_us if declared.late_by == "before" else BEGINNING - 1
+    if declared.late_by == "never" or plan.reached_us == BEGINNING:
+        return BEGINNING - 1
+    return plan.reached_us
 
 
 def stay_in_shard(plan: ShardPlan, batch: Batch, spill: Spill) -> Visit:

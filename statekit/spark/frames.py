@@ -17,6 +17,7 @@ from statekit.errors import ProcessError, StateTypeError
 from statekit.job import Job
 from statekit.plan import Operator, Source
 from statekit.records import RecordType
+from statekit.spark.processor_rows import RowRecords
 from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP
 from statekit.spark.shipping import Shipment
 from statekit.spark.worker import LateStep, ShardStep, output_schema
@@ -206,8 +207,11 @@ def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
     """Only the columns that the record type reads; all of them for a plain dict."""
     if record_type.fields is None:
         return df
-    present = set(df.columns)
-    return df.selectExpr(*(quoted(name) for name in record_type.field_names if name in present))
+    present, made = set(df.columns), {}
+    if isinstance(record_type, RowRecords):
+        made = {name: f"{of} as {quoted(name)}" for name, of in record_type.derived.items()}
+    names = [name for name in record_type.field_names if name in present or name in made]
+    return df.selectExpr(*(made.get(name) or quoted(name) for name in names))
 
 
 def quoted(name: str) -> str:

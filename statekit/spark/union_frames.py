@@ -27,10 +27,11 @@ from statekit.spark.frames import (
     projected_to,
     quoted,
 )
+from statekit.spark.processors import ProcessorProcess
 from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, Layout, row_of
 from statekit.spark.worker import ShardStep, output_schema
 
-__all__ = ["UnionFrames", "layout_of"]
+__all__ = ["UnionFrames", "initial_frames", "layout_of", "union_frames"]
 
 
 def layout_of(operator: Operator, job: Job) -> Layout | None:
@@ -53,6 +54,24 @@ def _record_type(job: Job, stream: str) -> RecordType:
     return record_type
 
 
+def union_frames(
+    likes: Sequence[DataFrame], operator: Operator, job: Job, shards: int, groups: int
+) -> UnionFrames:
+    """Makes the frames of an operator that is fed by several streams."""
+    types = [_record_type(job, stream) for stream in operator.streams]
+    return UnionFrames(likes, types, len(operator.inputs), operator, shards, groups)
+
+
+def initial_frames(
+    likes: Sequence[DataFrame], operator: Operator, shards: int, groups: int
+) -> UnionFrames:
+    """Makes the frame of the first epoch of an operator whose keys are given initial state."""
+    declared = operator.declared
+    assert isinstance(declared, ProcessorProcess), "only those are given initial state"
+    (records,) = declared.record_type.members
+    return UnionFrames(likes, [declared.initial_records, records], 2, operator, shards, groups)
+
+
 class UnionFrames:
     """Makes the frame of an operator that is fed by several streams, epoch after epoch.
 
@@ -63,19 +82,23 @@ class UnionFrames:
 
     Parameters:
         likes: frames with the columns of those to come, one per stream.
+        types: of the records of each.
+        inputs: how many of them are not broadcast, the first ones.
         operator: what runs.
-        job: its job.
         shards, groups: how many.
     """
 
     def __init__(
-        self, likes: Sequence[DataFrame], operator: Operator, job: Job, shards: int, groups: int
+        self,
+        likes: Sequence[DataFrame],
+        types: Sequence[RecordType],
+        inputs: int,
+        operator: Operator,
+        shards: int,
+        groups: int,
     ) -> None:
-        self._inputs = len(operator.inputs)
-        projected = [
-            projected_to(_record_type(job, stream), like)
-            for stream, like in zip(operator.streams, likes, strict=True)
-        ]
+        self._inputs = inputs
+        projected = [projected_to(of, like) for of, like in zip(types, likes, strict=True)]
         rows = [
             spark_types.StructField(row_of(number), df.schema)
             for number, df in enumerate(projected)

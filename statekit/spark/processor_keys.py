@@ -24,7 +24,7 @@ from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
 
-__all__ = ["GroupingKey"]
+__all__ = ["Getter", "GroupingKey"]
 
 _PLAIN: tuple[tuple[Any, type], ...] = (
     (sql.BooleanType, bool),
@@ -39,6 +39,9 @@ _JSON = (
     "map('timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
     "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\")"
 )
+
+
+Getter = Callable[[Any], tuple[Any, ...]]
 
 
 class _Part(NamedTuple):
@@ -100,14 +103,29 @@ class GroupingKey:
         """What is stored of each column."""
         return tuple(part.annotation for part in self._parts)
 
-    def getter(self, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-        """A function from a row with these columns to the key that a processor is given."""
-        paths = [(names.index(part.path[0]), part.path[1:]) for part in self._parts]
+    def getter(self, names: Sequence[str], skip: int = 0) -> Getter:
+        """A function from a row with these columns to the key that a processor is given.
+
+        Parameters:
+            skip: how many fields are in front of them.
+        """
+        paths = [(skip + names.index(part.path[0]), part.path[1:]) for part in self._parts]
 
         def key(row: Any) -> tuple[Any, ...]:
             return tuple(_within(row[place], inner) for place, inner in paths)
 
         return key
+
+    @property
+    def in_front(self) -> list[str]:
+        """What fields within columns are called, which Spark puts in front of rows."""
+        return [part.name for part in self._parts if len(part.path) > 1]
+
+    def put_in_front(self, names: Sequence[str]) -> Getter:
+        """A function from the values of a row, with these columns, to the same behind those."""
+        inner = [part.path for part in self._parts if len(part.path) > 1]
+        paths = [(names.index(path[0]), path[1:]) for path in inner]
+        return lambda row: (*(_within(row[place], path) for place, path in paths), *row)
 
     def of_timer(self, key: Any) -> Row:
         """The key that a timer's handler is given, of what is stored."""
@@ -158,15 +176,15 @@ def _within(value: Any, path: Sequence[str]) -> Any:
 
 def _part(schema: sql.StructType, name: str) -> _Part:
     path = _path(schema, name)
-    of = _found(schema, path)
+    of, known = _found(schema, path), _split(name)[-1]
     for kinds, annotation in _PLAIN:
         if isinstance(of, kinds):
             given = _local if annotation is dt.datetime else _same
             if len(path) == 1:
-                return _Part(path, path[0], path[0], None, annotation, given)
-            return _Part(path, path[-1], f"{name} as key", _quoted(path), annotation, given)
+                return _Part(path, known, path[0], None, annotation, given)
+            return _Part(path, known, f"{name} as key", _quoted(path), annotation, given)
     expression = _as_text(of, _quoted(path), name)
-    return _Part(path, path[-1], f"{name} as key", expression, str, partial(_of_text, of))
+    return _Part(path, known, f"{name} as key", expression, str, partial(_of_text, of))
 
 
 def _path(schema: sql.StructType, name: object) -> tuple[str, ...]:
@@ -219,7 +237,7 @@ def _as_text(of: sql.DataType, column: str, name: str) -> str:
     if isinstance(of, sql.FractionalType) and not isinstance(of, sql.DecimalType):
         return f"cast(if({column} = 0, cast(0 as {of.simpleString()}), {column}) as string)"
     if isinstance(of, sql.DecimalType):
-        return f"to_json(struct({column} as v))"
+        return _decimal_as_text(of, column)
     if isinstance(of, sql.TimestampNTZType):
         return f"cast({column} as string)"
     if isinstance(of, sql.ArrayType | sql.StructType) and _is_json(of):
@@ -228,6 +246,14 @@ def _as_text(of: sql.DataType, column: str, name: str) -> str:
         f"keys= has {name!r} of type {of.simpleString()}, which rows cannot be grouped by: cast it "
         "to a string"
     )
+
+
+def _decimal_as_text(of: sql.DecimalType, column: str) -> str:
+    """A number with all of its digits: a cast writes some as 1E-8, and not in each mode of SQL."""
+    if not of.scale:
+        return f"cast({column} as string)"
+    digits = "9" * (of.precision - of.scale) + "D" + "9" * of.scale
+    return f"replace(to_char({column}, 'MI{digits}'), ' ', '')"
 
 
 def _is_json(of: sql.DataType) -> bool:

@@ -22,7 +22,7 @@ from statekit.errors import ProcessError
 from statekit.outputs import OutputType
 from statekit.record_declaration import FieldType
 from statekit.records import RecordReader, RecordType
-from statekit.spark.processor_keys import GroupingKey
+from statekit.spark.processor_keys import Getter, GroupingKey
 
 __all__ = ["Initial", "RowOutputs", "RowRecords", "row_class"]
 
@@ -39,10 +39,12 @@ class RowRecords(RecordType):
 
     Parameters:
         derived: columns that are no part of a row, but of its key; by name what makes each.
+        widened: makes the values of a row of those of its columns, if there are more.
         reads: what makes a reader of batches, if rows are of another kind.
     """
 
     derived: Mapping[str, str] = field(default_factory=dict, compare=False)
+    widened: Getter | None = field(default=None, compare=False)
     reads: Callable[[pa.Schema], RecordReader] | None = field(default=None, compare=False)
 
     @classmethod
@@ -51,24 +53,28 @@ class RowRecords(RecordType):
         schema: sql.StructType,
         key: GroupingKey | None = None,
         *,
+        grouped: GroupingKey | None = None,
         derived: Mapping[str, str] | None = None,
-        row: type[Row] | None = None,
         reads: Callable[[pa.Schema], RecordReader] | None = None,
     ) -> Self:
         """Rows with these columns.
 
         Parameters:
-            key: what they are grouped by.
+            key: whose columns are those of the key.
+            grouped: what they are grouped by, if that is another one.
             derived: what makes the columns of the key, if not what the key says.
-            row: the class that they are of.
         """
+        grouped = grouped or key
         fields = fields_of(schema)
         made = dict(derived if derived is not None else key.derived if key else {})
         if key is not None:
             held = dict(zip(key.columns, key.annotations, strict=True))
             for name in made:
                 fields[name] = FieldType(held[name] | None, nullable=True, required=True)
-        return cls(row or row_class(schema.names), "Row", "namedtuple", fields, "rows", made, reads)
+        names, widened = list(schema.names), None
+        if grouped is not None and grouped.in_front:
+            names, widened = [*grouped.in_front, *names], grouped.put_in_front(schema.names)
+        return cls(row_class(names), "Row", "namedtuple", fields, "rows", made, widened, reads)
 
     @property
     def columns(self) -> list[str]:
@@ -100,7 +106,7 @@ class RowRecords(RecordType):
             raise ProcessError(f"rows have no column {', '.join(map(repr, missing))}")
         if self.reads is not None:
             return _Within(self.reads(own), own, first_column)
-        return _RowReader(self.cls, own, first_column)
+        return _RowReader(self.cls, own, first_column, self.widened)
 
 
 def fields_of(schema: sql.StructType) -> dict[str, FieldType]:
@@ -123,13 +129,17 @@ def row_class(names: Sequence[str]) -> type[Row]:
 
 
 class _RowReader(RecordReader):
-    def __init__(self, cls: type[Row], schema: pa.Schema, first_column: int) -> None:
+    def __init__(
+        self, cls: type[Row], schema: pa.Schema, first_column: int, widened: Getter | None
+    ) -> None:
         self._columns = slice(first_column, first_column + len(schema))
         self._row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, cls)
+        self._widened = widened
 
     def read(self, batch: pa.RecordBatch) -> list[Any]:
         columns = [column.to_pylist() for column in batch.columns[self._columns]]
-        return list(map(self._row, zip(*columns, strict=True)))
+        rows = zip(*columns, strict=True)
+        return list(map(self._row, rows if self._widened is None else map(self._widened, rows)))
 
 
 class _Within(RecordReader):

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
-import keyword
 import pickle
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,14 +35,12 @@ from statekit.spark.processor_frames import FrameOptions, FrameReader, frames_of
 from statekit.spark.processor_keys import GroupingKey
 from statekit.spark.processor_rows import Initial, RowOutputs, RowRecords
 from statekit.spark.processor_states import Declared, Handle, TimeMode, now_ms
-from statekit.spark.sql_values import SqlValues, parsed_schema
+from statekit.spark.sql_values import SqlValues, parsed_schema, plain_name
 from statekit.state_options import TTL
 from statekit.timers import Timer
 from statekit.timestamp import datetime_to_micros
 
 __all__ = ["InitialInput", "ProcessorProcess", "process_of"]
-
-_FREE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -108,10 +104,7 @@ class _Asked(spark.StatefulProcessorHandle):
             key_name = f"{name}_entry"
             of_keys = parsed_schema(keys, f"{where}, key")
             keys = SqlValues(of_keys, f"{where}, key", key_name, as_key=True)
-        stored = _stored_name(name)
-        if any(of.stored == stored and of.name != name for of in self.declared.values()):
-            raise StateTypeError(f"{where}: another state is stored as {stored!r}: rename one")
-        self.declared[name] = Declared(name, stored, kind, values, keys, ttl_ms)
+        self.declared[name] = Declared(name, plain_name(name), kind, values, keys, ttl_ms)
         return _NotYet(name)
 
 
@@ -128,14 +121,6 @@ class _NotYet:
 _NO_KEY = (
     "init() uses {}, but there is no key then: use it in handleInputRows() and handleExpiredTimer()"
 )
-
-
-def _stored_name(name: str) -> str:
-    """The name of a state in the checkpoint, where names are those of parameters."""
-    if _FREE_NAME.fullmatch(name) and not keyword.iskeyword(name):
-        return name
-    plain = re.sub(r"[^A-Za-z0-9_]", lambda found: f"_{ord(found[0]):x}_", name)
-    return f"s_{plain}"
 
 
 class _Calls:
@@ -268,9 +253,14 @@ class _KeyedCalls(_Calls):
 
     def _begin(self, context: Context, states: Any) -> None:
         super()._begin(context, states)
-        self._key_of = self.key.getter(self.rows.names)
-        if self.initial is not None:
-            self._key_of_initial = self.initial.key.getter(self.initial.schema.names)
+        self._key_of = self.key.getter(self.rows.names, self._skipped(self.key))
+        if (initial := self.initial) is not None:
+            skip = self._skipped(initial.key)
+            self._key_of_initial = initial.key.getter(initial.schema.names, skip)
+
+    def _skipped(self, key: GroupingKey) -> int:
+        """How many fields rows have in front of their columns."""
+        return len(key.in_front)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = super().__getstate__()
@@ -290,6 +280,9 @@ class _FrameCalls(_KeyedCalls):
     @property
     def records(self) -> RowRecords:
         return RowRecords.of_schema(self.rows, self.key, reads=partial(FrameReader, self._options))
+
+    def _skipped(self, key: GroupingKey) -> int:
+        return 0
 
     def _handled(self, key: tuple[Any, ...], rows: Iterator[Any]) -> Any:
         frames = frames_of(rows, self._options)
@@ -339,7 +332,7 @@ class ProcessorProcess(Process[Any, Any, Any]):
         self.output_type = RowOutputs.of_schema(fn.outputs)
         self.late_by = "before" if fn.time_mode == "eventtime" else "never"
         self.settles = fn.time_mode == "eventtime" and event_time is not None
-        self.gives_up = frozenset(map(_stored_name, fn.deleted))
+        self.gives_up = frozenset(map(plain_name, fn.deleted))
         if fn.time_mode != "none":
             given = {**hints, "_timer": Timer}
             self._callbacks[None] = Signature(_TimerCalls(fn), given, takes="timer")
@@ -355,7 +348,8 @@ class ProcessorProcess(Process[Any, Any, Any]):
         assert initial is not None, "there is some"
         key, schema = self._calls.key, initial.schema
         made = initial.key.as_of(key, schema.names)
-        return RowRecords.of_schema(schema, key, derived=made, reads=self._calls.records.reads)
+        reads = self._calls.records.reads
+        return RowRecords.of_schema(schema, key, grouped=initial.key, derived=made, reads=reads)
 
     def ended(self, context: Context) -> None:
         self._calls.end(context)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import keyword
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,7 +26,7 @@ from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
 
-__all__ = ["SqlValues", "parsed_schema"]
+__all__ = ["SqlValues", "parsed_schema", "plain_name"]
 
 _Convert = Callable[[Any], Any]
 
@@ -137,7 +138,18 @@ def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> 
     ]
     if len({of for of, _ in named}) != len(named):
         named = [(f"field_{number}", found) for number, (_, found) in enumerate(named)]
-    return NamedTuple(name if name.isidentifier() else "value", named)
+    return NamedTuple(plain_name(name), named)
+
+
+def plain_name(name: str) -> str:
+    """A name in letters that Python takes, another one for each other name.
+
+    >>> plain_name("count"), plain_name("my count"), plain_name("class")
+    ('count', 's_my_20_count', 's_class')
+    """
+    if _is_name(name) and name.isascii():
+        return name
+    return "s_" + re.sub(r"[^A-Za-z0-9_]", lambda found: f"_{ord(found[0]):x}_", name)
 
 
 def _is_name(name: str) -> bool:

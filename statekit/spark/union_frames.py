@@ -26,6 +26,7 @@ from statekit.spark.frames import (
     nothing_as,
     projected_to,
     quoted,
+    with_derived,
 )
 from statekit.spark.processors import ProcessorProcess
 from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, Layout, row_of
@@ -98,6 +99,7 @@ class UnionFrames:
         groups: int,
     ) -> None:
         self._inputs = inputs
+        self._types = list(types)
         projected = [projected_to(of, like) for of, like in zip(types, likes, strict=True)]
         rows = [
             spark_types.StructField(row_of(number), df.schema)
@@ -117,7 +119,7 @@ class UnionFrames:
                 keys = [F.expr(key_expression(df, name, operator.name)).alias(name) for name in key]
                 columns = [group.alias(GROUP), *keys, *columns]
             self._selected.append(columns)
-        keyed = likes[0].select(*self._selected[0])
+        keyed = projected[0].select(*self._selected[0])
         self._marks = marks(keyed, shards)
         copies = F.sequence(F.lit(FIRST_MARK - shards + 1), F.lit(FIRST_MARK))
         self._copied = [
@@ -130,7 +132,8 @@ class UnionFrames:
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int) -> DataFrame:
         """The outputs of the operator over a frame per stream, with the commit records."""
-        selected = [df.select(*columns) for df, columns in zip(dfs, self._selected, strict=True)]
+        given = map(with_derived, self._types, dfs)
+        selected = [df.select(*columns) for df, columns in zip(given, self._selected, strict=True)]
         keyed, news = selected[: self._inputs], selected[self._inputs :]
         copied = [df.select(*self._copied, "*") for df in news]
         united = reduce(DataFrame.unionAll, [*keyed, *copied, self._marks])

@@ -21,7 +21,6 @@ from typing import (
     Any,
     Concatenate,
     Generic,
-    Literal,
     Never,
     ParamSpec,
     Protocol,
@@ -85,9 +84,6 @@ class Process(Generic[R, P, U]):
     definition: dict[str, str] | None = None
     takes_runs = False
     """Whether it is called once per key and epoch, with an iterator over the key's records."""
-
-    late_by: Literal["now", "before", "never"] = "now"
-    """Which watermark makes a record late: that of the epoch, of the one before, or none."""
 
     timers_join = True
     """Whether a timer that is due when it is set while others are called is called as well."""
@@ -262,6 +258,10 @@ class Process(Generic[R, P, U]):
     def handles_timers(self) -> bool:
         """Whether there is a callback."""
         return bool(self._callbacks)
+
+    def late_us(self, plan: ShardPlan) -> int:
+        """The watermark that makes a record late."""
+        return plan.watermark_us
 
     @property
     def has_event_timers(self) -> bool:

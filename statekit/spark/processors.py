@@ -27,6 +27,7 @@ from pyspark.sql.streaming import stateful_processor as spark
 from statekit.context import Context
 from statekit.errors import StateTypeError
 from statekit.list_state import ListState
+from statekit.manifest import ShardPlan
 from statekit.map_state import MapState
 from statekit.process import Process
 from statekit.signature import Signature
@@ -39,6 +40,7 @@ from statekit.spark.sql_values import SqlValues, parsed_schema, plain_name
 from statekit.state_options import TTL
 from statekit.timers import Timer
 from statekit.timestamp import datetime_to_micros
+from statekit.watermark import BEGINNING
 
 __all__ = ["InitialInput", "ProcessorProcess", "process_of"]
 
@@ -330,12 +332,17 @@ class ProcessorProcess(Process[Any, Any, Any]):
         super().__init__(fn, key, hints, event_time, lateness_us, ordered, hooks)
         self._calls: _Calls = fn
         self.output_type = RowOutputs.of_schema(fn.outputs)
-        self.late_by = "before" if fn.time_mode == "eventtime" else "never"
         self.settles = fn.time_mode == "eventtime" and event_time is not None
         self.gives_up = frozenset(map(plain_name, fn.deleted))
         if fn.time_mode != "none":
             given = {**hints, "_timer": Timer}
             self._callbacks[None] = Signature(_TimerCalls(fn), given, takes="timer")
+
+    def late_us(self, plan: ShardPlan) -> int:
+        """That of the epoch before, in whole milliseconds and from 1970 on, as in Spark."""
+        if self._calls.time_mode != "eventtime":
+            return BEGINNING - 1
+        return max(plan.reached_us // 1000 * 1000, 0)
 
     @property
     def has_event_timers(self) -> bool:

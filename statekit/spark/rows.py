@@ -29,7 +29,6 @@ from statekit.records import RecordReader
 from statekit.spark.processor_rows import Initial, RowRecords
 from statekit.spark.processors import ProcessorProcess
 from statekit.task import Chunk, News
-from statekit.watermark import BEGINNING
 
 __all__ = [
     "ARRIVAL",
@@ -48,6 +47,8 @@ __all__ = [
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
 INPUT = "__statekit_input"
+
+_JUST_IN_TIME = 1  # in microseconds; in the first epoch of a processor, 1970 is late
 
 FIRST_MARK = -1
 """What shard 0 is sent in the place of a key group, before all records; shard 1 is sent -2, …"""
@@ -254,7 +255,7 @@ class InitialRows(UnionRows):
         return found if number else list(map(Initial, found))
 
     def _times(self, number: int, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
-        return super()._times(number, rows, records) if number else [BEGINNING] * len(records)
+        return super()._times(number, rows, records) if number else [_JUST_IN_TIME] * len(records)
 
 
 def rows_by(layout: Layout) -> Callable[..., UnionRows]:

@@ -177,14 +177,15 @@ def _within(value: Any, path: Sequence[str]) -> Any:
 def _part(schema: sql.StructType, name: str) -> _Part:
     path = _path(schema, name)
     of, known = _found(schema, path), _split(name)[-1]
+    column = f"{' '.join(path)} as key"
     for kinds, annotation in _PLAIN:
         if isinstance(of, kinds):
             given = _local if annotation is dt.datetime else _same
             if len(path) == 1:
                 return _Part(path, known, path[0], None, annotation, given)
-            return _Part(path, known, f"{name} as key", _quoted(path), annotation, given)
+            return _Part(path, known, column, _quoted(path), annotation, given)
     expression = _as_text(of, _quoted(path), name)
-    return _Part(path, known, f"{name} as key", expression, str, partial(_of_text, of))
+    return _Part(path, known, column, expression, str, partial(_of_text, of))
 
 
 def _path(schema: sql.StructType, name: object) -> tuple[str, ...]:

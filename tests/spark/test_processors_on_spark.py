@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from tests.instants import at
 from tests.spark.both_engines import Case, Engines
@@ -18,6 +20,7 @@ from tests.spark.both_processors import (
     Counts,
     Expiring,
     Frames,
+    Keyed,
     Large,
     Largest,
     Scripted,
@@ -101,6 +104,49 @@ def test_state_expires_as_in_spark(engines: Engines) -> None:
     for batch in range(3):
         engines.feed([("a", 7, batch), ("b", 7, batch), ("a", 7, batch + 1)], CALLS)
     engines.assert_same(Case(CALLS, ["shop"], Expiring(), TOLD, mode="processingTime"))
+
+
+KEYS = (
+    "at timestamp, tiny tinyint, real float, amount decimal(20,10), whole decimal(5,0), "
+    "day date, zoneless timestamp_ntz, raw binary, flag boolean, of struct<x:int,y:string>"
+)
+
+
+def feed_keys(engines: Engines, batch: int) -> None:
+    rows: list[tuple[Any, ...]] = [(at(10 * batch + 1), *[None] * 9)]
+    for number in (0, 1):
+        zoneless = dt.datetime(2020, 1, 1, 0, 0, number, 500 * number)
+        day, of = dt.date(2020, 1, 1 + number), Row(x=number, y="ä")
+        plain = (
+            number,
+            number / 3,
+            decimal.Decimal("-0.1428571428") * number,
+            decimal.Decimal(number),
+        )
+        rest = day, zoneless, bytes([number, 0]), number == 1, of
+        rows += [(at(10 * batch + number), *plain, *rest)] * 2
+    engines.feed(rows, KEYS)
+
+
+def test_rows_are_grouped_by_columns_of_all_types(engines: Engines) -> None:
+    """And their processor is told the same keys, with its rows and with its timers."""
+    names = [
+        "at",
+        "tiny",
+        "real",
+        "amount",
+        "whole",
+        "day",
+        "zoneless",
+        "raw",
+        "flag",
+        "of",
+        "of.x",
+    ]
+    case = Case(KEYS, names, Keyed(), TOLD, mode="eventTime", watermark=("at", "1 second"))
+    for batch in (1, 2):
+        feed_keys(engines, batch)
+    engines.assert_same(case)
 
 
 def test_values_of_half_a_megabyte(engines: Engines) -> None:

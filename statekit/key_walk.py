@@ -97,10 +97,12 @@ class KeyWalk:
                 self.enter(prefix, key)
                 end = start + size
                 records = iter(chunk.records[start:end])
-                if end == count:
+                if end < count:
+                    yield records
+                else:
                     records = chain(records, going_on(chunk.tokens[-1]))
-                yield records
-                deque(records, maxlen=0)  # those that were not asked for
+                    yield records
+                    deque(records, maxlen=0)  # those that were not asked for
                 start = end
             self._ended(chunk, runs)
 

@@ -7,10 +7,11 @@ processor (`processors`), and frames of pandas (`processor_frames`).
 from __future__ import annotations
 
 import datetime as dt
+from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
@@ -118,10 +119,12 @@ def fields_of(schema: sql.StructType) -> dict[str, FieldType]:
 
 def row_class(names: Sequence[str]) -> type[Row]:
     """Rows of these columns, quick to make and to read."""
-    # What Row finds by searching for the name; a name that all rows have means what it did.
+    # What Row finds by searching for the name; a name that all rows have means what it did. The
+    # getters of a named tuple take an item without asking Row, which is written in Python.
+    places = namedtuple("Places", [f"place_{at}" for at in range(len(names))])  # type: ignore[misc]
     getters = {
-        name: property(itemgetter(place))
-        for place, name in reversed([*enumerate(names)])
+        name: vars(places)[f"place_{at}"]
+        for at, name in reversed([*enumerate(names)])
         if not hasattr(Row, name)
     }
     own = {"__fields__": list(names), "__module__": Row.__module__}
@@ -153,6 +156,9 @@ class _Within(RecordReader):
     def read(self, batch: pa.RecordBatch) -> list[Any]:
         columns = batch.columns[self._columns]
         return self._reader.read(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+
+_FIELDS = attrgetter("__fields__")
 
 
 class RowOutputs(OutputType):
@@ -193,7 +199,7 @@ class RowOutputs(OutputType):
     def _batch(self, rows: list[Any]) -> pa.RecordBatch:
         schema = self._schema
         names = schema.names
-        if self._is_flat and all(row.__fields__ == names for row in rows):
+        if self._is_flat and list(map(_FIELDS, rows)).count(names) == len(rows):
             columns = zip(*rows, strict=True)
             arrays = [pa.array(c, of) for c, of in zip(columns, schema.types, strict=True)]
             return pa.RecordBatch.from_arrays(arrays, schema=schema)

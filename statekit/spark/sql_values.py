@@ -42,13 +42,13 @@ class _Type(NamedTuple):
         annotation: what is stored.
         put: from what a processor gives to what is stored; never given None.
         got: the other way; None for no change.
-        plain: the one class of values that `put` leaves as they are, if there is one.
+        kept: a test of values that `put` leaves as they are, as source text; none if it is empty.
     """
 
     annotation: Any
     put: _Convert
     got: _Convert | None = None
-    plain: type | None = None
+    kept: str = ""
 
 
 class SqlValues:
@@ -83,7 +83,7 @@ class SqlValues:
         self._fields = _typed_fields(schema, name, where, as_key)
         self.annotation: Any = _named_tuple(name, schema, self._fields)
         self._make = partial(tuple.__new__, self.annotation)  # `_make` takes three times as long
-        self._plain = {tuple(field.plain for field in self._fields)}
+        self._is_kept = _kept(self._fields)
         self._given = [field.got for field in self._fields]
         self._is_given_as_stored = not any(self._given)
 
@@ -93,7 +93,7 @@ class SqlValues:
         Raises:
             StateTypeError: it does not fit the schema.
         """
-        if type(value) is tuple and tuple(map(type, value)) in self._plain:
+        if self._is_kept(value):
             return self._make(value)
         try:
             return self._make(_struct_put(self.schema, self._fields, value))
@@ -368,19 +368,44 @@ def _as_python(value: Any) -> Any:
     return value
 
 
+_INT = "type({{0}}) is int and -(1 << {0}) <= {{0}} < 1 << {0}"
+
 _PYTHONS = frozenset((bool, int, float, str, bytes, dt.date, dt.datetime, decimal.Decimal))
 
 _SIMPLE: tuple[tuple[type[sql.DataType] | tuple[type[sql.DataType], ...], _Type], ...] = (
-    (sql.BooleanType, _Type(bool, _boolean, plain=bool)),
-    (sql.ByteType, _Type(int, partial(_integer, 8))),
-    (sql.ShortType, _Type(int, partial(_integer, 16))),
-    (sql.IntegerType, _Type(int, partial(_integer, 32))),
-    (sql.LongType, _Type(int, partial(_integer, 64), plain=int)),
+    (sql.BooleanType, _Type(bool, _boolean, kept="type({0}) is bool")),
+    (sql.ByteType, _Type(int, partial(_integer, 8), kept=_INT.format(7))),
+    (sql.ShortType, _Type(int, partial(_integer, 16), kept=_INT.format(15))),
+    (sql.IntegerType, _Type(int, partial(_integer, 32), kept=_INT.format(31))),
+    (sql.LongType, _Type(int, partial(_integer, 64), kept=_INT.format(63))),
     (sql.FloatType, _Type(float, _float)),
-    (sql.DoubleType, _Type(float, _double, plain=float)),
-    ((sql.StringType, sql.CharType, sql.VarcharType), _Type(str, _text, plain=str)),
-    (sql.BinaryType, _Type(bytes, _binary, plain=bytes)),
-    (sql.DateType, _Type(dt.date, _date, plain=dt.date)),
+    (sql.DoubleType, _Type(float, _double, kept="type({0}) is float")),
+    (
+        (sql.StringType, sql.CharType, sql.VarcharType),
+        _Type(str, _text, kept="type({0}) is str"),
+    ),
+    (sql.BinaryType, _Type(bytes, _binary, kept="type({0}) is bytes")),
+    (sql.DateType, _Type(dt.date, _date, kept="type({0}) is dt.date")),
     (sql.TimestampNTZType, _Type(dt.datetime, _without_zone, lambda at: at.replace(tzinfo=None))),
-    (sql.TimestampType, _Type(dt.datetime, _instant, _local)),
+    (
+        sql.TimestampType,
+        _Type(
+            dt.datetime,
+            _instant,
+            _local,
+            kept="type({0}) is dt.datetime and {0}.tzinfo is dt.UTC",
+        ),
+    ),
 )
+
+
+def _kept(fields: Sequence[_Type]) -> Callable[[Any], bool]:
+    """Whether a value is a tuple whose parts are all stored as they are, compiled for a struct."""
+    if not all(field.kept for field in fields):
+        return lambda value: False
+    terms = ["type(value) is tuple", f"len(value) == {len(fields)}"]
+    for at, field in enumerate(fields):
+        part = f"value[{at}]"
+        terms.append(f"({part} is None or {field.kept.format(part)})")
+    found: Callable[[Any], bool] = eval(f"lambda value: {' and '.join(terms)}", {"dt": dt})
+    return found

@@ -12,7 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ class Workload:
 
     title: str
     declared: Process[Any, Any, Any]
-    record: type
+    record: Any
     events: Callable[[int], pa.Table]
     floor: Callable[[list[list[Any]], dict[Any, Any]], Rows]
     outputs: tuple[pa.DataType, ...]
@@ -163,11 +163,33 @@ WORKLOADS = (
 )
 
 
+def _drop_in() -> Workload:
+    """The running count of a stateful processor of Spark's."""
+    # Not where only state is measured: it needs Spark's classes.
+    from pyspark.sql import types as sql
+
+    from statekit.spark.processor_keys import GroupingKey
+    from statekit.spark.processors import process_of
+    from tests.bench.spark_processor import HELD, CountProcessor
+
+    rows = sql.StructType().add("key", "long").add("value", "long").add("ts", "long")
+    outputs = sql.StructType([sql.StructField("key", sql.LongType()), *HELD])
+    key = GroupingKey(rows, ["key"])
+    declared = process_of(CountProcessor(), key=key, rows=rows, outputs=outputs, time_mode="none")
+    return replace(
+        WORKLOADS[0],
+        title="running count of a StatefulProcessor",
+        declared=declared,
+        record=declared.record_type,
+        wanted="",
+    )
+
+
 def rates() -> list[Row]:
     """Events per second and core of each workload."""
     gc.set_threshold(*RARE_COLLECTION)  # as in a worker
     rows = []
-    for workload in WORKLOADS:
+    for workload in (*WORKLOADS, _drop_in()):
         ours, floor = workload.measured()
         rows.append(
             Row(

@@ -43,7 +43,7 @@ class Shard:
     def __init__(
         self,
         declared: Process[Any, Any, Any],
-        record: type,
+        record: Any,
         home: Path,
         clock: Callable[[], int] | None = None,
     ) -> None:

@@ -68,10 +68,13 @@ class KeyWalk:
         """
         runs = self._begun(chunk)
         yield from islice(records, runs.going_on)
-        enter = self.enter
+        enter, following = self.enter, records.__next__
         for prefix, key, size in zip(runs.prefixes, runs.keys, runs.sizes, strict=False):
             enter(prefix, key)
-            yield from islice(records, size)
+            if size == 1:  # as most are, where keys are many
+                yield following()
+            else:
+                yield from islice(records, size)
         self._ended(chunk, runs)
 
     def runs(self, chunks: Iterator[Chunk]) -> Iterator[Iterator[Any]]:

@@ -4,9 +4,9 @@ What lives here: `KnownRows`, from a row in the backend to a value, and back whe
 on. What does not: which rows a state has, and what can be done with them (`single_row_states`,
 `map_state`).
 
-A row is read when it is first asked for. What was read or set is known until changes are handed on,
-which is when some hundred keys have been visited: all rows that changed are then encoded and counted
-together, which takes a fraction of what it takes one by one.
+A row is read when it is first asked for. What was read or set is known until changes are handed
+on, which is when some hundred keys have been visited: all rows that changed are then encoded and
+counted together, which takes a fraction of what it takes one by one.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class KnownRows(State):
     # `_known` maps row keys to what is known of the row: for an immutable type the value itself,
     # for a mutable type its row, or ABSENT. `_changed` has the row keys to write, with the keys
     # that they belong to as the user knows them. `_sizes` says what the backend holds for each row
-    # key that was looked up, in bytes, 0 for none. `_from_row` and `_to_row` turn a row into what is
-    # known, and back; None where that is the row. Of a state that expires, `_indexed` says when the row in the backend was
-    # written, `_written` when what is known was.
+    # key that was looked up, in bytes, 0 for none. `_from_row` and `_to_row` turn a row into what
+    # is known, and back; None where that is the row. Of a state that expires, `_indexed` says when
+    # the row in the backend was written, `_written` when what is known was.
     __slots__ = (
         "_changed",
         "_from_row",
@@ -78,31 +78,30 @@ class KnownRows(State):
         """Read a row; returns what becomes known of it."""
         row = self._read(row_key)
         if row is None:
-            found = ABSENT
             self._sizes[row_key] = 0
+            found = ABSENT
         else:
             self._sizes[row_key] = size = len(row_key) + len(row)
             self._known_bytes += size
-            found = self._found(row_key, row)
+            try:
+                if self.expiry is None:
+                    found = row if self._from_row is None else self._from_row(row)
+                else:
+                    found = self._unexpired(row_key, row, self.expiry)
+            except CorruptCheckpointError as error:
+                raise self._unreadable(error) from error
         if not self._known:
             self._visit.gathered.append(self)
         self._known[row_key] = found
         return found
 
-    def _found(self, row_key: bytes, row: bytes) -> Any:
-        """What becomes known of a row."""
-        if self.expiry is not None:
-            value, written = self.expiry.read(row)
-            self._indexed[row_key] = self._written[row_key] = written
-            if value is None:
-                return ABSENT
-            row = value
-        if self._from_row is None:
-            return row
-        try:
-            return self._from_row(row)
-        except CorruptCheckpointError as error:
-            raise self._unreadable(error) from error
+    def _unexpired(self, row_key: bytes, row: bytes, expiry: Expiry) -> Any:
+        """What becomes known of a row that may have a stamp."""
+        value, written = expiry.read(row)
+        self._indexed[row_key] = self._written[row_key] = written
+        if value is None:
+            return ABSENT
+        return value if self._from_row is None else self._from_row(value)
 
     def _has_aged(self, row_key: bytes, expiry: Expiry) -> bool:
         """Whether a row has expired since it was read or written at this key."""

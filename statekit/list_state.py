@@ -39,7 +39,6 @@ class ListState(ManyRowState, Sequence[T]):
         "_again",
         "_appended",
         "_at",
-        "_cleared",
         "_first",
         "_pending",
         "_pending_bytes",

@@ -33,7 +33,7 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
     map as it was when iteration began. `len` counts by scanning.
     """
 
-    __slots__ = ("_cleared", "_encode_key", "_last")
+    __slots__ = ("_encode_key", "_last")
 
     kind_name = "map"
 

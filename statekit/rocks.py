@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import cast
 
 import rocksdict
 
@@ -224,7 +225,6 @@ class RocksBackend:
 
     def write(self, batch: Batch) -> None:
         self._check_open()
-        handles = self._handles
         made = rocksdict.WriteBatch(raw_mode=True)
         names = set(batch.states)
         for name in names:
@@ -242,8 +242,8 @@ class RocksBackend:
         handles = self._handles
         if not any(batch.ops) and None not in batch.values:
             # All of them put a row: a call for each, and nothing else.
-            families = map(handles.__getitem__, batch.states)
-            deque(map(made.put, batch.keys, batch.values, families), maxlen=0)
+            rows = cast("list[bytes]", batch.values)
+            deque(map(made.put, batch.keys, rows, map(handles.get, batch.states)), maxlen=0)
             return
         put, delete, delete_range = made.put, made.delete, made.delete_range
         for state, op, key, value in batch.rows():

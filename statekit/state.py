@@ -122,6 +122,7 @@ class State:
     __slots__ = (
         "_accepts",
         "_backend",
+        "_cleared",
         "_codec",
         "_decode",
         "_encode",
@@ -149,6 +150,8 @@ class State:
         self._accepts = spec.codec.accepts
         self._encode = spec.codec.encode
         self._decode = spec.codec.decode
+        # The prefix of the key whose rows in the backend were all removed since it was entered.
+        self._cleared: bytes | None = None
         # None unless rows may carry a stamp.
         self.expiry: Expiry | None = None
         if spec.ttl is not None or spec.name in visit.eras:
@@ -229,14 +232,7 @@ class State:
 class ManyRowState(State):
     """A state with many rows per key, some of which are in the backend and some still pending."""
 
-    __slots__ = ()  # that of `_cleared` is in each class, for some have another base beside this
-
-    _cleared: bytes | None
-    """The prefix of the key whose rows in the backend were all removed since it was entered."""
-
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
-        self._cleared = None
+    __slots__ = ()  # so that a class may have another base beside this one
 
     def clear(self) -> None:
         """Remove everything this key holds. What is stored is counted, and removed as one range."""

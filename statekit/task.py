@@ -37,6 +37,7 @@ __all__ = ["ShardTask", "stay_in_shard"]
 # function may stream a state of any size.
 OUTPUTS_MAX = 10_000
 
+
 class ShardTask:
     """One shard of one operator in one epoch.
 

@@ -665,7 +665,7 @@ def test_reading_in_order_gives_every_row_once_and_none_that_is_not_there(tmp_pa
 def test_large_rows_are_not_read_ahead(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, ["a"])
     backend.write(Batch([Put("a", bytes([number]), b"x" * 100_000) for number in range(100)]))
-    kept = backend.getter("a", lambda: [bytes([number]) for number in range(100)])
+    kept = backend.getter("a", lambda key: [bytes([number]) for number in range(100)])
     for number in range(100):
         assert kept(bytes([number])) == b"x" * 100_000
     (reader,) = backend._readers

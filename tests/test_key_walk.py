@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby, islice
+from itertools import groupby, islice, pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -43,10 +43,7 @@ def chunks_of(keys: list[str], cuts: list[int]) -> list[Chunk]:
     groups = [key_group(key) for key in keys]
     whole = Chunk(keys, groups, keys, range(len(keys)))
     ends = [0, *sorted(cuts), len(keys)]
-    return [
-        Chunk(*(column[start:end] for column in whole))
-        for start, end in zip(ends, ends[1:], strict=False)
-    ]
+    return [Chunk(*(column[start:end] for column in whole)) for start, end in pairwise(ends)]
 
 
 @st.composite
@@ -134,7 +131,7 @@ def test_what_has_no_bytes_names_its_own_key_also_when_it_is_handed_on_later() -
 def test_a_plain_function_that_raises_stop_iteration_fails_the_epoch() -> None:
     @sk.process(key="user")
     def first(event: Event, held: sk.ValueState[int]) -> list[int]:
-        held.update(next(value for value in () if value))
+        held.update(next(iter(range(0))))
         return [1]
 
     with pytest.raises(sk.ProcessError, match="StopIteration"):

@@ -19,6 +19,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from statekit.arrow_columns import timestamp_reader
 from statekit.errors import ProcessError
 from statekit.outputs import OutputType
 from statekit.record_declaration import FieldType
@@ -138,10 +139,15 @@ class _RowReader(RecordReader):
         self._columns = slice(first_column, first_column + len(schema))
         self._row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, cls)
         self._widened = widened
+        self._readers = [
+            timestamp_reader(of) if pa.types.is_timestamp(of) else pa.Array.to_pylist
+            for of in schema.types
+        ]
 
     def read(self, batch: pa.RecordBatch) -> list[Any]:
-        columns = [column.to_pylist() for column in batch.columns[self._columns]]
-        rows = zip(*columns, strict=True)
+        columns = batch.columns[self._columns]
+        values = [read(column) for read, column in zip(self._readers, columns, strict=True)]
+        rows = zip(*values, strict=True)
         return list(map(self._row, rows if self._widened is None else map(self._widened, rows)))
 
 

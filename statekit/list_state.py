@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import add
 from typing import TypeVar, cast, overload
 
 from statekit import state
 from statekit.backend import Backend
+from statekit.byte_columns import numbered
 from statekit.errors import StateTypeError
 from statekit.expiry import PERMANENT, UNWRITTEN, Expiry
 from statekit.state import ABSENT, ManyRowState, StateSpec
@@ -31,13 +33,28 @@ class ListState(ManyRowState, Sequence[T]):
     refused unless T is Optional.
     """
 
-    __slots__ = ("_again", "_appended", "_pending", "_pending_bytes", "_position", "_times")
+    # What was appended at this key and those before it: `_pending` has the rows, and `_prefixes` of
+    # which key each is. Those of the key at `_at` begin at `_first`.
+    __slots__ = (
+        "_again",
+        "_appended",
+        "_at",
+        "_first",
+        "_pending",
+        "_pending_bytes",
+        "_position",
+        "_prefixes",
+        "_times",
+    )
 
     kind_name = "list"
 
     def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
         super().__init__(spec, visit, backend)
         self._pending: list[bytes] = []
+        self._prefixes: list[bytes] = []
+        self._at: bytes | None = None
+        self._first = 0
         self._pending_bytes = 0
         # When each was appended, of a list that expires.
         self._times: list[int] = []
@@ -60,19 +77,25 @@ class ListState(ManyRowState, Sequence[T]):
             row = self._encode(value)
         except StateTypeError as error:
             raise self._unstorable(value, error) from None
-        if not self._entered:
-            self._entered = True
-            self._visit.touched.append(self)
         self._add(row)
 
     def _add(self, row: bytes) -> None:
+        visit, pending = self._visit, self._pending
+        if self._at is not visit.prefix:
+            self._begin()
         if self.expiry is not None:
             self._times.append(self.expiry.stamp(UNWRITTEN))
-        pending = self._pending
         pending.append(row)
+        self._prefixes.append(visit.prefix)
         self._pending_bytes += len(row)
         if len(pending) >= state.PENDING_ROWS_MAX or self._pending_bytes >= state.PENDING_BYTES_MAX:
             self._spill()
+
+    def _begin(self) -> None:
+        """Let what is appended from now on be of the key being visited."""
+        if not self._pending:
+            self._visit.gathered.append(self)
+        self._at, self._first = self._visit.prefix, len(self._pending)
 
     def extend(self, values: Iterable[T]) -> None:
         """Add elements at the end, in order. One that does not fit ends it; those before it stay.
@@ -162,20 +185,26 @@ class ListState(ManyRowState, Sequence[T]):
     ) -> None:
         """Write an element again that was read, unless it was removed meanwhile."""
         written = expiry.stamp(before)
-        if written == before or self._cleared or self._backend.get(self._name, row_key) != row:
+        visit = self._visit
+        if written == before or self._cleared is visit.prefix:
             return
-        self._enter()
+        if self._backend.get(self._name, row_key) != row:
+            return
+        if not self._again:
+            visit.gathered.append(self)
         self._again[row_key] = written
-        self._visit.batch.put(self._name, row_key, expiry.row(row_key, value, before, written))
-        if self._visit.batch.full or len(self._again) >= state.PENDING_ROWS_MAX:
+        visit.batch.put(self._name, row_key, expiry.row(row_key, value, before, written))
+        if visit.batch.full or len(self._again) >= state.PENDING_ROWS_MAX:
             self._spill()
 
     def _waiting(self) -> list[bytes]:
         """Elements that are still pending, as bytes."""
-        expiry = self.expiry
+        if self._at is not self._visit.prefix:
+            return []
+        expiry, rows = self.expiry, self._pending[self._first :]
         if expiry is None:
-            return self._pending
-        found = zip(self._pending, self._times, strict=True)
+            return rows
+        found = zip(rows, self._times[self._first :], strict=True)
         return [row for row, written in found if not expiry.is_over(written)]
 
     def _handed_out(self, *, reverse: bool = False) -> Iterable[bytes]:
@@ -183,8 +212,10 @@ class ListState(ManyRowState, Sequence[T]):
         expiry = self.expiry
         if expiry is None or not expiry.refreshes:
             found = self._waiting()
-            return found[::-1] if reverse else found[:]
-        places = range(len(self._pending))
+            return found[::-1] if reverse else found
+        if self._at is not self._visit.prefix:
+            return ()
+        places = range(self._first, len(self._pending))
         return self._refreshed(self._pending, places[::-1] if reverse else places, expiry)
 
     def _refreshed(self, rows: list[bytes], places: range, expiry: Expiry) -> Iterator[bytes]:
@@ -195,35 +226,34 @@ class ListState(ManyRowState, Sequence[T]):
                 times[place] = expiry.stamp(times[place])
                 yield rows[place]
 
-    def _put_pending(self) -> None:
-        if not self._pending:
-            return
-        if self.expiry is not None:
-            self._stamp_pending(self.expiry)
-        visit, name, position = self._visit, self._name, self._position
-        put = visit.batch.put
-        start = visit.prefix + position
-        for number, row in enumerate(self._pending, self._appended):
-            put(name, start + number.to_bytes(6, "big"), row)
-        self._appended += len(self._pending)
-        self.rows_added += len(self._pending)
-        key_bytes = (len(start) + 6) * len(self._pending)
-        self.bytes_added += key_bytes + sum(map(len, self._pending))
-
-    def _stamp_pending(self, expiry: Expiry) -> None:
-        start = self._visit.prefix + self._position
-        self._pending = [
-            expiry.row(start + number.to_bytes(6, "big"), row, UNWRITTEN, written)
-            for number, (row, written) in enumerate(
-                zip(self._pending, self._times, strict=True), self._appended
-            )
-        ]
-
-    def _drop_pending(self) -> None:
+    def _leave(self) -> None:
+        if self._pending:
+            self._put_pending()
         self._pending = []
+        self._prefixes = []
         self._times = []
         self._again = {}
         self._pending_bytes = 0
+        self._at = None
+
+    def _put_pending(self) -> None:
+        rows, count = self._pending, len(self._pending)
+        positions = numbered(self._position, self._appended, count)
+        self._appended += count
+        row_keys = list(map(add, self._prefixes, positions))
+        if self.expiry is not None:
+            rows = [
+                self.expiry.row(row_key, row, UNWRITTEN, written)
+                for row_key, row, written in zip(row_keys, rows, self._times, strict=True)
+            ]
+        self.rows_added += count
+        self.bytes_added += self._visit.batch.put_all(self._name, row_keys, rows)
+
+    def _drop_pending(self) -> None:
+        if self._at is self._visit.prefix:
+            first = self._first  # who iterates keeps the lists as they were
+            self._pending, self._times = self._pending[:first], self._times[:first]
+            self._prefixes = self._prefixes[:first]
 
 
 def _chained(

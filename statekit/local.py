@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from statekit.base_options import BaseOptions
+from statekit.chunk import Chunk
 from statekit.coordinator import Coordinator
 from statekit.errors import ProcessError, StateTypeError
 from statekit.job import Job
@@ -27,7 +28,6 @@ from statekit.rocks_options import RocksOptions, check_options
 from statekit.running import OutputCallback, Run
 from statekit.savepoint_restore import prepare_from_savepoint
 from statekit.shard import run_shard
-from statekit.task import Chunk
 from statekit.uploader import uploader
 from statekit.watermark import is_late
 from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies

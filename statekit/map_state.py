@@ -7,12 +7,14 @@ of the map.
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from itertools import takewhile
 from typing import Any, TypeVar, cast, overload
 
 from statekit import state
 from statekit.backend import Backend, prefix_end
-from statekit.errors import CorruptCheckpointError, StateTypeError
-from statekit.expiry import PERMANENT, UNWRITTEN, Expiry
+from statekit.errors import StateTypeError
+from statekit.expiry import Expiry
+from statekit.known_rows import UNKNOWN, KnownRows
 from statekit.state import ABSENT, ManyRowState, StateSpec, shown
 from statekit.visit import Visit
 
@@ -23,7 +25,7 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 
-class MapState(ManyRowState, MutableMapping[K, V]):
+class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
     """A map per key, one row per entry.
 
     Touching one entry reads and writes that entry only. `items()`, `keys()`, `values()` and `scan`
@@ -31,24 +33,7 @@ class MapState(ManyRowState, MutableMapping[K, V]):
     map as it was when iteration began. `len` counts by scanning.
     """
 
-    # `_known` maps row keys to what is known of the entry: for an immutable type the value itself,
-    # for a mutable type its row, or ABSENT. `_changed` has the row keys to write, `_sizes` what the
-    # backend holds for each row key that was looked up, in bytes, 0 for none. Of a map that
-    # expires, `_indexed` says when the row in the backend was written, `_written` when what is
-    # known was.
-    __slots__ = (
-        "_changed",
-        "_encode_key",
-        "_immutable",
-        "_indexed",
-        "_known",
-        "_known_bytes",
-        "_last",
-        "_read",
-        "_refreshes",
-        "_sizes",
-        "_written",
-    )
+    __slots__ = ("_encode_key", "_last")
 
     kind_name = "map"
 
@@ -56,24 +41,17 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         super().__init__(spec, visit, backend)
         assert spec.key_codec is not None
         self._encode_key = spec.key_codec.encode
-        self._read = backend.getter(spec.name)
-        self._immutable = spec.codec.immutable
-        self._known: dict[bytes, Any] = {}
-        self._known_bytes = 0
-        self._changed: dict[bytes, None] = {}
-        self._sizes: dict[bytes, int] = {}
-        self._indexed: dict[bytes, int] = {}
-        self._written: dict[bytes, int] = {}
-        self._refreshes = self.expiry is not None and self.expiry.refreshes
-        # The last key asked for, with its row key: `m[k] = m[k] + 1` encodes k once.
-        self._last: tuple[Any, bytes] = (ABSENT, b"")
+        # The last key asked for, at which prefix, with its row key: `m[k] = m[k] + 1` encodes k
+        # once.
+        self._last: tuple[Any, bytes, bytes] = (ABSENT, b"", b"")
 
     def __getitem__(self, key: K) -> V:
-        found = self._find(key)
+        row_key = self._row_key(key)
+        found = self._look(row_key)
         if found is ABSENT:
             raise KeyError(key)
         if self._refreshes:
-            self._note_read(self._row_key(key))
+            self._note_read(row_key)
         return cast("V", found if self._immutable else self._decode(found))
 
     @overload
@@ -84,11 +62,12 @@ class MapState(ManyRowState, MutableMapping[K, V]):
     def get(self, key: K, default: D, /) -> V | D: ...
     def get(self, key: K, default: Any = None, /) -> Any:
         """The value at `key`, or `default`."""
-        found = self._find(key)
+        row_key = self._row_key(key)
+        found = self._look(row_key)
         if found is ABSENT:
             return default
         if self._refreshes:
-            self._note_read(self._row_key(key))
+            self._note_read(row_key)
         return found if self._immutable else self._decode(found)
 
     def __contains__(self, key: object) -> bool:
@@ -107,19 +86,18 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         else:
             kept = self._row(value)
         row_key = self._row_key(key)
-        self._known[row_key] = kept
-        self._changed[row_key] = None
+        self._set(row_key, kept)
+        if self._cleared is self._visit.prefix:
+            self._sizes[row_key] = 0
         if self.expiry is not None:
-            self._written[row_key] = self.expiry.stamp(self._written.get(row_key, UNWRITTEN))
-        if isinstance(kept, str | bytes):
+            self._note_write(row_key)
+        if type(kept) is bytes or type(kept) is str:
             self._known_bytes += len(kept)
 
     def __delitem__(self, key: K) -> None:
         if self._find(key) is ABSENT:
             raise KeyError(key)
-        row_key = self._row_key(key)
-        self._known[row_key] = ABSENT
-        self._changed[row_key] = None
+        self._set(self._row_key(key), ABSENT)
 
     def __iter__(self) -> Iterator[K]:
         return (key for key, _ in self._pairs(decode=False))
@@ -147,15 +125,13 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         return f"MapState({dict(self.items())!r})"
 
     def _row_key(self, key: K) -> bytes:
-        last, row_key = self._last
-        if last is key:
+        prefix = self._visit.prefix
+        last, at, row_key = self._last
+        if last is key and at is prefix:
             return row_key
-        if not self._entered:
-            self._entered = True
-            self._visit.touched.append(self)
-        row_key = self._visit.prefix + self._subkey(key)
+        row_key = prefix + self._subkey(key)
         self._make_room()
-        self._last = (key, row_key)
+        self._last = (key, prefix, row_key)
         return row_key
 
     def _make_room(self) -> None:
@@ -175,47 +151,12 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         return self._look(self._row_key(key))
 
     def _look(self, row_key: bytes) -> Any:
-        """What is known of an entry, ABSENT if it is known not to be there."""
-        found = self._known.get(row_key)
-        if found is not None or row_key in self._known:
-            if self.expiry is not None and self._has_aged(row_key, self.expiry):
-                return ABSENT
-        else:
-            row = self._stored_row(row_key)
-            if self.expiry is not None and row is not None:
-                row = self._unexpired(row_key, row, self.expiry)
-            try:
-                found = ABSENT if row is None else self._decode(row) if self._immutable else row
-            except CorruptCheckpointError as error:
-                raise self._unreadable(error) from error
-            self._known[row_key] = found
+        found = self._known.get(row_key, UNKNOWN)
+        if found is UNKNOWN:
+            return ABSENT if self._cleared is self._visit.prefix else self._load(row_key)
+        if self.expiry is not None and self._has_aged(row_key, self.expiry):
+            return ABSENT
         return found
-
-    def _stored_row(self, row_key: bytes) -> bytes | None:
-        row = None if self._cleared else self._read(row_key)
-        self._sizes[row_key] = size = 0 if row is None else len(row_key) + len(row)
-        self._known_bytes += size
-        return row
-
-    def _unexpired(self, row_key: bytes, row: bytes, expiry: Expiry) -> bytes | None:
-        """The value of a row, None if it has expired."""
-        value, written = expiry.read(row)
-        self._indexed[row_key] = self._written[row_key] = written
-        return value
-
-    def _note_read(self, row_key: bytes) -> None:
-        """Let the time of an entry begin anew that was read."""
-        assert self.expiry is not None
-        before = self._written[row_key]
-        written = before if before == PERMANENT else self.expiry.stamp(before)
-        if written != before:
-            self._written[row_key] = written
-            self._changed[row_key] = None
-
-    def _has_aged(self, row_key: bytes, expiry: Expiry) -> bool:
-        """Whether an entry has expired since it was read or written at this key."""
-        written = self._written.get(row_key)
-        return written is not None and expiry.is_over(written)
 
     def _bounds(self, lo: K | None = None, hi: K | None = None) -> tuple[bytes, bytes]:
         prefix = self._visit.prefix
@@ -249,11 +190,10 @@ class MapState(ManyRowState, MutableMapping[K, V]):
 
     def _rows_between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Any]]:
         """Stored and pending rows merged in key order; pending ones win."""
-        self._enter()
-        pending = sorted(row_key for row_key in self._changed if start <= row_key < end)
+        pending = sorted(key for key in self._own(self._changed) if start <= key < end)
         known = {row_key: self._look(row_key) for row_key in pending}
         stored: Iterator[tuple[bytes, bytes]] = iter(())
-        if not self._cleared:
+        if self._cleared is not self._visit.prefix:
             stored = self._backend.scan(self._name, start, end)
         if self.expiry is not None:
             stored = _unexpired(stored, self.expiry)
@@ -265,40 +205,20 @@ class MapState(ManyRowState, MutableMapping[K, V]):
         if self._look(row_key) is not ABSENT:
             self._note_read(row_key)
 
-    def _put_pending(self) -> None:
-        batch, name, known, sizes = self._visit.batch, self._name, self._known, self._sizes
-        for row_key in self._changed:
-            value = known[row_key]
-            if row_key not in sizes:  # set without a look at what was there
-                row = self._stored_row(row_key)
-                if self.expiry is not None and row is not None:
-                    self._indexed[row_key] = self.expiry.split(row)[1]
-            before = 0 if self._cleared else sizes[row_key]
-            if value is ABSENT:
-                self._resized(row_key, before, None)
-                if not self._cleared:
-                    batch.delete(name, row_key)
-                    if self.expiry is not None:
-                        self.expiry.forget(row_key, self._indexed.get(row_key, UNWRITTEN))
-                continue
-            try:
-                row = self._encode(value) if self._immutable else value
-            except StateTypeError as error:
-                raise self._unstorable(value, error) from None
-            if self.expiry is not None:
-                indexed = UNWRITTEN if self._cleared else self._indexed.get(row_key, UNWRITTEN)
-                row = self.expiry.row(row_key, row, indexed, self._written[row_key])
-            self._resized(row_key, before, row)
-            batch.put(name, row_key, row)
+    def _forget(self) -> None:
+        super()._forget()
+        self._last = (ABSENT, b"", b"")
 
     def _drop_pending(self) -> None:
-        self._known = {}
-        self._known_bytes = 0
-        self._changed = {}
-        self._sizes = {}
-        self._indexed = {}
-        self._written = {}
-        self._last = (ABSENT, b"")
+        own = self._own(self._known)
+        for part in (self._known, self._changed, self._sizes, self._indexed, self._written):
+            for row_key in own:
+                part.pop(row_key, None)
+
+    def _own(self, part: dict[bytes, Any]) -> list[bytes]:
+        """The row keys of the key being visited: they came last."""
+        prefix = self._visit.prefix
+        return list(takewhile(lambda row_key: row_key.startswith(prefix), reversed(part)))
 
 
 class _Stored:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import IO, NamedTuple
 
 import pyarrow as pa
@@ -117,6 +118,16 @@ class Batch:
         self.keys.append(key)
         self.values.append(value)
         size = len(key) + len(value)
+        self.size_bytes += size
+        return size
+
+    def put_all(self, state: str, keys: Sequence[bytes], values: Sequence[bytes]) -> int:
+        """Set many rows of a state; returns their size in bytes, keys included."""
+        self.states.extend(repeat(state, len(keys)))
+        self.ops.extend(repeat(PUT, len(keys)))
+        self.keys.extend(keys)
+        self.values.extend(values)
+        size = sum(map(len, keys)) + sum(map(len, values))
         self.size_bytes += size
         return size
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from statekit.backend import Backend, StateSize
 from statekit.changes import Changes
+from statekit.chunk import Chunk, News
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.job_file import EXPIRY
@@ -29,7 +30,7 @@ from statekit.mutation import Batch
 from statekit.process import Process
 from statekit.repository import Repository, group_bounds
 from statekit.sealed import FileRef
-from statekit.task import Chunk, News, ShardTask
+from statekit.task import ShardTask
 from statekit.timers import DUE
 from statekit.working_copy import WorkingCopies, WorkingCopy
 

@@ -81,13 +81,18 @@ class SortedReads:
         self.forget()
 
     def get(self, key: bytes) -> bytes | None:
+        row = self._rows.get(key)
+        if row is None:
+            return self._sought(key)
+        self._asked += 1
+        return row
+
+    def _sought(self, key: bytes) -> bytes | None:
+        """The same for a key that the block has no row of."""
         try:  # a context manager would cost as much as the read
-            if self._first <= key <= self._last:
+            if self._first <= key <= self._last or key in self._found:
                 self._asked += 1
-                return self._rows.get(key)
-            if key in self._found:
-                self._asked += 1
-                return self._found[key]
+                return self._found.get(key)
             if self._coming is not None and not self._ahead:
                 return self._look_along(key, self._coming)
             row: bytes | None = self._look(key)
@@ -132,7 +137,7 @@ class SortedReads:
         """The row of a key, along with those of keys that come."""
         useful = self._asked * 4 >= len(self._found)
         self._drop()
-        keys = [key, *coming()] if useful else [key]
+        keys = [key, *coming(key)] if useful else [key]
         rows: list[bytes | None] = self._look(keys)
         if not useful or any(row and len(row) > _BLOCK_ROW_BYTES_MAX for row in rows):
             self._coming = None

@@ -6,9 +6,9 @@ row looks like in bytes (`codec`), when it expires (`expiry`), and where rows ar
 
 Theory of operation. A class is both the annotation a user writes and the handle that is bound to
 the key being visited. A `Visit` holds the row prefix that all states of a key share. A state reads
-a row on first access, keeps what it read while the visit lasts, and hands its changes to the
-visit's batch when the key is left. A state that is not touched does nothing at all. Rows of a
-state, with P the prefix (key group and encoded key):
+a row on first access, keeps what it read, and hands its changes to the visit's batch some time
+after the key was left, along with those of other keys. A state that is not touched does nothing at
+all. Rows of a state, with P the prefix (key group and encoded key):
 
     value, reducing, aggregating    P                                  → value
     list                            P + epoch (6 bytes) + number (6)   → element
@@ -73,6 +73,8 @@ class _Absent:
 ABSENT: Any = _Absent()
 """Stands for a row that is known not to be there."""
 
+_HERE: Any = object()
+
 
 @dataclass(frozen=True)
 class StateSpec:
@@ -120,6 +122,7 @@ class State:
     __slots__ = (
         "_accepts",
         "_backend",
+        "_cleared",
         "_codec",
         "_decode",
         "_encode",
@@ -147,6 +150,8 @@ class State:
         self._accepts = spec.codec.accepts
         self._encode = spec.codec.encode
         self._decode = spec.codec.decode
+        # The prefix of the key whose rows in the backend were all removed since it was entered.
+        self._cleared: bytes | None = None
         # None unless rows may carry a stamp.
         self.expiry: Expiry | None = None
         if spec.ttl is not None or spec.name in visit.eras:
@@ -160,7 +165,7 @@ class State:
         return self
 
     def _leave(self) -> None:
-        """Hand changes to the batch and forget the key."""
+        """Hand changes to the batch and forget the keys."""
         raise NotImplementedError
 
     def _age(self) -> None:
@@ -193,10 +198,16 @@ class State:
             f"{'call clear() to remove it, ' if value is None else ''}or change the declared type"
         )
 
-    def _unstorable(self, value: object, error: StateTypeError) -> StateTypeError:
-        """For a value of the right type that has no bytes, such as an int beyond 64 bits."""
+    def _unstorable(
+        self, value: object, error: StateTypeError, key: object = _HERE
+    ) -> StateTypeError:
+        """For a value of the right type that has no bytes, such as an int beyond 64 bits.
+
+        Parameters:
+            key: that it belongs to; the one being visited if none is given.
+        """
         return StateTypeError(
-            f"{self._where()} cannot hold {shown(value)}: {error}. Nothing of this epoch is "
+            f"{self._where(key)} cannot hold {shown(value)}: {error}. Nothing of this epoch is "
             "committed"
         )
 
@@ -212,71 +223,45 @@ class State:
         except StateTypeError as error:
             raise self._unstorable(value, error) from None
 
-    def _where(self) -> str:
+    def _where(self, key: object = _HERE) -> str:
         visit = self._visit
-        return (
-            f"state {self._name!r} of operator {visit.operator!r} {visit.place} in epoch "
-            f"{visit.epoch}"
-        )
+        place = visit.place if key is _HERE else visit.place_of(key)
+        return f"state {self._name!r} of operator {visit.operator!r} {place} in epoch {visit.epoch}"
 
 
 class ManyRowState(State):
     """A state with many rows per key, some of which are in the backend and some still pending."""
 
-    __slots__ = ("_cleared", "_entered")
-
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
-        self._entered = False
-        self._cleared = False
+    __slots__ = ()  # so that a class may have another base beside this one
 
     def clear(self) -> None:
         """Remove everything this key holds. What is stored is counted, and removed as one range."""
-        self._enter()
         self._drop_pending()
-        found = False
+        prefix, found = self._visit.prefix, False
         for row_key, row in self._held():
             found = True
             self._resized(row_key, len(row_key) + len(row), None)
             if self.expiry is not None:
                 self.expiry.forget(row_key, self.expiry.split(row)[1])
-        self._cleared = self._cleared or found
-
-    def _enter(self) -> None:
-        if not self._entered:
-            self._entered = True
-            self._visit.touched.append(self)
+        if found:
+            self._visit.batch.delete_range(self._name, prefix, prefix_end(prefix))
+            self._cleared = prefix
 
     def _held(self, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Rows of this key that the backend holds and that were not cleared since."""
-        if self._cleared:
-            return iter(())
         prefix = self._visit.prefix
+        if self._cleared is prefix:
+            return iter(())
         return self._backend.scan(self._name, prefix, prefix_end(prefix), reverse=reverse)
-
-    def _leave(self) -> None:
-        self._hand_on()
-        self._drop_pending()
-        self._cleared = False
-        self._entered = False
 
     def _spill(self) -> None:
         """Give pending rows to the backend in the middle of a visit."""
-        self._hand_on()
+        self._leave()
         self._visit.spill()
-        self._drop_pending()
-        self._cleared = False
-
-    def _hand_on(self) -> None:
-        if self._cleared:
-            prefix = self._visit.prefix
-            self._visit.batch.delete_range(self._name, prefix, prefix_end(prefix))
-        self._put_pending()
-
-    def _put_pending(self) -> None:
-        raise NotImplementedError
+        self._cleared = None
 
     def _drop_pending(self) -> None:
+        """Forget the rows of this key that are pending."""
         raise NotImplementedError
 
 

@@ -70,7 +70,8 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
             "these needs a default"
         )
     args = typing.get_args(bare)
-    wanted = {MapState: 2, BroadcastState: 2, AggregatingState: 3}.get(kind, 1)
+    several: dict[type[State], int] = {MapState: 2, BroadcastState: 2, AggregatingState: 3}
+    wanted = several.get(kind, 1)
     if len(args) != wanted:
         example = {1: "[int]", 2: "[str, int]", 3: "[float, tuple[float, int], float]"}[wanted]
         raise StateTypeError(f"{where}: give the types, as in {kind.__name__}{example}")

@@ -1,24 +1,26 @@
 """The core: records of one shard in, outputs and mutations out.
 
-What lives here: the loop that visits keys, calls the user's function and collects what it does.
-What does not: where records come from, where rows are kept and what becomes of the mutations. The
-loop does no I/O but reads through the backend, so the same code runs in a test, in a local job and
-in a Spark worker.
+What lives here: calling the user's function for records, timers and what waited, and collecting
+what it does. What does not: the way from key to key (`key_walk`), where records come from, where
+rows are kept and what becomes of the mutations. There is no I/O but reads through the backend, so
+the same code runs in a test, in a local job and in a Spark worker.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, compress, dropwhile, groupby, islice
-from operator import itemgetter
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, compress, islice, repeat
+from operator import length_hint
+from typing import Any
 
 from statekit.backend import Backend, StateSize
+from statekit.chunk import Chunk
 from statekit.context import Context
 from statekit.errors import ProcessError, StatekitError, StateTypeError
 from statekit.job_file import TIMERS, WAITING, Clock
+from statekit.key_walk import KeyWalk, shown
 from statekit.keygroup import pack_group
 from statekit.manifest import ShardPlan
 from statekit.mutation import Batch
@@ -29,40 +31,11 @@ from statekit.timers import CLOCKS, Agenda, DueKeys, Timers
 from statekit.visit import Spill, Visit
 from statekit.watermark import BEGINNING, END, is_late
 
-__all__ = ["Chunk", "News", "ShardTask", "stay_in_shard"]
+__all__ = ["ShardTask", "stay_in_shard"]
 
-# Outputs are handed on in lists of about this length; one call that yields more is cut up, so
-# that a function may stream a state of any size.
+# Outputs are handed on in lists of this length; one call that yields more is cut up, so that a
+# function may stream a state of any size.
 OUTPUTS_MAX = 10_000
-
-# How many keys are looked ahead at a time.
-_COMING_MAX = 64
-
-_NOTHING: Any = object()
-
-
-class Chunk(NamedTuple):
-    """Some records of one shard, as parallel sequences sorted by key group, key and arrival.
-
-    Parameters:
-        tokens: equal for neighbours of one key, different for different keys; often the keys.
-        groups: the key group of each record.
-        keys: the key of each record, a scalar or a tuple.
-        records: as the process function takes them.
-        times: the event time of each record in microseconds, if the operator has event time.
-        inputs: the number of the input that each record came from, if there are several.
-    """
-
-    tokens: Sequence[Any]
-    groups: Sequence[int]
-    keys: Sequence[Any]
-    records: Sequence[Any]
-    times: Sequence[int] = ()
-    inputs: Sequence[int] = ()
-
-
-News = tuple[int, Sequence[Any]]
-"""Some broadcast records, behind the number of the input that they came from."""
 
 
 class ShardTask:
@@ -94,7 +67,7 @@ class ShardTask:
         self.visit.processing_time_us = plan.processing_time_us
         self.visit.expiry_us = plan.reached_us if plan.watermark_us == END else plan.watermark_us
         self.visit.eras, self.visit.migrated = plan.eras, plan.migrated
-        self.visit.coming = self._coming
+        self._walk = KeyWalk(self.visit, declared.key_codec, declared.key)
         self._spill_local_batch = spill_local or spill
         self.local_batch = Batch()
         self._stay = stay_in_shard(plan, self.local_batch, self._spill_local)
@@ -103,18 +76,12 @@ class ShardTask:
             for spec in declared.states
         }
         self._timers = declared.bind_timers(self.visit, backend, plan)
-        self._late_us = _late_us(declared, plan)
+        self._late_us = declared.late_us(plan)
         self._waiting = self._bind_waiting()
         self._context = Context(self.visit, plan.shard, self._timers)
         self._call, self._arguments = declared.signature.bind(self._states, self._context)
         self._callbacks = declared.bind_callbacks(self._states, self._context)
         self._handlers = declared.handlers.bind(self._states, self._context)
-        self._encode_key = declared.key_codec.encode
-        self._group, self._packed_group = -1, b""
-        self._token: Any = _NOTHING
-        self._leaving = False
-        self._prefixes_ahead: Iterator[bytes] = iter(())
-        self._prefixes_known: list[bytes] = []
         self.records_by_input: Counter[int] = Counter()
         self.largest_by_input: dict[int, int] = {}
         self.records_out = 0
@@ -141,8 +108,8 @@ class ShardTask:
                     outputs += more
                 if outputs:
                     raise ProcessError(
-                        f"operator {self.visit.operator!r} yielded {_shown(outputs[0])} for the "
-                        f"broadcast record {_shown(record)}: what handles it must return None"
+                        f"operator {self.visit.operator!r} yielded {shown(outputs[0])} for the "
+                        f"broadcast record {shown(record)}: what handles it must return None"
                     )
         finally:
             self._stay.broadcasting = False
@@ -160,35 +127,18 @@ class ShardTask:
         if self._waiting is not None:
             self._let_wait(self._waiting, self._in_time(chunk))
             return
-        call, arguments, enter = self._call, self._arguments, self._enter
         if self._declared.event_time is not None:
             chunk = self._in_time(chunk)
-            call = self._at_their_times(call, chunk.times)
-        self._prefixes_ahead, self._prefixes_known = self._prefixes(chunk), []
-        current = self._token
-        outputs: list[Any] = []
-        extend = outputs.extend
-        record: Any = _NOTHING
-        try:
-            for token, group, key, record in zip(*chunk[:4], strict=True):
-                if token != current:
-                    enter(group, key, record)
-                    current = self._token = token
-                emitted = call(record, *arguments)
-                if emitted is None:
-                    continue
-                extend(islice(emitted, OUTPUTS_MAX))
-                if len(outputs) >= OUTPUTS_MAX:
-                    yield from self._more(outputs, emitted)
-        except StatekitError as error:
-            if not self._leaving:
-                error.add_note(f"while operator {self.visit.operator!r} handled {_shown(record)}")
-            raise
-        except Exception as error:
-            raise self._failed(error, f"the record was {_shown(record)}") from error
-        if outputs:
-            self.records_out += len(outputs)
-            yield outputs
+        following = iter(chunk.records)
+        records = self._walk.records(chunk, following)
+        if self._declared.event_time is not None:
+            records = self._at_their_times(records, chunk.times)
+
+        def current() -> Any:
+            taken = len(chunk.records) - length_hint(following)
+            return chunk.records[max(taken - 1, 0)]
+
+        yield from self._called(records, "record", current)
 
     def run_all(self, chunks: Iterator[Chunk]) -> Iterator[list[Any]]:
         """Handle chunks, one after the other; for a function that takes runs, key by key.
@@ -200,21 +150,31 @@ class ShardTask:
             for chunk in chunks:
                 yield from self.run(chunk)
             return
-        rows = chain.from_iterable(zip(*chunk[:4], strict=True) for chunk in self._taken(chunks))
-        outputs: list[Any] = []
-        bound = self._call, self._arguments
-        for _, run in groupby(rows, itemgetter(0)):
-            _, group, key, first = next(run)
-            self._enter(group, key, first)
-            records = chain((first,), map(itemgetter(3), run))  # noqa: B031 (its rest)
-            yield from self._handle("key", records, bound, outputs, shown=key)
-            if len(outputs) >= OUTPUTS_MAX // 10:
+        runs = self._walk.runs(self._taken(chunks))
+        yield from self._called(runs, "key", lambda: self.visit.key)
+
+    def _called(
+        self, given: Iterator[Any], kind: str, current: Callable[[], Any]
+    ) -> Iterator[list[Any]]:
+        """Call the user's function with one after the other.
+
+        Parameters:
+            given: what it is called with; the visit has come to its key when it is taken.
+            kind: what that is.
+            current: what was taken last.
+        """
+        # From here on, no line of Python of ours runs for a record.
+        emitted = chain.from_iterable(_calls(self._call, self._arguments, given))
+        try:
+            while outputs := list(islice(emitted, OUTPUTS_MAX)):
                 self.records_out += len(outputs)
-                yield outputs[:]
-                outputs.clear()
-        if outputs:
-            self.records_out += len(outputs)
-            yield outputs
+                yield outputs
+        except StatekitError as error:
+            if not self._walk.is_between:
+                error.add_note(f"while operator {self.visit.operator!r} handled {shown(current())}")
+            raise
+        except Exception as error:
+            raise self._failed(error, f"the {kind} was {shown(current())}") from error
 
     def _taken(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Chunks, counted, without what is late."""
@@ -246,14 +206,14 @@ class ShardTask:
         """Call back for what is due by some clocks."""
         plan = self._plan
         if due := [c for c in clocks if c in plan.due_clocks or c in timers.set_due]:
-            self._settle()
+            self._walk.settle()
             self.visit.watermark_us = plan.watermark_us
             codec = self._declared.key_codec
             keys = DueKeys(self._backend, plan.base.groups, plan.now_us, codec, due)
             outputs: list[Any] = []
             for piece in keys:
                 for group, key in piece:
-                    self._enter(group, key, _NOTHING)
+                    self._walk.enter(self._walk.prefix(group, key, None), key)
                     self.visit.expiry_us = plan.reached_us
                     yield from self._ring(timers.agenda(CLOCKS, due), END, outputs)
             if outputs:
@@ -264,7 +224,7 @@ class ShardTask:
 
     def _sweep(self) -> None:
         """Remove some of what has expired."""
-        self._settle()
+        self._walk.settle()
         self.visit.expiry_us, self.visit.event_us = self._plan.watermark_us, None
         for state in self._expiring:
             state.sweep(self._plan.base.groups)
@@ -285,17 +245,13 @@ class ShardTask:
             yield from self._handle("timer", timer, self._callbacks(timer.name), outputs)
 
     def _handle(
-        self, kind: str, given: Any, bound: Bound, outputs: list[Any], *, shown: Any = _NOTHING
+        self, kind: str, given: Any, bound: Bound, outputs: list[Any]
     ) -> Iterator[list[Any]]:
         """Call the user's function once. What is not handed on stays in `outputs`.
 
-        `run` does the same in place, where a call per record would be felt.
-
-        Parameters:
-            shown: what errors show in place of what is given.
+        `_called` does the same for many.
         """
         call, arguments = bound
-        shown = given if shown is _NOTHING else shown
         try:
             emitted = call(given, *arguments)
             if emitted is not None:
@@ -303,10 +259,10 @@ class ShardTask:
                 if len(outputs) >= OUTPUTS_MAX:
                     yield from self._more(outputs, emitted)
         except StatekitError as error:
-            error.add_note(f"while operator {self.visit.operator!r} handled {_shown(shown)}")
+            error.add_note(f"while operator {self.visit.operator!r} handled {shown(given)}")
             raise
         except Exception as error:
-            raise self._failed(error, f"the {kind} was {_shown(shown)}") from error
+            raise self._failed(error, f"the {kind} was {shown(given)}") from error
 
     def _bind_waiting(self) -> Waiting | None:
         declared = self._declared
@@ -325,12 +281,12 @@ class ShardTask:
         for group, key, record, time in zip(*chunk[1:5], strict=True):
             if self.batch.full:
                 self._spill()
-            prefix = self._prefix(group, key, record)
+            prefix = self._walk.prefix(group, key, record)
             try:
                 waiting.add(prefix, time, record)
             except StateTypeError as error:
                 raise ProcessError(
-                    f"operator {self.visit.operator!r}: record {_shown(record)} cannot wait in "
+                    f"operator {self.visit.operator!r}: record {shown(record)} cannot wait in "
                     f"state: {error}"
                 ) from error
 
@@ -338,10 +294,10 @@ class ShardTask:
         """Handle what is due by the watermark, each key's records and timers in order of time."""
         outputs: list[Any] = []
         if self._plan.is_due:
-            self._settle()
-            for due in waiting.slices(self._settle):
+            self._walk.settle()
+            for due in waiting.slices(self._walk.settle):
                 for key, records in due.keys:
-                    self._enter(due.group, key, _NOTHING)
+                    self._walk.enter(self._walk.prefix(due.group, key, None), key)
                     self.visit.expiry_us = BEGINNING
                     yield from self._in_order_of_time(records, due.until_us, outputs)
         if outputs:
@@ -387,15 +343,11 @@ class ShardTask:
             if time > largest.get(number, BEGINNING):
                 largest[number] = time
 
-    def _at_their_times(self, call: Callable[..., Any], times: Sequence[int]) -> Callable[..., Any]:
-        """`call` for records that come one after the other, each at its event time."""
-        visit, following = self.visit, iter(times).__next__
-
-        def timed(record: Any, *arguments: Any) -> Any:
-            visit.event_us = following()
-            return call(record, *arguments)
-
-        return timed
+    def _at_their_times(self, records: Iterator[Any], times: Sequence[int]) -> Iterator[Any]:
+        """Records, each at its event time."""
+        visit = self.visit
+        for record, visit.event_us in zip(records, times, strict=True):
+            yield record
 
     def _more(self, outputs: list[Any], emitted: Any) -> Iterator[list[Any]]:
         """Hand on full lists, and what one call emits beyond them. The rest stays in `outputs`."""
@@ -414,9 +366,8 @@ class ShardTask:
         Returns by how much each state grew or shrank.
         """
         self._declared.ended(self._context)
-        self.visit.leave()
+        self._walk.finish()
         self._stay.leave()
-        self._token = _NOTHING
         for state in self._expiring:
             expiry = state.expiry
             if expiry is not None and expiry.wake_us is not None:
@@ -427,66 +378,6 @@ class ShardTask:
         if self._waiting is not None:
             added[WAITING] = self._waiting.added
         return added
-
-    def _settle(self) -> None:
-        """Leave the key and apply everything, so that reads may start over from any key."""
-        self.visit.leave()
-        self._spill()
-        self.visit.prefix = b""
-        self._token = _NOTHING
-
-    def _enter(self, group: int, key: Any, record: Any) -> None:
-        """Leave the current key and go to another."""
-        visit = self.visit
-        touched = visit.touched
-        if touched:
-            self._leaving = True  # an error is about the key that is left, not about this record
-            for state in touched:
-                state._leave()
-            touched.clear()
-            self._leaving = False
-        prefix = self._prefix(group, key, record)
-        # Keys come in order. One that does not was visited before: its rows may be in the batch,
-        # where reads do not look.
-        if prefix <= visit.prefix or self.batch.full:
-            self._spill()
-        visit.prefix = prefix
-        visit.key = key
-
-    def _prefix(self, group: int, key: Any, record: Any) -> bytes:
-        """The start of every row of a key."""
-        if group != self._group:
-            self._group, self._packed_group = group, pack_group(group)
-        try:
-            return self._packed_group + self._encode_key(key)
-        except StateTypeError as error:
-            fields = ", ".join(self._declared.key)
-            raise ProcessError(
-                f"operator {self.visit.operator!r}: key ({fields}) = {key!r} of record "
-                f"{_shown(record)} cannot be a key: {error}"
-            ) from error
-
-    def _prefixes(self, chunk: Chunk) -> Iterator[bytes]:
-        """The prefixes of all keys of a chunk, up to one that is no key."""
-        current = _NOTHING
-        for token, group, key, record in zip(*chunk[:4], strict=True):
-            if token != current:
-                current = token
-                try:
-                    yield self._prefix(group, key, record)
-                except ProcessError:  # it fails when it is visited
-                    return
-
-    def _coming(self) -> Sequence[bytes]:
-        """The prefixes of the keys that are visited next, where the chunk says so.
-
-        States of one key ask one after the other, so what was said is kept.
-        """
-        here, known = self.visit.prefix, self._prefixes_known
-        if not known or known[-1] <= here:
-            later = dropwhile(here.__ge__, self._prefixes_ahead)
-            self._prefixes_known = known = list(islice(later, _COMING_MAX))
-        return known[bisect_right(known, here) :]
 
     def _spill(self) -> None:
         if len(self.batch):
@@ -508,13 +399,6 @@ class ShardTask:
         )
 
 
-def _late_us(declared: Process[Any, Any, Any], plan: ShardPlan) -> int:
-    """The watermark that makes a record late."""
-    if declared.late_by == "now":
-        return plan.watermark_us
-    return plan.reached_us if declared.late_by == "before" else BEGINNING - 1
-
-
 def stay_in_shard(plan: ShardPlan, batch: Batch, spill: Spill) -> Visit:
     """The visit of state that belongs to a shard. Its rows lie with the shard's first key group."""
     stay = Visit(plan.operator, plan.epoch, batch, spill, pack_group(plan.base.first_group))
@@ -523,6 +407,20 @@ def stay_in_shard(plan: ShardPlan, batch: Batch, spill: Spill) -> Visit:
     return stay
 
 
-def _shown(record: object) -> str:
-    text = repr(record)
-    return text if len(text) <= 500 else f"{text[:500]}…"
+def _calls(
+    call: Callable[..., Any], arguments: tuple[Any, ...], given: Iterator[Any]
+) -> Iterator[Iterable[Any]]:
+    """What a function returns for one after the other, but for None."""
+    if inspect.isgeneratorfunction(call):  # it neither returns None, nor fails before it is asked
+        return map(call, given, *map(repeat, arguments))
+    return _some(call, arguments, given)
+
+
+def _some(
+    call: Callable[..., Any], arguments: tuple[Any, ...], given: Iterator[Any]
+) -> Iterator[Iterable[Any]]:
+    # A generator, as `map` would take a StopIteration of the function for the end.
+    for one in given:
+        emitted = call(one, *arguments)
+        if emitted is not None:
+            yield emitted

@@ -78,7 +78,9 @@ def accepts_types(types: frozenset[type]) -> Callable[[Any], bool]:
 
 
 def _accepts_datetime(value: Any) -> bool:
-    if type(value) is not dt.datetime or value.utcoffset() is None:
+    if type(value) is not dt.datetime:
+        return False
+    if value.tzinfo is not dt.UTC and value.utcoffset() is None:  # UTC need not be asked
         return False
     if 1 < value.year < 9999:
         return True

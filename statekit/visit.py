@@ -30,10 +30,10 @@ class Aging(Protocol):
 
 
 class Touched(Protocol):
-    """Something that holds changes of the key being visited."""
+    """Something that holds changes of keys."""
 
     def _leave(self) -> None:
-        """Hand changes to the batch and forget the key."""
+        """Hand changes to the batch and forget the keys."""
 
 
 @dataclass(slots=True)
@@ -54,9 +54,10 @@ class Visit:
         event_us: the event time of what is being handled; None without event time.
         eras: per state, which stamps on its rows count; see `expiry`.
         migrated: per state whose rows are marked with a generation, its record; see `generations`.
-        touched: states that hold something about this key.
+        touched: what holds something about this key alone, and has to let go of it.
+        gathered: states that hold something about this key and others before it.
         aging: states whose values may expire while a key is visited.
-        coming: says what `prefix` will probably be at the keys that are visited next.
+        coming: says what `prefix` will probably be at the keys that come behind one.
         shard: the shard whose own state this is about; None at a key.
         broadcasting: a record of a broadcast input is being handled.
     """
@@ -74,15 +75,20 @@ class Visit:
     eras: dict[str, int] = field(default_factory=dict)
     migrated: dict[str, StateRecord] = field(default_factory=dict)
     touched: list[Touched] = field(default_factory=list)
+    gathered: list[Touched] = field(default_factory=list)
     aging: list[Aging] = field(default_factory=list)
-    coming: Coming = tuple
+    coming: Coming = lambda key: ()
     shard: int | None = None
     broadcasting: bool = False
 
     @property
     def place(self) -> str:
         """Where this is, for messages."""
-        return f"at key {self.key!r}" if self.shard is None else f"in shard {self.shard}"
+        return self.place_of(self.key)
+
+    def place_of(self, key: Any) -> str:
+        """The same for something that is about a key."""
+        return f"at key {key!r}" if self.shard is None else f"in shard {self.shard}"
 
     def go_on_to(self, event_us: int | None, *, in_order: bool) -> None:
         """Let event time go on to that of the next record or timer of the key.
@@ -105,7 +111,14 @@ class Visit:
             state._age()
 
     def leave(self) -> None:
-        """Hand all changes of this key to the batch and forget the key."""
+        """Hand all changes of this key, and of those before it, to the batch and forget them."""
+        self.leave_key()
+        for state in self.gathered:
+            state._leave()
+        self.gathered.clear()
+
+    def leave_key(self) -> None:
+        """Let go of what is held about this key alone."""
         for state in self.touched:
             state._leave()
         self.touched.clear()

@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import statekit as sk
 from statekit.backend import Backend, MemoryBackend, StateSize
+from statekit.key_walk import KeyWalk
 from statekit.mutation import Batch
 from statekit.rocks import RocksBackend
 from statekit.visit import Visit
@@ -115,6 +116,7 @@ class Driver:
         self.states: dict[str, Any] = {
             name: spec.bind(self.visit, self.backend) for name, spec in self.specs.items()
         }
+        self.walk = KeyWalk(self.visit, every_state.key_codec, ("key",))
         self.enter(KEYS[0])
 
     def spill(self) -> None:
@@ -123,10 +125,13 @@ class Driver:
             self.visit.batch.clear()
 
     def enter(self, key: str) -> None:
-        self.visit.leave()
-        self.spill()
-        self.visit.prefix = b"\x00\x07" + every_state.key_codec.encode(key)
-        self.visit.key = key
+        """Go to a key when all that was changed before has been applied."""
+        self.walk.settle()
+        self.go_on_to(key)
+
+    def go_on_to(self, key: str) -> None:
+        """Go to a key, and let changes be handed on when the walk thinks it is time."""
+        self.walk.enter(b"\x00\x07" + every_state.key_codec.encode(key), key)
 
     def counted(self) -> dict[str, StateSize]:
         """Rows and bytes per state: those of earlier epochs, and what this one added."""

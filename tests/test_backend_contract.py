@@ -543,7 +543,7 @@ def test_a_kept_getter_sees_what_get_sees_whatever_it_is_told_will_come(
     with tempfile.TemporaryDirectory() as home:
         backend = RocksBackend(home, ["a"])
         backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
-        kept = backend.getter("a", lambda: coming)
+        kept = backend.getter("a", lambda key: coming)
         for _ in range(data.draw(st.integers(1, 10))):
             coming = data.draw(st.lists(keys, min_size=1, max_size=8))
             for key in (b"0000", b"5000", b"9000", *coming):  # too far apart for blocks
@@ -572,7 +572,7 @@ def test_scattered_keys_that_come_are_looked_for_together(tmp_path: Path, kind: 
     visited = [number.to_bytes(2, "big") for number in range(19_900, 40_100, 50)]
     told: list[list[bytes]] = []
 
-    def coming() -> list[bytes]:
+    def coming(key: bytes) -> list[bytes]:
         told.append(visited[visited.index(key) + 1 :][:60])
         return told[-1]
 
@@ -589,7 +589,7 @@ def test_keys_that_are_announced_and_never_read_are_not_looked_for_again(tmp_pat
     backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
     told: list[list[bytes]] = []
 
-    def coming() -> list[bytes]:
+    def coming(key: bytes) -> list[bytes]:
         told.append([bytes([key[0], 255 - number]) for number in range(60)])
         return told[-1]
 
@@ -664,7 +664,7 @@ def test_reading_in_order_gives_every_row_once_and_none_that_is_not_there(tmp_pa
 def test_large_rows_are_not_read_ahead(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, ["a"])
     backend.write(Batch([Put("a", bytes([number]), b"x" * 100_000) for number in range(100)]))
-    kept = backend.getter("a", lambda: [bytes([number]) for number in range(100)])
+    kept = backend.getter("a", lambda key: [bytes([number]) for number in range(100)])
     for number in range(100):
         assert kept(bytes([number])) == b"x" * 100_000
     (reader,) = backend._readers

@@ -21,6 +21,7 @@ ORDER = [
     "timestamp",
     "watermark",
     "schema",
+    "byte_columns",
     "key_codec",
     "value_plan",
     "value_union",
@@ -31,6 +32,7 @@ ORDER = [
     "evolution",
     "side_by_side",
     "keygroup",
+    "chunk",
     # rows, records, outputs
     "mutation",
     "mutation_sums",
@@ -92,6 +94,7 @@ ORDER = [
     # what a user declares, and what runs it
     "state_options",
     "state",
+    "known_rows",
     "single_row_states",
     "list_state",
     "map_state",
@@ -106,6 +109,7 @@ ORDER = [
     "migrate_hooks",
     "broadcast",
     "process",
+    "key_walk",
     "ordered",
     "task",
     "shard",
@@ -171,7 +175,7 @@ USERS = {"demo"}
 # The only modules that import these libraries.
 DOORS = {
     "rocksdict": {"rocks"},
-    "numpy": {"mutation_sums"},
+    "numpy": {"byte_columns", "mutation_sums"},
     "obstore": {"objects"},
     "pyspark": {"spark", "demo"},
     "py4j": {"spark"},

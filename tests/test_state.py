@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 import statekit as sk
+from statekit import key_walk
 from statekit import state as state_module
 from tests.state_driver import KEYS, Box, Driver
 
@@ -51,11 +52,12 @@ class Machine(RuleBasedStateMachine):
     states: list[str]
     on_disk = False
 
-    @initialize(pending=st.sampled_from([3, 32_768]))
-    def start(self, pending: int) -> None:
+    @initialize(pending=st.sampled_from([3, 32_768]), at_once=st.sampled_from([1, 2, 256]))
+    def start(self, pending: int, at_once: int) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(state_module, "PENDING_ROWS_MAX", pending)
+        self.patch.setattr(key_walk, "KEYS_MAX", at_once)
         self.driver = Driver(self.states, Path(self.folder.name) / "db" if self.on_disk else None)
         self.models: dict[tuple[str, str], Any] = {}
 
@@ -73,6 +75,10 @@ class Machine(RuleBasedStateMachine):
     @rule(key=st.sampled_from(KEYS))
     def go_to(self, key: str) -> None:
         self.driver.enter(key)
+
+    @rule(key=st.sampled_from(KEYS))
+    def go_on_to(self, key: str) -> None:
+        self.driver.go_on_to(key)
 
     @rule()
     def begin_another_epoch(self) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Generator, Iterator
 from itertools import groupby
 from typing import Any
 
+from statekit.chunk import Chunk
 from statekit.errors import ProcessError, StateTypeError, StrayKeyError
 from statekit.keygroup import key_group
 from statekit.manifest import ShardPlan, ShardReport
 from statekit.process import Process
-from statekit.task import Chunk
 
 __all__ = ["Outputs"]
 

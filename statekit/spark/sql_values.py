@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import keyword
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,7 +26,7 @@ from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
 
-__all__ = ["SqlValues", "parsed_schema"]
+__all__ = ["SqlValues", "parsed_schema", "plain_name"]
 
 _Convert = Callable[[Any], Any]
 
@@ -41,13 +42,13 @@ class _Type(NamedTuple):
         annotation: what is stored.
         put: from what a processor gives to what is stored; never given None.
         got: the other way; None for no change.
-        plain: the one class of values that `put` leaves as they are, if there is one.
+        kept: a test of values that `put` leaves as they are, as source text; none if it is empty.
     """
 
     annotation: Any
     put: _Convert
     got: _Convert | None = None
-    plain: type | None = None
+    kept: str = ""
 
 
 class SqlValues:
@@ -57,6 +58,7 @@ class SqlValues:
         schema: of the values.
         where: what they are, for errors.
         name: of the type that is stored.
+        as_key: for the keys of a map, which are stored as bytes that sort.
 
     Attributes:
         annotation: the type that is stored, a named tuple.
@@ -73,13 +75,15 @@ class SqlValues:
     (3, 2.0)
     """
 
-    def __init__(self, schema: sql.StructType, where: str, name: str) -> None:
+    def __init__(
+        self, schema: sql.StructType, where: str, name: str, *, as_key: bool = False
+    ) -> None:
         self.schema = schema
         self._where = where
-        self._fields = _typed_fields(schema, name, where)
+        self._fields = _typed_fields(schema, name, where, as_key)
         self.annotation: Any = _named_tuple(name, schema, self._fields)
         self._make = partial(tuple.__new__, self.annotation)  # `_make` takes three times as long
-        self._plain = {tuple(field.plain for field in self._fields)}
+        self._is_kept = _kept(self._fields)
         self._given = [field.got for field in self._fields]
         self._is_given_as_stored = not any(self._given)
 
@@ -89,7 +93,7 @@ class SqlValues:
         Raises:
             StateTypeError: it does not fit the schema.
         """
-        if type(value) is tuple and tuple(map(type, value)) in self._plain:
+        if self._is_kept(value):
             return self._make(value)
         try:
             return self._make(_struct_put(self.schema, self._fields, value))
@@ -134,7 +138,18 @@ def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> 
     ]
     if len({of for of, _ in named}) != len(named):
         named = [(f"field_{number}", found) for number, (_, found) in enumerate(named)]
-    return NamedTuple(name if name.isidentifier() else "value", named)
+    return NamedTuple(plain_name(name), named)
+
+
+def plain_name(name: str) -> str:
+    """A name in letters that Python takes, another one for each other name.
+
+    >>> plain_name("count"), plain_name("my count"), plain_name("class")
+    ('count', 's_my_20_count', 's_class')
+    """
+    if _is_name(name) and name.isascii():
+        return name
+    return "s_" + re.sub(r"[^A-Za-z0-9_]", lambda found: f"_{ord(found[0]):x}_", name)
 
 
 def _is_name(name: str) -> bool:
@@ -144,35 +159,40 @@ def _is_name(name: str) -> bool:
 # ---------------------------------------------------------------------------------------- types
 
 
-def _typed_fields(schema: sql.StructType, name: str, where: str) -> list[_Type]:
+def _typed_fields(schema: sql.StructType, name: str, where: str, as_key: bool) -> list[_Type]:
     """What the fields of a struct mean; classes of nested structs are named by the way to them."""
     return [
-        _typed(field.dataType, f"{name}_{field.name}", f"{where}, field {field.name!r}")
+        _typed(field.dataType, f"{name}_{field.name}", f"{where}, field {field.name!r}", as_key)
         for field in schema
     ]
 
 
-def _typed(of: sql.DataType, name: str, where: str) -> _Type:
+def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> _Type:
     """What a type means.
 
     Raises:
         StateTypeError: values of it cannot be stored.
     """
     if isinstance(of, sql.ArrayType):
-        return _array(_typed(of.elementType, name, where))
-    if isinstance(of, sql.MapType):
-        key = _typed(of.keyType, f"{name}_key", where)
-        return _map(key, _typed(of.valueType, f"{name}_value", where))
+        element = _typed(of.elementType, name, where, as_key)
+        return _array_in_key(element) if as_key else _array(element)
+    if isinstance(of, sql.MapType) and not as_key:
+        key = _typed(of.keyType, f"{name}_key", where, as_key)
+        return _map(key, _typed(of.valueType, f"{name}_value", where, as_key))
     if isinstance(of, sql.StructType):
-        return _nested(of, name, _typed_fields(of, name, where))
+        return _nested(of, name, _typed_fields(of, name, where, as_key))
     if isinstance(of, sql.DecimalType):
-        return _Type(decimal.Decimal, partial(_decimal, of))
+        put = partial(_decimal, of)
+        if as_key:  # all values of a type have as many digits behind the point
+            return _Type(str, lambda value: f"{put(value):f}", decimal.Decimal)
+        return _Type(decimal.Decimal, put)
     for kinds, found in _SIMPLE:
         if isinstance(of, kinds):
             return found
     raise StateTypeError(
-        f"{where}: state of type {of.simpleString()} is not supported, and not by Spark's "
-        "transformWithState either: store it as a string, a number or a struct"
+        f"{where}: state of type {of.simpleString()} is not supported"
+        + (" as the key of a map" if as_key else "")
+        + ": store it as a string, a number or a struct"
     )
 
 
@@ -286,6 +306,15 @@ def _array(element: _Type) -> _Type:
     return _Type(list[element.annotation | None], put, got if element.got else None)  # type: ignore[name-defined]
 
 
+def _array_in_key(element: _Type) -> _Type:
+    items = _array(element)
+
+    def got(stored: tuple[Any, ...]) -> list[Any]:
+        return _given([element.got] * len(stored), stored)
+
+    return _Type(tuple[element.annotation | None, ...], lambda value: tuple(items.put(value)), got)  # type: ignore[name-defined]
+
+
 def _map(key: _Type, held: _Type) -> _Type:
     def put(value: Any) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
@@ -339,19 +368,46 @@ def _as_python(value: Any) -> Any:
     return value
 
 
+_INT = "type({{0}}) is int and -(1 << {0}) <= {{0}} < 1 << {0}"
+
 _PYTHONS = frozenset((bool, int, float, str, bytes, dt.date, dt.datetime, decimal.Decimal))
 
 _SIMPLE: tuple[tuple[type[sql.DataType] | tuple[type[sql.DataType], ...], _Type], ...] = (
-    (sql.BooleanType, _Type(bool, _boolean, plain=bool)),
-    (sql.ByteType, _Type(int, partial(_integer, 8))),
-    (sql.ShortType, _Type(int, partial(_integer, 16))),
-    (sql.IntegerType, _Type(int, partial(_integer, 32))),
-    (sql.LongType, _Type(int, partial(_integer, 64), plain=int)),
+    (sql.BooleanType, _Type(bool, _boolean, kept="type({0}) is bool")),
+    (sql.ByteType, _Type(int, partial(_integer, 8), kept=_INT.format(7))),
+    (sql.ShortType, _Type(int, partial(_integer, 16), kept=_INT.format(15))),
+    (sql.IntegerType, _Type(int, partial(_integer, 32), kept=_INT.format(31))),
+    (sql.LongType, _Type(int, partial(_integer, 64), kept=_INT.format(63))),
     (sql.FloatType, _Type(float, _float)),
-    (sql.DoubleType, _Type(float, _double, plain=float)),
-    ((sql.StringType, sql.CharType, sql.VarcharType), _Type(str, _text, plain=str)),
-    (sql.BinaryType, _Type(bytes, _binary, plain=bytes)),
-    (sql.DateType, _Type(dt.date, _date, plain=dt.date)),
+    (sql.DoubleType, _Type(float, _double, kept="type({0}) is float")),
+    (
+        (sql.StringType, sql.CharType, sql.VarcharType),
+        _Type(str, _text, kept="type({0}) is str"),
+    ),
+    (sql.BinaryType, _Type(bytes, _binary, kept="type({0}) is bytes")),
+    (sql.DateType, _Type(dt.date, _date, kept="type({0}) is dt.date")),
     (sql.TimestampNTZType, _Type(dt.datetime, _without_zone, lambda at: at.replace(tzinfo=None))),
-    (sql.TimestampType, _Type(dt.datetime, _instant, _local)),
+    (
+        sql.TimestampType,
+        _Type(
+            dt.datetime,
+            _instant,
+            _local,
+            kept="type({0}) is dt.datetime and {0}.tzinfo is dt.UTC",
+        ),
+    ),
 )
+
+
+def _kept(fields: Sequence[_Type]) -> Callable[[Any], bool]:
+    """Whether a value is a tuple whose parts are all stored as they are, compiled for a struct."""
+    if not all(field.kept for field in fields):
+        return lambda value: False
+    terms = ["type(value) is tuple", f"len(value) == {len(fields)}"]
+    for at, field in enumerate(fields):
+        part = f"value[{at}]"
+        terms.append(f"({part} is None or {field.kept.format(part)})")
+    names: dict[str, Any] = {"dt": dt}
+    exec(f"def kept(value):\n return {' and '.join(terms)}", names)
+    kept: Callable[[Any], bool] = names["kept"]
+    return kept

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.base_options import BaseOptions
+from statekit.chunk import News
 from statekit.errors import ProcessError
 from statekit.manifest import ShardReport
 from statekit.outputs import OutputType
@@ -30,9 +31,8 @@ from statekit.repository import Repository
 from statekit.rocks_options import RocksOptions
 from statekit.shard import RARE_COLLECTION, run_shard
 from statekit.spark.passing import Outputs
-from statekit.spark.rows import Layout, ShardsInTurn, UnionRows, chunks_of
+from statekit.spark.rows import Layout, ShardsInTurn, chunks_of, rows_by
 from statekit.spark.shipping import PackedPlans, Shipment, unpack
-from statekit.task import News
 from statekit.watermark import is_late
 from statekit.working_copy import DiskCopies
 
@@ -107,7 +107,7 @@ class ShardStep:
         if self.layout is None:
             chunks = chunks_of(declared, batches, self.key_groups)
         else:
-            rows = UnionRows(declared, batches, self.layout, self.key_groups)
+            rows = rows_by(self.layout)(declared, batches, self.layout, self.key_groups)
             news, chunks = rows.news(), rows.chunks()
         repository = _repository(self.url)
         running = Outputs(declared, run_shard(declared, plan, chunks, repository, copies, news))

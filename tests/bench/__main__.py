@@ -8,11 +8,19 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import durability, on_spark, rescale, shard_alone, time_on_spark, timers_alone
+from tests.bench import (
+    durability,
+    hot_loop,
+    on_spark,
+    rescale,
+    shard_alone,
+    time_on_spark,
+    timers_alone,
+)
 from tests.bench.report import Row
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
-    "task": shard_alone.task_alone,
+    "task": hot_loop.rates,
     "maps": shard_alone.map_sizes,
     "commits": shard_alone.commit_cost,
     "ttl": shard_alone.state_that_expires,

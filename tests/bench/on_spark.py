@@ -20,14 +20,14 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import Row as SparkRow
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import statekit as sk
 from statekit.process import Process
 from tests.bench.report import Row
+from tests.bench.spark_processor import CountProcessor
 from tests.bench.workload import events, running_count
 
 OUT = "key long, count long, sum long"
@@ -123,24 +123,6 @@ class StatekitEngine(Engine):
 class StatekitCount(StatekitEngine):
     def declared(self) -> Process[Any, Any, Any]:
         return running_count
-
-
-class CountProcessor(StatefulProcessor):
-    """The same logic in Spark's own idiom: state once per key and micro-batch."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self.held = handle.getValueState("held", "count long, sum long")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
-        held = self.held.get()
-        count, total = (held[0], held[1]) if held else (0, 0)
-        for row in rows:
-            count, total = count + 1, total + row.value
-            yield SparkRow(key=key[0], count=count, sum=total)
-        self.held.update((count, total))
-
-    def close(self) -> None:
-        pass
 
 
 class TransformWithState(Engine):

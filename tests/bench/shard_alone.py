@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 
 import statekit as sk
+from statekit.chunk import Chunk
 from statekit.coordinator import Coordinator
 from statekit.process import Process
 from statekit.repository import Repository
 from statekit.shard import RARE_COLLECTION, run_shard
-from statekit.task import Chunk
 from statekit.working_copy import DiskCopies
 from tests.bench.report import Row
 from tests.bench.workload import (
@@ -43,7 +43,7 @@ class Shard:
     def __init__(
         self,
         declared: Process[Any, Any, Any],
-        record: type,
+        record: Any,
         home: Path,
         clock: Callable[[], int] | None = None,
     ) -> None:
@@ -62,10 +62,11 @@ class Shard:
         chunks = self._chunks(batches)
         running = run_shard(self.declared, plan, chunks, self.coordinator.repository, self.copies)
         output_type = self.declared.output_type
-        assert output_type is not None
         try:
             while True:
-                output_type.to_batch(next(running))
+                outputs = next(running)
+                assert output_type is not None
+                output_type.to_batch(outputs)
         except StopIteration as stop:
             report = stop.value
         self.coordinator.commit([report])
@@ -92,20 +93,6 @@ def _count_batches(count: int, seed: int, keys: int = KEYS) -> list[pa.RecordBat
     draw = random.Random(seed)
     key = [draw.randrange(keys) for _ in range(count)]
     return as_sorted({"key": key, "value": [draw.randrange(1000) for _ in range(count)]})
-
-
-def task_alone() -> list[Row]:
-    """Events per second and core of the running count."""
-    gc.set_threshold(*RARE_COLLECTION)  # as in a worker
-    count = 100_000
-    with tempfile.TemporaryDirectory() as home:
-        shard = Shard(running_count, Event, Path(home))
-        data = [_count_batches(count, seed) for seed in range(9)]
-        spent = [shard.epoch(batches) for batches in data][2:]
-    rate = count / statistics.median(cpu for cpu, _, _ in spent)
-    return [
-        Row("task alone, running count on RocksDB", f"{rate:,.0f} events/s per core", "250,000")
-    ]
 
 
 def state_that_expires() -> list[Row]:

@@ -61,6 +61,51 @@ def map_entry(event: Entry, held: sk.MapState[int, int]) -> Iterator[Count]:
     yield Count(event.key, event.entry, total)
 
 
+class Flight(msgspec.Struct):
+    """A record of 64 bytes or so."""
+
+    key: int
+    tail: str
+    origin: str
+    destination: str
+    departed: dt.datetime
+    arrived: dt.datetime
+    miles: int
+    delay: float
+
+
+class Flown(NamedTuple):
+    """What is known of an aircraft."""
+
+    miles: int
+    delay: float
+    at: str
+    since: dt.datetime
+
+
+class Leg(NamedTuple):
+    key: int
+    origin: str
+    destination: str
+    departed: dt.datetime
+    miles: int
+
+
+@sk.process(key="key")
+def last_flight(flight: Flight, held: sk.ValueState[Flown]) -> Iterator[Leg]:
+    """Where an aircraft is, and how far it has flown."""
+    before = held.get()
+    miles, delay = (before.miles, before.delay) if before else (0, 0.0)
+    miles += flight.miles
+    held.update(Flown(miles, delay + flight.delay, flight.destination, flight.arrived))
+    yield Leg(flight.key, flight.origin, flight.destination, flight.departed, miles)
+
+
+@sk.process(key="key")
+def append_value(event: Event, held: sk.ListState[int]) -> None:
+    held.append(event.value)
+
+
 # One batch covers a minute of event time, in any order.
 SPAN = dt.timedelta(minutes=1)
 SPAN_MS = 60_000
@@ -141,6 +186,38 @@ def events(count: int, seed: int, keys: int = KEYS) -> pa.Table:
             "key": pa.array([draw.randrange(keys) for _ in range(count)], pa.int64()),
             "value": pa.array([draw.randrange(1000) for _ in range(count)], pa.int64()),
             "ts": pa.array(range(count), pa.int64()),
+        }
+    )
+
+
+def entries(count: int, seed: int) -> pa.Table:
+    """Entries of 1,000 maps of 100, drawn uniformly."""
+    draw = random.Random(seed)
+    return pa.table(
+        {
+            "key": pa.array([draw.randrange(1_000) for _ in range(count)], pa.int64()),
+            "entry": pa.array([draw.randrange(100) for _ in range(count)], pa.int64()),
+            "value": pa.array([draw.randrange(1000) for _ in range(count)], pa.int64()),
+        }
+    )
+
+
+def flights(count: int, seed: int) -> pa.Table:
+    """Flights of aircraft that are drawn uniformly."""
+    draw = random.Random(seed)
+    keys = [draw.randrange(KEYS) for _ in range(count)]
+    departed = [1_400_000_000_000_000 + draw.randrange(10**13) for _ in range(count)]
+    airports = [f"K{number:03d}" for number in range(300)]
+    return pa.table(
+        {
+            "key": pa.array(keys, pa.int64()),
+            "tail": pa.array([f"N{key:05d}UNITED" for key in keys]),
+            "origin": pa.array(draw.choices(airports, k=count)),
+            "destination": pa.array(draw.choices(airports, k=count)),
+            "departed": pa.array(departed, INSTANT),
+            "arrived": pa.array([at + 7_200_000_000 for at in departed], INSTANT),
+            "miles": pa.array([draw.randrange(5000) for _ in range(count)], pa.int64()),
+            "delay": pa.array([draw.random() * 60 for _ in range(count)], pa.float64()),
         }
     )
 

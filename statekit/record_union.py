@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from statekit.errors import ProcessError, StateTypeError
@@ -95,7 +96,7 @@ def records_of(*annotations: Any, where: str) -> Records:
     'dict'
     """
     if isinstance(annotations[0], RecordType):  # made by who reads such records
-        return annotations[0]
+        return replace(annotations[0], where=where)
     peeled = [peel(annotation) for annotation in annotations]
     members: list[Any] = []
     for parts, _, _ in peeled:

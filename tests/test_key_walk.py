@@ -20,7 +20,6 @@ from statekit.mutation import Batch
 from statekit.testing import Harness
 from statekit.visit import Visit
 
-
 FEW = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 

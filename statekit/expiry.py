@@ -30,7 +30,7 @@ until that is due.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from struct import Struct
@@ -204,7 +204,9 @@ class Expiry:
 
     def read(self, row: bytes) -> tuple[bytes | None, int]:
         """The value of a row, None if it has expired, and when it was written."""
-        value, written = self.split(row)
+        value, written = unstamped(row, self._era)
+        if self._ttl is None:
+            return value, PERMANENT
         return (None if written <= self._expired_until else value), written
 
     def split(self, row: bytes) -> tuple[bytes, int]:
@@ -213,21 +215,36 @@ class Expiry:
         return value, PERMANENT if self._ttl is None else written
 
     def row(self, row_key: bytes, value: bytes, before: int, written: int) -> bytes:
-        """A value with its stamp, in place of a row that was written `before`.
+        """A value with its stamp, in place of a row that was written `before`."""
+        return self.rows((row_key,), (value,), (before,), (written,))[0]
 
-        The index learns of the row, unless it knows of it.
+    def rows(
+        self,
+        row_keys: Iterable[bytes],
+        values: Iterable[bytes],
+        befores: Iterable[int],
+        times: Iterable[int],
+    ) -> list[bytes]:
+        """Values with their stamps, in place of rows that were written before, or never.
+
+        The index learns of those that it does not know of.
         """
-        if written == PERMANENT:
-            return value
-        if before in (PERMANENT, UNWRITTEN):
-            self._index(row_key, written)
-        elif written < before:  # written without a look at what was there
-            written = before
         packed_for, stamp = self._last_stamp
-        if packed_for != written:
-            stamp = _STAMP.pack(ROW_MARK, self._era, written + _SIGN)
-            self._last_stamp = (written, stamp)
-        return stamp + value
+        made = []
+        for row_key, value, before, written in zip(row_keys, values, befores, times, strict=False):
+            if written == PERMANENT:
+                made.append(value)
+                continue
+            if before in (PERMANENT, UNWRITTEN):
+                self._index(row_key, written)
+            elif written < before:  # written without a look at what was there
+                written = before
+            if packed_for != written:
+                stamp = _STAMP.pack(ROW_MARK, self._era, written + _SIGN)
+                packed_for = written
+            made.append(stamp + value)
+        self._last_stamp = (packed_for, stamp)
+        return made
 
     def forget(self, row_key: bytes, written: int) -> None:
         """Let go of a row that is removed before it expires.

@@ -12,6 +12,7 @@ counted together, which takes a fraction of what it takes one by one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 from statekit.backend import Backend, Coming
@@ -157,7 +158,9 @@ class KnownRows(State):
             found = list(map(known.__getitem__, row_keys))
         rows = found if self._to_row is None else self._rows(row_keys, found)
         if self.expiry is not None:
-            rows = self._stamped(row_keys, rows, self.expiry)
+            indexed = map(self._indexed.get, row_keys, repeat(UNWRITTEN))
+            written = map(self._written.__getitem__, row_keys)
+            rows = self.expiry.rows(row_keys, rows, indexed, written)
         before = list(map(sizes.__getitem__, row_keys))
         self.rows_added += before.count(0)
         self.bytes_added += self._visit.batch.put_all(self._name, row_keys, rows) - sum(before)
@@ -190,10 +193,3 @@ class KnownRows(State):
                 except StateTypeError as error:
                     raise self._unstorable(value, error, self._changed[row_key]) from None
             raise
-
-    def _stamped(self, row_keys: list[bytes], rows: list[bytes], expiry: Expiry) -> list[bytes]:
-        indexed, written = self._indexed, self._written
-        return [
-            expiry.row(row_key, row, indexed.get(row_key, UNWRITTEN), written[row_key])
-            for row_key, row in zip(row_keys, rows, strict=True)
-        ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from operator import add
 from typing import TypeVar, cast, overload
 
@@ -242,10 +242,7 @@ class ListState(ManyRowState, Sequence[T]):
         self._appended += count
         row_keys = list(map(add, self._prefixes, positions))
         if self.expiry is not None:
-            rows = [
-                self.expiry.row(row_key, row, UNWRITTEN, written)
-                for row_key, row, written in zip(row_keys, rows, self._times, strict=True)
-            ]
+            rows = self.expiry.rows(row_keys, rows, repeat(UNWRITTEN), self._times)
         self.rows_added += count
         self.bytes_added += self._visit.batch.put_all(self._name, row_keys, rows)
 

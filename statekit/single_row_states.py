@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from statekit.backend import Backend
 from statekit.errors import StateTypeError
+from statekit.expiry import UNWRITTEN
 from statekit.known_rows import UNKNOWN, KnownRows
 from statekit.state import ABSENT, StateSpec
 from statekit.visit import Visit
@@ -97,7 +98,7 @@ class ValueState(SingleRowState, Generic[T]):
         known[prefix] = kept
         self._changed[prefix] = visit.key
         if self.expiry is not None:
-            self._note_write(prefix)
+            self._written[prefix] = self.expiry.stamp(self._written.get(prefix, UNWRITTEN))
 
     @property
     def value(self) -> T | None:

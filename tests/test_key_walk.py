@@ -7,7 +7,7 @@ from itertools import groupby, islice, pairwise
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
@@ -19,6 +19,8 @@ from statekit.keygroup import key_group, pack_group
 from statekit.mutation import Batch
 from statekit.testing import Harness
 from statekit.visit import Visit
+
+FEW = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Event(NamedTuple):
@@ -54,6 +56,7 @@ def cut_up(draw: st.DrawFn) -> tuple[list[str], list[int]]:
     return keys, draw(st.lists(st.integers(0, len(keys)), max_size=4))
 
 
+@FEW
 @given(cut_up())
 def test_every_record_comes_when_its_key_is_visited(given: tuple[list[str], list[int]]) -> None:
     keys, cuts = given
@@ -70,6 +73,7 @@ def test_every_record_comes_when_its_key_is_visited(given: tuple[list[str], list
     ]
 
 
+@FEW
 @given(cut_up(), st.integers(0, 6))
 def test_a_key_has_one_run_whatever_chunks_it_is_in_and_however_much_of_it_is_taken(
     given: tuple[list[str], list[int]], taken: int
@@ -151,11 +155,13 @@ def test_an_error_shows_the_record_that_was_handled() -> None:
         Harness(picky).send(*events)
 
 
+@FEW
 @given(st.lists(st.integers(-(2**65), 2**65) | st.integers(-3, 3) | st.booleans(), max_size=5))
 def test_ints_are_encoded_together_as_they_are_one_by_one(keys: list[int]) -> None:
     assert_same_together(int, keys)
 
 
+@FEW
 @given(st.lists(st.text(max_size=3) | st.sampled_from(["\0", "a\0b", "\ud800"]), max_size=5))
 def test_texts_are_encoded_together_as_they_are_one_by_one(keys: list[str]) -> None:
     assert_same_together(str, keys)

@@ -60,7 +60,7 @@ ALARMS = "key string, at timestamp, does string, after int"
 
 def feed_alarms(engines: Engines, seed: int, begin: int) -> None:
     chosen = random.Random(seed)
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             chosen.choice("abc"),
             at(begin + chosen.randrange(-10, 10)),
@@ -69,6 +69,7 @@ def feed_alarms(engines: Engines, seed: int, begin: int) -> None:
         )
         for _ in range(12)
     ]
+    rows.append(("d", None, "none", 0))  # no time is never late
     engines.feed(rows, ALARMS)
 
 

@@ -82,6 +82,8 @@ class Does(StatefulProcessor):
             found = getattr(self.states[state], method)(*given)
             if isinstance(found, Iterator):
                 found = list(found)
+            elif isinstance(found, Row):  # as in Spark; its tester gives a tuple
+                found = tuple(found)
             if state == "map" and isinstance(found, list):
                 found = sorted(found, key=repr)  # in Spark by their bytes, in the tester as put
             yield Row(key=key[0], told=repr(found))
@@ -256,6 +258,8 @@ class DoesAll(Does):
             found = getattr(self.states[state], method)(*given)
             if isinstance(found, Iterator):
                 found = sorted(found, key=repr) if "map" in state else list(found)
+            elif isinstance(found, Row):  # as in Spark; its tester gives a tuple
+                found = tuple(found)
             yield Row(key=repr(tuple(row)[:-1]), told=repr((method, found)))
 
 

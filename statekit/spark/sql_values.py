@@ -25,6 +25,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
+from statekit.spark.processor_rows import row_class
 
 __all__ = ["SqlValues", "parsed_schema", "plain_name"]
 
@@ -85,6 +86,7 @@ class SqlValues:
         self._make = partial(tuple.__new__, self.annotation)  # `_make` takes three times as long
         self._plain = {tuple(field.plain for field in self._fields)}
         self._given = [field.got for field in self._fields]
+        self._row: Callable[[Sequence[Any]], Row] = partial(tuple.__new__, row_class(schema.names))
         self._is_given_as_stored = not any(self._given)
 
     def stored(self, value: Any) -> Any:
@@ -108,6 +110,10 @@ class SqlValues:
         if self._is_given_as_stored:
             return tuple(stored)
         return tuple(_given(self._given, stored))
+
+    def given_row(self, stored: Any) -> Row:
+        """The same as a `Row`, which is what `MapState.getValue` gives."""
+        return self._row(_given(self._given, stored))
 
 
 def parsed_schema(schema: object, where: str) -> sql.StructType:

@@ -137,14 +137,12 @@ def _given(converts: Sequence[_Convert | None], stored: Sequence[Any]) -> list[A
 
 
 def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> Any:
-    """A class of the stored type. Names that Python does not have are numbered instead."""
-    named = [
-        (field.name if _is_name(field.name) else f"field_{number}", found.annotation | None)
-        for number, (field, found) in enumerate(zip(schema, fields, strict=True))
-    ]
-    if len({of for of, _ in named}) != len(named):
-        named = [(f"field_{number}", found) for number, (_, found) in enumerate(named)]
-    return NamedTuple(plain_name(name), named)
+    """A class of the stored type."""
+    names = [plain_name(field) for field in schema.names]
+    if len(set(names)) != len(names):  # the same one twice
+        names = [f"{field}_{number}" for number, field in enumerate(names)]
+    annotations = [found.annotation | None for found in fields]
+    return NamedTuple(plain_name(name), [*zip(names, annotations, strict=True)])
 
 
 def plain_name(name: str) -> str:

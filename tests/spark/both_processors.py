@@ -285,3 +285,28 @@ class Frames(StatefulProcessor):
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
         count, total = self.held.get() or (0, 0.0)
         self.held.update((count + 100 * len(initialState), total + initialState["held"].sum()))
+
+
+class Sessions(StatefulProcessor):
+    """Tells the rows of a key five seconds after the last of them, with that time."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.seen = handle.getListState("seen", "at bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            if row.at is None:
+                continue
+            at = int(row.at.timestamp() * 1000)
+            self.seen.appendValue((at,))
+            for other in list(self.handle.listTimers()):
+                self.handle.deleteTimer(other)
+            self.handle.registerTimer(max(at for (at,) in self.seen.get()) + 5000)
+        yield from ()
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        end = dt.datetime.fromtimestamp(expiredTimerInfo.getExpiryTimeInMs() / 1000, dt.UTC)
+        count = sum(1 for _ in self.seen.get())
+        self.seen.clear()
+        yield Row(key=key.key, end=end, count=count)

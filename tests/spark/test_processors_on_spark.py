@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import datetime as dt
 import decimal
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from tests.spark.both_processors import (
     Large,
     Largest,
     Scripted,
+    Sessions,
     script,
 )
 
@@ -58,11 +61,11 @@ def test_states_of_all_types_hold_what_they_hold_in_spark(engines: Engines) -> N
 ALARMS = "key string, at timestamp, does string, after int"
 
 
-def feed_alarms(engines: Engines, seed: int, begin: int) -> None:
+def feed_alarms(engines: Engines, seed: int, begin: int, suffix: str = "") -> None:
     chosen = random.Random(seed)
     rows: list[tuple[Any, ...]] = [
         (
-            chosen.choice("abc"),
+            chosen.choice("abc") + suffix,
             at(begin + chosen.randrange(-10, 10)),
             chosen.choice(["set", "set", "delete", "none"]),
             chosen.randrange(0, 20),
@@ -162,6 +165,35 @@ def test_a_processor_behind_another(engines: Engines) -> None:
         feed_calls(engines, batch, 0, 30)
     case = Case(CALLS, ["shop"], Counts(), "shop string, bucket bigint, count bigint", then=second)
     assert len(engines.assert_same(case)) == 3
+
+
+class Late(Alarms):
+    """Sessions that end, with a timer behind each."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self.seen.appendValue((row["count"],))
+            self.handle.registerTimer(int(row.end.timestamp() * 1000) + 3000)
+        yield from ()
+
+
+def test_event_time_goes_on_behind_a_processor(engines: Engines) -> None:
+    """In statekit a batch later, so what comes out is the same in all."""
+    for begin in (20, 50, 80):
+        feed_alarms(engines, begin, begin, suffix=str(begin))
+    second = Case("", ["key"], Late(), TOLD, mode="eventTime")
+    outputs = "key string, end timestamp, count bigint"
+    first = Case(ALARMS, ["key"], Sessions(), outputs, mode="eventTime", then=second)
+    first.watermark, first.event_time_column = ("at", "2 seconds"), "end"
+    found, expected = engines.of_statekit(first), engines.of_spark(first)
+    assert len(_untimed(expected)) > 2
+    assert _untimed(found) == _untimed(expected)
+
+
+def _untimed(batches: Any) -> list[Any]:
+    """What came out in all, without the watermark that it was told."""
+    told = [(key, ast.literal_eval(text)) for rows in batches.values() for key, text in rows]
+    return sorted((key, what, at, count) for key, (what, _, at, count, *_) in told)
 
 
 def test_frames_of_pandas(engines: Engines) -> None:

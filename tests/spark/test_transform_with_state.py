@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import statekit as sk
@@ -112,6 +112,70 @@ def _wait_for(is_so: Any, query: Any) -> None:
         assert query.is_active
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+class Begun(Sums):
+    """A sum that begins with initial state."""
+
+    def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
+        (total,) = self.held.get() or (0,)
+        self.held.update((total + initialState["my start"],))
+
+
+def test_initial_state_is_handled_once_also_if_the_first_epoch_fails(runs: Runs) -> None:
+    """Of which nothing is seen: the next attempt handles it all again, and no epoch after it."""
+    initial = runs.spark.createDataFrame([("a", 100), ("z", 7)], "`my key` string, `my start` int")
+
+    def run(sink: Any) -> None:
+        df = runs.stream("rows", ROWS)
+        grouped = initial.groupBy("my key")
+        made = transform_with_state(df, "key", Begun(), TOLD, initial_state=grouped, name="sums")
+        places = {"checkpoint": runs.checkpoint, "working_directory": runs.working}
+        query = made.sink(sink).start(runs.spark, parallelism=2, trigger=ONCE, **places)
+        assert query.await_termination(DEADLINE_S)
+
+    feed(runs, ("a", 1, 5))
+    with pytest.raises(OSError, match="full"):
+        run(_fails)
+    assert runs.epochs() == []
+    found, collect = collector()
+    run(collect)
+    feed(runs, ("a", 2, 1), ("z", 2, 1))
+    run(collect)
+    assert sorted((epoch, *row) for epoch, row in found) == [
+        (0, "a", 105),
+        (1, "a", 106),
+        (1, "z", 8),
+    ]
+
+
+def _fails(df: DataFrame, epoch: int) -> None:
+    df.count()
+    raise OSError("the disk is full")
+
+
+class Odd(StatefulProcessor):
+    """States and columns with names that Python, or Spark's own operator, does not take."""
+
+    def init(self, handle: Any) -> None:
+        self.held = handle.getValueState("class", "`my n` bigint, `_x` string")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            found = self.held.get() or (0, "")
+            self.held.update((found[0] + row["from"], "x"))
+        yield Row(**{"my key": key[0], "class": self.held.get()[0]})
+
+
+def test_names_are_free(runs: Runs) -> None:
+    runs.feed("rows", [{"a key": "a", "from": 2}, {"a key": "a", "from": 3}])
+    df = runs.stream("rows", "`a key` string, `from` bigint")
+    found, collect = collector()
+    made = transform_with_state(df, "a key", Odd(), "`my key` string, `class` bigint").sink(collect)
+    places = {"checkpoint": runs.checkpoint, "working_directory": runs.working}
+    assert made.start(runs.spark, parallelism=2, trigger=ONCE, **places).await_termination(60)
+    assert [tuple(row) for _, row in found] == [("a", 5)]
+    assert runs.state("Odd", "s_class") == {"a": {"s_my_20_n": 5, "s__x": "x"}}
 
 
 def test_static_frames_are_one_epoch(runs: Runs) -> None:

@@ -7,9 +7,11 @@ import decimal
 import itertools
 import os
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+import pandas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,8 +21,12 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.streaming.tws_tester import TwsTester
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
+import statekit as sk
+from statekit.key_codec import key_codec
+from statekit.spark.processor_frames import FrameOptions, takes_frames
 from statekit.spark.processor_keys import GroupingKey
 from statekit.spark.processors import process_of
+from statekit.spark.sql_values import SqlValues
 from statekit.testing import Harness
 
 
@@ -386,3 +392,44 @@ def test_what_has_a_ttl_is_gone_when_it_is_over(steps: list[Any]) -> None:
             models[key].do(what, n, now)
         expected = {key: models[key].told(now) for key, _ in step}
         assert {row.key: row.told for row in harness.send(*rows)} == expected
+
+
+# ----------------------------------------------------------------------------- keys and frames
+
+
+def test_a_map_has_no_key_that_equals_nothing() -> None:
+    values = SqlValues(schema(f=sql.DoubleType), "state 'm', key", "entry", as_key=True)
+    codec = key_codec(values.annotation)
+    assert codec.encode(values.stored((-0.0,))) == codec.encode(values.stored((0.0,)))
+    with pytest.raises(sk.StateTypeError, match="NaN equals nothing"):
+        codec.encode(values.stored((float("nan"),)))
+
+
+class Framed(Does):
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pandas.DataFrame], timers: Any
+    ) -> Iterator[pandas.DataFrame]:
+        yield from rows
+
+
+class Either(Does):
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pandas.DataFrame] | Iterator[Row], timers: Any
+    ) -> Any:
+        yield from rows
+
+
+class Bare(Does):
+    def handleInputRows(self, key, rows, timers):  # type: ignore[no-untyped-def]
+        yield from rows
+
+
+def test_annotations_tell_which_processors_take_frames() -> None:
+    assert takes_frames(Framed([]))
+    assert not any(map(takes_frames, [Does([]), Either([]), Bare([])]))
+
+
+def test_frames_without_pandas_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(sk.StateTypeError, match="install pandas and PySpark"):
+        FrameOptions.of_session(None)  # type: ignore[arg-type]

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
+from statekit.repository import Repository
+from statekit.verification import verify
 from tests.instants import at
 from tests.spark.both_engines import Case, Engines
 from tests.spark.both_processors import (
@@ -151,6 +153,8 @@ def test_rows_are_grouped_by_columns_of_all_types(engines: Engines) -> None:
     for batch in (1, 2):
         feed_keys(engines, batch)
     engines.assert_same(case)
+    found = verify(Repository(engines.home / "of-statekit", create=False))
+    assert found.is_whole, found  # each row lies in the key group that follows from its key
 
 
 def test_values_of_half_a_megabyte(engines: Engines) -> None:

@@ -6,20 +6,22 @@ batch by batch; between the rows of a batch there is no order.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from pyspark.sql import DataFrame, GroupedData, SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, GroupedData, Row, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType
 
 from statekit.spark import transform_with_state
-from tests.spark.spark_runs import ONCE, TIMEOUT_S, collector, stream_of
+from tests.spark.spark_runs import ONCE, TIMEOUT_S, collector, stream_of, write_batch
 
 OF_SPARK = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -67,17 +69,13 @@ class Engines:
         self.spark = spark
         self.home = home
         self._files = 0
-        (home / "rows").mkdir()
 
     def feed(self, rows: list[Any], schema: str) -> None:
         """One more file, which makes one more micro-batch."""
-        place = self.home / "drafts" / f"{self._files:05d}"
-        self.spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(place))
-        (found,) = place.glob("*.parquet")
-        target = self.home / "rows" / f"{self._files:05d}.parquet"
-        found.rename(target)
-        at = (1_700_000_000 + self._files,) * 2
-        os.utime(target, at)
+        types = cast(StructType, StructType.fromDDL(schema))
+        made = [Row(*types.names)(*row).asDict(True) for row in rows]
+        table = pa.Table.from_pylist(made, schema=to_arrow_schema(types, timezone="UTC"))
+        write_batch(self.home / "rows", self._files, table)
         self._files += 1
 
     def rows(self, case: Case) -> DataFrame:

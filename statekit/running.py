@@ -72,6 +72,7 @@ class Progress:
 
     @property
     def events_per_second(self) -> float:
+        """Records that came in, by the seconds that the epoch took."""
         return self.records_in / self.seconds if self.seconds else 0.0
 
 

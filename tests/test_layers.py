@@ -177,6 +177,7 @@ DOORS = {
     "rocksdict": {"rocks"},
     "numpy": {"byte_columns", "mutation_sums"},
     "obstore": {"objects"},
+    "pandas": {"spark"},
     "pyspark": {"spark", "demo"},
     "py4j": {"spark"},
     "hypothesis": {"testing"},

@@ -8,6 +8,7 @@ from collections.abc import MutableMapping
 import pytest
 
 import statekit
+import statekit.spark
 import statekit.testing
 from statekit.backend import Backend
 
@@ -72,18 +73,24 @@ TESTING = [
     "faulty",
 ]
 
-EVERY = [("statekit", name) for name in PUBLIC] + [("statekit.testing", name) for name in TESTING]
-MODULES = {"statekit": statekit, "statekit.testing": statekit.testing}
+SPARK = ["Progress", "Query", "Transformed", "start", "transform_with_state"]
+
+MODULES = {
+    "statekit": (statekit, PUBLIC),
+    "statekit.testing": (statekit.testing, TESTING),
+    "statekit.spark": (statekit.spark, SPARK),
+}
+EVERY = [(module, name) for module, (_, names) in MODULES.items() for name in names]
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(statekit.__all__) == sorted(PUBLIC)
-    assert sorted(statekit.testing.__all__) == sorted(TESTING)
+    for module, names in MODULES.values():
+        assert sorted(module.__all__) == sorted(names)
 
 
 @pytest.mark.parametrize(("module", "name"), EVERY)
 def test_every_public_name_is_documented(module: str, name: str) -> None:
-    thing = getattr(MODULES[module], name)
+    thing = getattr(MODULES[module][0], name)
     assert inspect.getdoc(thing), f"{name} has no docstring"
     if inspect.isclass(thing):
         assert thing.__doc__, f"{name} inherits its docstring"
@@ -91,7 +98,7 @@ def test_every_public_name_is_documented(module: str, name: str) -> None:
 
 @pytest.mark.parametrize(("module", "name"), EVERY)
 def test_every_public_method_is_documented(module: str, name: str) -> None:
-    thing = getattr(MODULES[module], name)
+    thing = getattr(MODULES[module][0], name)
     if not inspect.isclass(thing):
         return
     for member, found in vars(thing).items():

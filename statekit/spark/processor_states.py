@@ -9,9 +9,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Literal
 
 from pyspark.errors import PySparkValueError
+from pyspark.sql import Row
 from pyspark.sql.streaming import stateful_processor as spark
 
 from statekit.context import Context
@@ -134,7 +136,7 @@ class Handle(spark.StatefulProcessorHandle):
 
 def _at(milliseconds: int) -> dt.datetime:
     """When a timer is due."""
-    micros = milliseconds * 1000
+    micros = index(milliseconds) * 1000
     if not MIN_MICROS <= micros <= MAX_MICROS:
         raise StateTypeError(
             f"a timer at {milliseconds} milliseconds since 1970 is not within the years 1 to 9999: "
@@ -208,13 +210,14 @@ class _Map(spark.MapState):
         self._state = state
         self._key, self._given_key = keys.stored, keys.given
         self._stored, self._given = values.stored, values.given
+        self._given_row = values.given_row
 
     def exists(self) -> bool:
         return bool(self._state)
 
-    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def getValue(self, key: tuple[Any, ...]) -> Row | None:
         found = self._state.get(self._key(key))
-        return None if found is None else self._given(found)
+        return None if found is None else self._given_row(found)
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
         return self._key(key) in self._state

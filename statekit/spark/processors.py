@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import cloudpickle
@@ -205,6 +205,16 @@ class ProcessorProcess(Process[Any, Any, Any]):
         if fn.time_mode != "none":
             given = {**hints, "timer": Timer}
             self._callbacks[None] = Signature(_TimerCalls(fn), given, takes="timer")
+
+    @property
+    def asked(self) -> Mapping[str, Declared]:
+        """The states that the processor asks for, in order."""
+        return self._calls.declared
+
+    @property
+    def time_mode(self) -> TimeMode:
+        """Whether there are timers, and by which clock."""
+        return self._calls.time_mode
 
     def ended(self, context: Context) -> None:
         self._calls.end(context)

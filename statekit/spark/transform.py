@@ -16,6 +16,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statekit.errors import StateTypeError
 from statekit.job import Job, Stream
+from statekit.spark.importing import SparkImport
 from statekit.spark.processor_states import TimeMode
 from statekit.spark.processors import process_of
 from statekit.spark.query import Query
@@ -59,11 +60,24 @@ class Transformed:
         spark: SparkSession,
         *,
         checkpoint: str | Path,
+        from_spark: str | Path | None = None,
         parallelism: int | None = None,
         trigger: Mapping[str, Any] | str | None = None,
         **options: Any,
     ) -> Query:
-        """Run it, as `Job.start` does."""
+        """Run it, as `Job.start` does.
+
+        Parameters:
+            from_spark: the checkpoint of a query with this processor and Spark's own
+                `transformWithState`, which a new checkpoint goes on from: with its state and its
+                timers, right behind what it has read. One that was made of it goes on from where it
+                is. The query must have been stopped.
+        """
+        if from_spark is not None:
+            found = self.importing(from_spark, checkpoint, parallelism=parallelism)
+            found.carry_out(
+                working_directory=options.get("working_directory"), rocksdb=options.get("rocksdb")
+            )
         return start(
             self.job,
             spark,
@@ -73,6 +87,33 @@ class Transformed:
             parallelism=parallelism,
             trigger=trigger,
             **options,
+        )
+
+    def importing(
+        self,
+        from_spark: str | Path,
+        checkpoint: str | Path,
+        *,
+        parallelism: int | None = None,
+    ) -> SparkImport:
+        """What `from_spark=` does before a start: look at it, then call `carry_out()`.
+
+        Parameters:
+            from_spark: the checkpoint of the query.
+            checkpoint: the one that is to be made of it.
+            parallelism: shards per operator; None for one per core.
+
+        Raises:
+            RestoreError: there is nothing to import, or not into this checkpoint.
+            StateSchemaError: the query has not the states, the keys or the timers of the processor.
+        """
+        return SparkImport(
+            self._df.sparkSession,
+            from_spark,
+            self.job,
+            self._df.schema,
+            checkpoint,
+            parallelism=parallelism,
         )
 
 

@@ -1,0 +1,105 @@
+"""Stateful processors of Spark's whose state tests import, and what they read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+ROWS = "shop string, item int, n long, at timestamp"
+KEYS = ["shop", "item"]
+OUTPUTS = "shop string, item int, told string"
+
+EVERY = (
+    "flag boolean, tiny byte, small short, plain int, large long, narrow float, wide double, "
+    "text string, data binary, day date, at timestamp, local timestamp_ntz, price decimal(20,4), "
+    "numbers array<int>, parts map<string,struct<x:float,times:array<timestamp>>>, "
+    "inner struct<a:int,deep:struct<at:timestamp,texts:array<string>>>"
+)
+
+
+def every(n: int, at: dt.datetime) -> tuple[Any, ...]:
+    """A value of every type, with nulls in many places."""
+    half = n % 2 == 0
+    return (
+        half,
+        n % 100 - 50,
+        -n,
+        None if half else n,
+        n << 40,
+        n / 3,
+        -n / 3,
+        None if n % 3 == 0 else f"text {n} ä",
+        bytes([n % 256, 0, 255]),
+        dt.date(1969, 12, 31) + dt.timedelta(days=n),
+        at,
+        dt.datetime(2021, 3, 28, 2, 30, 0, n),
+        Decimal(n) / 8,
+        [n, None, -1],
+        {"": (n / 7, [at, None]), "ä": None} if half else {},
+        (n, (at, ["x", None])) if n % 3 else None,
+    )
+
+
+class Keeps(StatefulProcessor):
+    """Keeps something in every kind of state and tells all it has for each row."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.last = handle.getValueState("last", EVERY)
+        self.seen = handle.getListState("seen", "n long, at timestamp")
+        self.best = handle.getMapState(
+            "best", "name string, code int", "n long, part struct<x:float,at:timestamp>"
+        )
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            yield self._told(key, (row.n, timerValues.getCurrentWatermarkInMs()))
+            self.last.update(every(row.n, row.at))
+            if row.n % 5 == 4:
+                self.seen.clear()
+            self.seen.appendValue((row.n, row.at))
+            self.best.updateValue((f"of {row.n % 3}", row.n % 2 or None), (row.n, (0.1, row.at)))
+            self.handle.registerTimer(int(row.at.timestamp() * 1000) + 5000)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        at = expiredTimerInfo.getExpiryTimeInMs()
+        yield self._told(key, (at, timerValues.getCurrentWatermarkInMs()))
+
+    def _told(self, key: Any, what: Any) -> Row:
+        held = self.last.get(), list(self.seen.get()), sorted(self.best.iterator(), key=repr)
+        told = (*what, *held, list(self.handle.listTimers()))
+        return Row(shop=key[0], item=key[1], told=repr(told))
+
+
+class Fades(StatefulProcessor):
+    """Keeps something in every kind of state for an hour, and sets a timer half as far away."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.last = handle.getValueState("last", "n long", HOUR_MS)
+        self.seen = handle.getListState("seen", "n long", HOUR_MS)
+        self.best = handle.getMapState("best", "name string", "n long", HOUR_MS)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            told = (row.n, self.last.get(), list(self.seen.get()), sorted(self.best.iterator()))
+            yield Row(shop=key[0], item=key[1], told=repr(told))
+            self.last.update((row.n,))
+            self.seen.appendValue((row.n,))
+            self.best.updateValue((f"of {row.n % 3}",), (row.n,))
+        now = timerValues.getCurrentProcessingTimeInMs()
+        self.handle.registerTimer(now + HOUR_MS // 2)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        yield Row(shop=key[0], item=key[1], told="rang")
+
+
+HOUR_MS = 3_600_000

@@ -40,9 +40,9 @@ from statekit.visit import Visit
 
 __all__ = ["StoredRows", "stored_frame"]
 
-_STATE = "__statekit_state"
-_TIME = "__statekit_time"
-_HELD = "__statekit_held_{}".format
+_STATE = "statekit_state"
+_TIME = "statekit_time"
+_HELD = "statekit_held_{}".format
 _FIXED = (_STATE, _TIME)
 
 # What Spark's source `statestore` calls the parts of its rows.

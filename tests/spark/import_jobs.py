@@ -17,16 +17,19 @@ ROWS = "shop string, item int, n long, at timestamp"
 KEYS = ["shop", "item"]
 OUTPUTS = "shop string, item int, told string"
 
-EVERY = (
-    "flag boolean, tiny byte, small short, plain int, large long, narrow float, wide double, "
-    "text string, data binary, day date, at timestamp, local timestamp_ntz, price decimal(20,4), "
+# Types of values, apart: Spark's driver matches a schema with a regular expression that recurses.
+NUMBERS = "flag boolean, tiny byte, small short, plain int, large long, narrow float, wide double"
+OTHERS = (
+    "text string, data binary, day date, at timestamp, local timestamp_ntz, price decimal(20,4)"
+)
+NESTED = (
     "numbers array<int>, parts map<string,struct<x:float,times:array<timestamp>>>, "
     "inner struct<a:int,deep:struct<at:timestamp,texts:array<string>>>"
 )
 
 
-def every(n: int, at: dt.datetime) -> tuple[Any, ...]:
-    """A value of every type, with nulls in many places."""
+def numbers(n: int) -> tuple[Any, ...]:
+    """A value of each type of numbers."""
     half = n % 2 == 0
     return (
         half,
@@ -36,14 +39,26 @@ def every(n: int, at: dt.datetime) -> tuple[Any, ...]:
         n << 40,
         n / 3,
         -n / 3,
+    )
+
+
+def others(n: int, at: dt.datetime) -> tuple[Any, ...]:
+    """The same of other simple types."""
+    return (
         None if n % 3 == 0 else f"text {n} ä",
         bytes([n % 256, 0, 255]),
         dt.date(1969, 12, 31) + dt.timedelta(days=n),
         at,
         dt.datetime(2021, 3, 28, 2, 30, 0, n),
         Decimal(n) / 8,
+    )
+
+
+def nested(n: int, at: dt.datetime) -> tuple[Any, ...]:
+    """The same of nested types, with nulls within them."""
+    return (
         [n, None, -1],
-        {"": (n / 7, [at, None]), "ä": None} if half else {},
+        {"": (n / 7, [at, None]), "ä": None} if n % 2 else {},
         (n, (at, ["x", None])) if n % 3 else None,
     )
 
@@ -53,7 +68,9 @@ class Keeps(StatefulProcessor):
 
     def init(self, handle: Any) -> None:
         self.handle = handle
-        self.last = handle.getValueState("last", EVERY)
+        self.last = handle.getValueState("last", NUMBERS)
+        self.other = handle.getValueState("other", OTHERS)
+        self.nested = handle.getValueState("nested", NESTED)
         self.seen = handle.getListState("seen", "n long, at timestamp")
         self.best = handle.getMapState(
             "best", "name string, code int", "n long, part struct<x:float,at:timestamp>"
@@ -62,7 +79,9 @@ class Keeps(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         for row in rows:
             yield self._told(key, (row.n, timerValues.getCurrentWatermarkInMs()))
-            self.last.update(every(row.n, row.at))
+            self.last.update(numbers(row.n))
+            self.other.update(others(row.n, row.at))
+            self.nested.update(nested(row.n, row.at))
             if row.n % 5 == 4:
                 self.seen.clear()
             self.seen.appendValue((row.n, row.at))
@@ -74,8 +93,9 @@ class Keeps(StatefulProcessor):
         yield self._told(key, (at, timerValues.getCurrentWatermarkInMs()))
 
     def _told(self, key: Any, what: Any) -> Row:
-        held = self.last.get(), list(self.seen.get()), sorted(self.best.iterator(), key=repr)
-        told = (*what, *held, list(self.handle.listTimers()))
+        values = [state.get() for state in (self.last, self.other, self.nested)]
+        many = list(self.seen.get()), sorted(self.best.iterator(), key=repr)
+        told = (*what, *values, *many, list(self.handle.listTimers()))
         return Row(shop=key[0], item=key[1], told=repr(told))
 
 

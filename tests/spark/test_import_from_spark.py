@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statekit.repository import Repository
+from statekit.spark.starting import use_this_python
 from statekit.spark.transform import Transformed, transform_with_state
 from tests.spark.import_jobs import KEYS, OUTPUTS, PROVIDER, ROCKS, ROWS, Fades, Keeps
 from tests.spark.spark_runs import ONCE, TIMEOUT_S, collector, state_of, stream_of, write_batch
@@ -86,7 +87,8 @@ def by_batch(found: list[tuple[int, Any]]) -> Told:
 
 @pytest.fixture(scope="module", autouse=True)
 def states_in_rocksdb(spark: SparkSession) -> Iterator[None]:
-    """Spark's `transformWithState` needs that."""
+    """Spark's `transformWithState` needs that, and what this interpreter has."""
+    use_this_python(spark)
     before = spark.conf.get(PROVIDER)
     spark.conf.set(PROVIDER, ROCKS)
     yield

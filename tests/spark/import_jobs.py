@@ -16,6 +16,7 @@ ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvide
 ROWS = "shop string, item int, n long, at timestamp"
 KEYS = ["shop", "item"]
 OUTPUTS = "shop string, item int, told string"
+HOUR_MS = 3_600_000
 
 # Types of values, apart: Spark's driver matches a schema with a regular expression that recurses.
 NUMBERS = "flag boolean, tiny byte, small short, plain int, large long, narrow float, wide double"
@@ -63,18 +64,48 @@ def nested(n: int, at: dt.datetime) -> tuple[Any, ...]:
     )
 
 
-class Keeps(StatefulProcessor):
-    """Keeps something in every kind of state and tells all it has for each row."""
+STATES: dict[str, tuple[Any, ...]] = {
+    "last": ("getValueState", NUMBERS),
+    "other": ("getValueState", OTHERS),
+    "nested": ("getValueState", NESTED),
+    "seen": ("getListState", "n long, at timestamp"),
+    "best": (
+        "getMapState",
+        "name string, code int",
+        "n long, part struct<x:float,at:timestamp>",
+    ),
+}
+
+
+class Asks(StatefulProcessor):
+    """Asks for states, and does nothing with them."""
+
+    last: Any
+    other: Any
+    nested: Any
+    seen: Any
+    best: Any
+
+    def __init__(self, states: dict[str, tuple[Any, ...]]) -> None:
+        self.states = states
 
     def init(self, handle: Any) -> None:
+        for name, (ask, *given) in self.states.items():
+            setattr(self, name, getattr(handle, ask)(name, *given))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        return iter(())
+
+
+class Keeps(Asks):
+    """Keeps something in every kind of state and tells all it has for each row."""
+
+    def __init__(self) -> None:
+        super().__init__(STATES)
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
         self.handle = handle
-        self.last = handle.getValueState("last", NUMBERS)
-        self.other = handle.getValueState("other", OTHERS)
-        self.nested = handle.getValueState("nested", NESTED)
-        self.seen = handle.getListState("seen", "n long, at timestamp")
-        self.best = handle.getMapState(
-            "best", "name string, code int", "n long, part struct<x:float,at:timestamp>"
-        )
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         for row in rows:
@@ -95,18 +126,25 @@ class Keeps(StatefulProcessor):
     def _told(self, key: Any, what: Any) -> Row:
         values = [state.get() for state in (self.last, self.other, self.nested)]
         many = list(self.seen.get()), sorted(self.best.iterator(), key=repr)
-        told = (*what, *values, *many, list(self.handle.listTimers()))
+        told = (*what, *values, *many, sorted(self.handle.listTimers()))
         return Row(shop=key[0], item=key[1], told=repr(told))
 
 
-class Fades(StatefulProcessor):
+class Fades(Asks):
     """Keeps something in every kind of state for an hour, and sets a timer half as far away."""
 
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                "last": ("getValueState", "n long", HOUR_MS),
+                "seen": ("getListState", "n long", HOUR_MS),
+                "best": ("getMapState", "name string", "n long", HOUR_MS),
+            }
+        )
+
     def init(self, handle: Any) -> None:
+        super().init(handle)
         self.handle = handle
-        self.last = handle.getValueState("last", "n long", HOUR_MS)
-        self.seen = handle.getListState("seen", "n long", HOUR_MS)
-        self.best = handle.getMapState("best", "name string", "n long", HOUR_MS)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         for row in rows:
@@ -120,6 +158,3 @@ class Fades(StatefulProcessor):
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
         yield Row(shop=key[0], item=key[1], told="rang")
-
-
-HOUR_MS = 3_600_000

@@ -30,7 +30,7 @@ def main() -> None:
     (home / "tmp").mkdir(exist_ok=True)
     spark = new_session(home / "tmp", options={PROVIDER: ROCKS})
     rows = stream_of(spark, home / "in", ROWS).withWatermark("at", "3 seconds")
-    TwsCheckpoint.check_has_not_moved = wait  # type: ignore[method-assign]
+    TwsCheckpoint.check_has_not_moved = wait  # type: ignore[method-assign, assignment]
     stream = transform_with_state(rows, KEYS, Keeps(), OUTPUTS, time_mode="eventTime")
     found = stream.importing(home / "stopped", home / "checkpoint", parallelism=2)
     found.carry_out(working_directory=home / "working")

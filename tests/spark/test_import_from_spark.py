@@ -1,24 +1,47 @@
-"""State of Spark's own `transformWithState` becomes a checkpoint, and the job goes on from there."""
+"""State of Spark's own `transformWithState` becomes a checkpoint that the job goes on from."""
 
 from __future__ import annotations
 
 import datetime as dt
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from typer.testing import CliRunner
 
+from statekit.cli import app
+from statekit.errors import (
+    FencedError,
+    RestoreError,
+    StatekitError,
+    StateSchemaError,
+    StorageError,
+)
 from statekit.repository import Repository
 from statekit.spark.starting import use_this_python
 from statekit.spark.transform import Transformed, transform_with_state
-from tests.spark.import_jobs import KEYS, OUTPUTS, PROVIDER, ROCKS, ROWS, Fades, Keeps
+from tests.spark.import_jobs import (
+    HOUR_MS,
+    KEYS,
+    OUTPUTS,
+    PROVIDER,
+    ROCKS,
+    ROWS,
+    STATES,
+    Asks,
+    Fades,
+    Keeps,
+)
 from tests.spark.spark_runs import ONCE, TIMEOUT_S, collector, state_of, stream_of, write_batch
+from tests.spark.victims import Victim
 
 START = dt.datetime(2021, 3, 28, 0, 59, tzinfo=dt.UTC)
 
@@ -47,14 +70,22 @@ class Place:
     def rows(self) -> DataFrame:
         return stream_of(self.spark, self.input, ROWS).withWatermark("at", "3 seconds")
 
-    def run_spark(self, processor: StatefulProcessor, mode: str, checkpoint: Path) -> Told:
-        """Spark's own query until it has read everything."""
+    def run_spark(
+        self, made: DataFrame, checkpoint: Path, trigger: Mapping[str, Any] = MappingProxyType(ONCE)
+    ) -> Told:
+        """Spark's own query to its end."""
         found, collect = collector()
-        made = self.rows().groupBy(*KEYS).transformWithState(processor, OUTPUTS, "Append", mode)
-        writer = made.writeStream.foreachBatch(collect).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(checkpoint)).start()
+        query = self.writer(made, checkpoint).foreachBatch(collect).trigger(**trigger).start()
         assert query.awaitTermination(int(TIMEOUT_S))
         return by_batch(found)
+
+    def writer(self, made: DataFrame, checkpoint: Path) -> DataStreamWriter:
+        return made.writeStream.option("checkpointLocation", str(checkpoint))
+
+    def transformed(self, processor: StatefulProcessor, mode: str = "eventTime") -> DataFrame:
+        """What Spark's own `transformWithState` makes of the rows."""
+        grouped = self.rows().groupBy(*KEYS)
+        return grouped.transformWithState(processor, OUTPUTS, "Append", mode)
 
     def stream(
         self, processor: StatefulProcessor | None = None, mode: str = "eventTime", **options: Any
@@ -90,6 +121,7 @@ def states_in_rocksdb(spark: SparkSession) -> Iterator[None]:
     """Spark's `transformWithState` needs that, and what this interpreter has."""
     use_this_python(spark)
     before = spark.conf.get(PROVIDER)
+    assert before is not None, "Spark has a default"
     spark.conf.set(PROVIDER, ROCKS)
     yield
     spark.conf.set(PROVIDER, before)
@@ -114,23 +146,260 @@ class Kept(Place):
 def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Kept:
     place = Place(spark, tmp_path_factory.mktemp("kept"))
     place.feed(0, ("a", 1, 1, 0), ("a", 1, 2, 1), ("b", 1, 3, 2), ("a", 2, 6, 0), ("ä", 9, 5, 3))
-    place.feed(1, ("a", 1, 7, 8), ("b", 1, 4, 9), ("b", 2, 8, 10))
-    place.feed(2, ("a", 1, 10, 14), ("c", 1, 11, 15), ("c", 1, 12, 11))
-    place.run_spark(Keeps(), "eventTime", place.home / "ended")
+    place.feed(
+        1, ("a", 1, 7, 8), ("b", 1, 4, 9), ("b", 2, 8, 10), ("c", 1, 11, 15), ("c", 1, 12, 11)
+    )
+    place.run_spark(place.transformed(Keeps()), place.home / "ended")
     shutil.copytree(place.home / "ended", place.home / "stopped")
-    place.feed(3, ("a", 1, 13, 16), ("b", 1, 14, 13), ("b", 1, 15, 4), ("d", 1, 16, 30))
-    place.feed(4, ("a", 1, 17, 31), ("c", 1, 18, 40), ("ä", 9, 19, 33), ("a", 2, 20, 2))
-    told = place.run_spark(Keeps(), "eventTime", place.home / "ended")
+    place.feed(2, ("a", 1, 13, 16), ("b", 1, 14, 13), ("b", 1, 15, 4), ("d", 1, 16, 30))
+    place.feed(3, ("a", 1, 17, 31), ("c", 1, 18, 40), ("ä", 9, 19, 33), ("a", 2, 20, 2))
+    told = place.run_spark(place.transformed(Keeps()), place.home / "ended")
     return Kept(spark, place.home, told)
 
 
-def of_data(told: Told, first: int) -> Told:
-    """The micro-batches that read something."""
-    return {batch: rows for batch, rows in told.items() if batch in (first, first + 1)}
+def forget(checkpoint: Path, log: str, batch: int) -> None:
+    """Remove what Spark noted of a micro-batch."""
+    for name in (f"{batch}", f".{batch}.crc"):
+        (checkpoint / log / name).unlink()
+
+
+# Micro-batches of `kept`: two of data and one without, two of data and one without.
+STOPPED, FIRST, SECOND = 2, 3, 4
 
 
 def test_a_job_goes_on_from_sparks_state_as_spark_does(kept: Kept, tmp_path: Path) -> None:
+    """Its states, timers and watermark; what Spark had read is not read again."""
     told = kept.go_on(kept.stream(), tmp_path / "c", from_spark=kept.stopped, parallelism=3)
-    first = min(kept.told)
-    assert of_data(told, first) == of_data(kept.told, first)
-    assert Repository(tmp_path / "c").epochs()[0] == first - 1
+    assert told[FIRST] == kept.told[FIRST]
+    assert told[SECOND] == kept.told[SECOND]
+    repository = Repository(tmp_path / "c")
+    assert repository.epochs()[:3] == [STOPPED, FIRST, SECOND]
+    first = repository.manifest(STOPPED)
+    assert (first.cause, first.whole, first.batch, first.parallelism) == (
+        "import",
+        True,
+        STOPPED,
+        3,
+    )
+
+    again = kept.go_on(kept.stream(), tmp_path / "c", from_spark=kept.stopped)
+    assert not set(again) & {FIRST, SECOND}
+    shutil.copytree(kept.stopped, tmp_path / "another")
+    (tmp_path / "another/metadata").write_text('{"id":"3cc8c161-6cff-444d-a3bf-f118d576f6e8"}')
+    (tmp_path / "another/.metadata.crc").unlink()
+    with pytest.raises(RestoreError, match="which do not come from"):
+        kept.stream().importing(tmp_path / "another", tmp_path / "c")
+
+
+def test_what_is_imported_is_what_the_job_would_have_stored(kept: Kept, tmp_path: Path) -> None:
+    kept.stream().importing(kept.stopped, tmp_path / "c").carry_out(
+        working_directory=tmp_path / "working"
+    )
+    ours = Place(kept.spark, tmp_path)
+    ours.input.mkdir()
+    for path in sorted(kept.input.iterdir())[:2]:
+        shutil.copy2(path, ours.input)
+    ours.go_on(ours.stream(), tmp_path / "ours")
+    for state in STATES:
+        stored = [state_of(tmp_path / of, "Keeps", state, tmp_path / "s") for of in ("c", "ours")]
+        assert stored[0] == stored[1]
+        assert stored[0]
+
+
+def test_a_batch_that_was_planned_and_has_not_ended_is_run_again(
+    kept: Kept, tmp_path: Path
+) -> None:
+    """Its state may have been committed: that does not count."""
+    shutil.copytree(kept.ended, tmp_path / "old")
+    forget(tmp_path / "old", "offsets", SECOND + 1)
+    for batch in (SECOND, SECOND + 1):
+        forget(tmp_path / "old", "commits", batch)
+    told = kept.go_on(kept.stream(), tmp_path / "c", from_spark=tmp_path / "old")
+    assert told[SECOND] == kept.told[SECOND]
+    assert min(told) == SECOND
+
+
+# ------------------------------------------------------------------------------- processing time
+
+
+@pytest.fixture(scope="module")
+def fading(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A query whose state expires, stopped behind two micro-batches."""
+    place = Place(spark, tmp_path_factory.mktemp("fading"))
+    for number in (0, 1):
+        place.feed(number, ("a", 1, 2 * number, 0), ("b", 1, 2 * number + 1, 0))
+        made = place.transformed(Fades(), "processingTime")
+        place.run_spark(made, place.home / "old", {"once": True})
+    return place
+
+
+def test_rows_expire_when_they_would_have_in_spark(fading: Place, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "c"
+    stream = fading.stream(Fades(), "processingTime")
+    made = stream.importing(fading.home / "old", checkpoint).carry_out(
+        working_directory=fading.home / "working"
+    )
+    stood_us = made.processing_time_us
+
+    def go_on(number: int, later_ms: int) -> list[Any]:
+        fading.feed(number, ("a", 1, 2 * number, 0), ("b", 1, 2 * number + 1, 0))
+        told = fading.go_on(stream, checkpoint, clock=lambda: stood_us + later_ms * 1000)
+        return [row[2] for row in told[number] if row[0] == "a"]
+
+    assert go_on(2, HOUR_MS // 2 - 1000) == [
+        "(4, (2,), [(0,), (2,)], [(('of 0',), (0,)), (('of 2',), (2,))])",
+        "rang",  # what was set in the first micro-batch, some seconds before the second
+    ]
+    assert go_on(3, HOUR_MS // 2) == [
+        "(6, (4,), [(0,), (2,), (4,)], [(('of 0',), (0,)), (('of 1',), (4,)), (('of 2',), (2,))])",
+        "rang",
+    ]
+    # By now all that Spark wrote has expired, and what was written since has not.
+    assert go_on(4, HOUR_MS) == [
+        "(8, (6,), [(4,), (6,)], [(('of 0',), (6,)), (('of 1',), (4,))])",
+        "rang",
+        "rang",
+    ]
+
+
+# ------------------------------------------------------------------------------- whole or not
+
+
+def test_a_killed_import_leaves_nothing_that_is_taken_for_whole(
+    kept: Kept, tmp_path: Path, class_archive: None
+) -> None:
+    """Killed with everything written but the manifest."""
+    shutil.copytree(kept.stopped, tmp_path / "stopped")
+    checkpoint = tmp_path / "checkpoint"
+    (tmp_path / "in").symlink_to(kept.input)
+    with Victim("import_victim.py", tmp_path, log=tmp_path / "log") as victim:
+        victim.wait_for("written")
+        victim.kill()
+    assert list(checkpoint.glob("data/Keeps/*"))
+    assert Repository(checkpoint).epochs() == []
+    with pytest.raises(RestoreError, match="has gone on to micro-batch 2, the state holds -1"):
+        kept.go_on(kept.stream(), checkpoint)
+    told = kept.go_on(kept.stream(), checkpoint, from_spark=tmp_path / "stopped")
+    assert told[FIRST] == kept.told[FIRST]
+
+
+def test_a_query_that_goes_on_meanwhile_is_found_out(kept: Kept, tmp_path: Path) -> None:
+    shutil.copytree(kept.stopped, tmp_path / "old")
+    found = kept.stream().importing(tmp_path / "old", tmp_path / "c")
+    assert found.found.position.batch == STOPPED
+    shutil.copy(kept.ended / f"commits/{FIRST}", tmp_path / "old/commits")
+    with pytest.raises(RestoreError, match="the query still runs. Stop it"):
+        found.carry_out(working_directory=tmp_path / "working")
+    assert Repository(tmp_path / "c").epochs() == []
+
+
+def test_a_query_that_this_session_runs_is_refused(kept: Kept, tmp_path: Path) -> None:
+    shutil.copytree(kept.ended, tmp_path / "old")
+    query = kept.writer(kept.rows(), tmp_path / "old").format("noop").start()
+    try:
+        with pytest.raises(FencedError, match="this session runs: stop"):
+            kept.stream().importing(tmp_path / "old", tmp_path / "c")
+    finally:
+        query.stop()
+
+
+# ------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"last": ("getValueState", "n long")}, "state 'last' is struct<flag:boolean"),
+        ({"seen": ("getListState", "n int, at timestamp")}, "state 'seen' is struct<n:bigint"),
+        ({"seen": ("getValueState", "n long, at timestamp")}, "is a list state without a TTL in"),
+        ({"best": ("getMapState", "name string", STATES["best"][2])}, "map keys of state 'best'"),
+        ({"other": None}, "holds 'other', for which the processor does not ask"),
+    ],
+)
+def test_another_processor_is_refused(
+    kept: Kept, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    states = {name: asked for name, asked in {**STATES, **change}.items() if asked is not None}
+    with pytest.raises(StateSchemaError, match=message):
+        kept.stream(Asks(states)).importing(kept.stopped, tmp_path / "c")
+
+
+def test_other_keys_clocks_and_expiry_are_refused(
+    kept: Kept, fading: Place, tmp_path: Path
+) -> None:
+    with pytest.raises(StateSchemaError, match="the key is struct<shop:string,item:int>"):
+        kept.stream(keys=["item", "shop"]).importing(kept.stopped, tmp_path / "c")
+    with pytest.raises(StateSchemaError, match="time mode eventtime, and the job has none"):
+        kept.stream(mode="none").importing(kept.stopped, tmp_path / "c")
+    never = {name: asked[:-1] for name, asked in Fades().states.items()}
+    with pytest.raises(StateSchemaError, match="a list state with a TTL in"):
+        fading.stream(
+            Asks(
+                {
+                    "best": Fades().states["best"],
+                    "last": Fades().states["last"],
+                    "seen": never["seen"],
+                }
+            ),
+            "processingTime",
+        ).importing(fading.home / "old", tmp_path / "c")
+
+
+def test_what_is_no_checkpoint_with_state_is_refused(kept: Kept, tmp_path: Path) -> None:
+    def refused(old: Path | str, error: type[StatekitError], message: str) -> None:
+        with pytest.raises(error, match=message):
+            kept.stream().importing(old, tmp_path / "c")
+
+    refused(tmp_path / "nowhere", RestoreError, "is no checkpoint of a streaming query")
+    refused("nosuch://bucket/old", StorageError, "Spark cannot open nosuch://bucket/old")
+    shutil.copytree(kept.stopped, tmp_path / "begun")
+    for batch in range(STOPPED + 1):
+        forget(tmp_path / "begun", "commits", batch)
+    refused(tmp_path / "begun", RestoreError, "has no micro-batch that has ended")
+    shutil.copytree(kept.stopped, tmp_path / "newer")
+    forget(tmp_path / "newer", "commits", STOPPED)
+    (tmp_path / f"newer/commits/{STOPPED}").write_text("v9\n{}")
+    refused(tmp_path / "newer", RestoreError, "has version v9")
+    shutil.copytree(kept.stopped, tmp_path / "torn")
+    shutil.rmtree(tmp_path / "torn/state/0/_stateSchema")
+    refused(tmp_path / "torn", StatekitError, "Spark cannot read the state in")
+
+
+def test_a_query_with_other_stateful_operators_is_refused(kept: Kept, tmp_path: Path) -> None:
+    once = kept.rows().dropDuplicates(["n"])
+    kept.run_spark(once, tmp_path / "dedupe", {"once": True})
+    with pytest.raises(RestoreError, match="without transformWithState: .* dedupe"):
+        kept.stream().importing(tmp_path / "dedupe", tmp_path / "c")
+    made = once.groupBy(*KEYS).transformWithState(Keeps(), OUTPUTS, "Append", "eventTime")
+    kept.run_spark(made, tmp_path / "both", {"once": True})
+    with pytest.raises(RestoreError, match="several stateful operators: .*Exec .*, dedupe"):
+        kept.stream().importing(tmp_path / "both", tmp_path / "c")
+
+
+# ------------------------------------------------------------------------------- command line
+
+_offered: list[Transformed] = []
+
+
+def offered() -> Transformed:
+    """What the command line is told to take."""
+    return _offered[-1]
+
+
+def test_the_command_imports_and_says_what(kept: Kept, tmp_path: Path) -> None:
+    _offered.append(kept.stream())
+    names = ["--to", str(tmp_path / "c"), "--app", f"{__name__}:offered"]
+    runner = CliRunner()
+
+    def ran(*more: str) -> str:
+        done = runner.invoke(app, ["import-spark", str(kept.stopped), *names, *more])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "Nothing was changed." in ran("--dry-run")
+    assert Repository(tmp_path / "c").epochs() == []
+    told = ran("--parallelism", "2")
+    assert "ended with micro-batch 2, watermark 2021-03-28 00:59:12 UTC" in told
+    assert "last (value)" in told
+    assert f"Committed as epoch {STOPPED}" in told
+    assert "there is nothing to do" in ran()

@@ -247,6 +247,13 @@ class Coordinator:
         return drained or (self.begun is not None and self.begun.what == "drain")
 
     @property
+    def would_advance(self) -> bool:
+        """Whether an epoch without records has a later watermark than the last one had."""
+        found = self._watermarks(drain=False, to={})
+        before = {name: self._watermark(name) for name in found}
+        return any(us > (before[name] or BEGINNING) for name, us in found.items())
+
+    @property
     def has_event_time(self) -> bool:
         return any(operator.declared.event_time is not None for operator in self.job.operators)
 

@@ -21,7 +21,6 @@ from typing import (
     Any,
     Concatenate,
     Generic,
-    Literal,
     Never,
     ParamSpec,
     Protocol,
@@ -86,11 +85,14 @@ class Process(Generic[R, P, U]):
     takes_runs = False
     """Whether it is called once per key and epoch, with an iterator over the key's records."""
 
-    late_by: Literal["now", "before", "never"] = "now"
-    """Which watermark makes a record late: that of the epoch, of the one before, or none."""
-
     timers_join = True
     """Whether a timer that is due when it is set while others are called is called as well."""
+
+    settles = False
+    """Whether an epoch without records follows where event time has moved on and nothing comes."""
+
+    gives_up: frozenset[str] = frozenset()
+    """States that go if the checkpoint has them and the function does not declare them."""
 
     def __init__(
         self,
@@ -257,6 +259,15 @@ class Process(Generic[R, P, U]):
         """Whether there is a callback."""
         return bool(self._callbacks)
 
+    def late_us(self, plan: ShardPlan) -> int:
+        """The watermark that makes a record late."""
+        return plan.watermark_us
+
+    @property
+    def has_event_timers(self) -> bool:
+        """Whether timers may be set by event time."""
+        return self.event_time is not None
+
     @property
     def timer_names(self) -> tuple[str | None, ...]:
         """The names of timers that have a callback; None, last, if there is one for all others."""
@@ -299,7 +310,7 @@ class Process(Generic[R, P, U]):
             visit,
             backend,
             handled=lambda name: name in self._callbacks or None in self._callbacks,
-            has_event_time=self.event_time is not None,
+            has_event_time=self.has_event_timers,
             now_us=plan.now_us,
             joins=self.timers_join,
         )

@@ -103,7 +103,7 @@ class ShardTask:
             for spec in declared.states
         }
         self._timers = declared.bind_timers(self.visit, backend, plan)
-        self._late_us = _late_us(declared, plan)
+        self._late_us = declared.late_us(plan)
         self._waiting = self._bind_waiting()
         self._context = Context(self.visit, plan.shard, self._timers)
         self._call, self._arguments = declared.signature.bind(self._states, self._context)
@@ -505,13 +505,6 @@ class ShardTask:
             f"{type(error).__name__}: {error}; {handled}. Nothing of this epoch is committed: "
             "correct the function or the record, then start the job again"
         )
-
-
-def _late_us(declared: Process[Any, Any, Any], plan: ShardPlan) -> int:
-    """The watermark that makes a record late."""
-    if declared.late_by == "now":
-        return plan.watermark_us
-    return plan.reached_us if declared.late_by == "before" else BEGINNING - 1
 
 
 def stay_in_shard(plan: ShardPlan, batch: Batch, spill: Spill) -> Visit:

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.streaming.tws_tester import TwsTester
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from statekit.spark.processor_keys import GroupingKey
 from statekit.spark.processors import process_of
 from statekit.testing import Harness
 
@@ -22,6 +23,7 @@ def schema(**types: Any) -> StructType:
 
 
 ROWS = schema(key=StringType, call=LongType)
+KEY = GroupingKey(ROWS, ["key"])
 OUTPUTS = schema(key=StringType, told=StringType)
 PAIR = schema(n=LongType, text=StringType)
 ENTRY = schema(name=StringType)
@@ -81,7 +83,7 @@ class Does(StatefulProcessor):
 def test_states_hold_what_they_hold_in_the_tester(batches: list[list[tuple[str, Any]]]) -> None:
     script = [call for batch in batches for _, call in batch]
     tester = TwsTester(Does(script))
-    declared = process_of(Does(script), key=("key",), rows=ROWS, outputs=OUTPUTS, time_mode="none")
+    declared = process_of(Does(script), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
     harness = Harness(declared, parallelism=2, key_groups=4)
     numbers = iter(range(len(script)))
     for batch in batches:
@@ -141,7 +143,11 @@ def test_timers_ring_as_in_the_tester(steps: list[Any]) -> None:
     script = [change for step in steps if isinstance(step, list) for _, change in step]
     tester = TwsTester(Sets(script), timeMode="ProcessingTime")
     declared = process_of(
-        Sets(script), key=("key",), rows=ROWS, outputs=OUTPUTS, time_mode="processingtime"
+        Sets(script),
+        key=KEY,
+        rows=ROWS,
+        outputs=OUTPUTS,
+        time_mode="processingtime",
     )
     harness = Harness(declared, parallelism=2, key_groups=4)
     numbers, now = iter(range(len(script))), 0

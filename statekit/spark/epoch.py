@@ -31,8 +31,9 @@ from statekit.plan import Operator
 from statekit.rocks_options import RocksOptions
 from statekit.sinks import Callback, Sink
 from statekit.spark.frames import OperatorFrames, late_records
+from statekit.spark.rows import Layout
 from statekit.spark.shipping import PackedPlans, Shipment, pack
-from statekit.spark.union_frames import UnionFrames, layout_of
+from statekit.spark.union_frames import UnionFrames, initial_frames, layout_of, union_frames
 from statekit.spark.worker import COMMIT, ShardStep
 from statekit.spark.writing import Attempt, write
 from statekit.working_copy import DiskCopies
@@ -55,6 +56,7 @@ class EpochRunner:
         directory: for working copies, on each worker's local disk; None is each executor's own.
         options: what RocksDB may spend in each worker.
         bases: when base snapshots are taken.
+        initial: per operator, rows that its keys are given before all others in the first epoch.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class EpochRunner:
         directory: str | None,
         options: RocksOptions,
         bases: BaseOptions,
+        initial: Mapping[str, DataFrame],
     ) -> None:
         self._coordinator = coordinator
+        self._initial = initial
         self._outputs = outputs
         self._directory = directory
         self._options = options
@@ -102,7 +106,10 @@ class EpochRunner:
     def _frame(self, operator: Operator, streams: Mapping[str, DataFrame]) -> DataFrame:
         coordinator = self._coordinator
         shards, groups = coordinator.parallelism, coordinator.key_groups
+        initial = None if coordinator.last is not None else self._initial.get(operator.name)
         layout = layout_of(operator, coordinator.job)
+        if initial is not None:
+            layout = Layout((), (), with_initial=True)
         step = ShardStep(
             shipment=self._shipments[operator.name],
             plans=PackedPlans(coordinator.plans(operator.name)),
@@ -114,11 +121,15 @@ class EpochRunner:
             layout=layout,
         )
         given = [streams[name] for name in operator.streams]
+        if initial is not None:
+            given = [initial, *given]
+            frames = initial_frames(given, operator, shards, groups)
+            return frames.frame(given, step, self._tasks(operator, given[0]))
         if operator.name not in self._frames:
             self._frames[operator.name] = (
                 OperatorFrames(given[0], operator, shards, groups)
                 if layout is None
-                else UnionFrames(given, operator, coordinator.job, shards, groups)
+                else union_frames(given, operator, coordinator.job, shards, groups)
             )
         return self._frames[operator.name].frame(given, step, self._tasks(operator, given[0]))
 

@@ -17,6 +17,7 @@ from statekit.errors import ProcessError, StateTypeError
 from statekit.job import Job
 from statekit.plan import Operator, Source
 from statekit.records import RecordType
+from statekit.spark.processor_rows import RowRecords
 from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP
 from statekit.spark.shipping import Shipment
 from statekit.spark.worker import LateStep, ShardStep, output_schema
@@ -33,6 +34,7 @@ __all__ = [
     "nothing_as",
     "projected_to",
     "quoted",
+    "with_derived",
 ]
 
 # With 15 bits of a key group and a sign: beyond it, keys are compared in full.
@@ -105,7 +107,8 @@ class OperatorFrames:
     def __init__(self, like: DataFrame, operator: Operator, shards: int, groups: int) -> None:
         declared = operator.declared
         (record_type,) = declared.record_type.members
-        projected = projected_to(record_type, like)
+        self._record_type = record_type
+        like = projected = projected_to(record_type, like)
         group = group_expression(projected, operator, shards, groups)
         self._selected = [
             f"cast({group} as int) as {GROUP}",
@@ -124,6 +127,7 @@ class OperatorFrames:
             tasks: how many tasks of Spark run its shards; at most as many as there are shards.
         """
         (df,) = dfs
+        df = with_derived(self._record_type, df)
         marked = df.selectExpr(*self._selected).unionAll(self._marks)
         return self._routing.routed(marked, tasks).mapInArrow(step, self._schema)
 
@@ -206,8 +210,18 @@ def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
     """Only the columns that the record type reads; all of them for a plain dict."""
     if record_type.fields is None:
         return df
-    present = set(df.columns)
-    return df.selectExpr(*(quoted(name) for name in record_type.field_names if name in present))
+    present, made = set(df.columns), {}
+    if isinstance(record_type, RowRecords):
+        made = {name: f"{of} as {quoted(name)}" for name, of in record_type.derived.items()}
+    names = [name for name in record_type.field_names if name in present or name in made]
+    return df.selectExpr(*(made.get(name) or quoted(name) for name in names))
+
+
+def with_derived(record_type: RecordType, df: DataFrame) -> DataFrame:
+    """With the columns that a record type makes of others, if it makes any."""
+    if isinstance(record_type, RowRecords) and record_type.derived:
+        return projected_to(record_type, df)
+    return df
 
 
 def quoted(name: str) -> str:

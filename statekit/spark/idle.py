@@ -1,8 +1,8 @@
 """Epochs without input, beside a stream.
 
-What lives here: heartbeats while a stream runs, and the drain behind one that came to its end. What
-does not: what such an epoch does (`epoch`); it is like any other, over frames without rows, and has
-no part in Spark's numbering of micro-batches.
+What lives here: heartbeats while a stream runs, and the epochs behind one that came to its end.
+What does not: what such an epoch does (`epoch`); it is like any other, over frames without rows,
+and has no part in Spark's numbering of micro-batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class IdleEpochs(threading.Thread):
         query: the stream.
         beat: makes an epoch if one is due, and says in how many seconds the next may be; None
             without heartbeats.
-        drain: makes the last epochs, when the stream has read all of its input; None to leave them
+        end: makes the last epochs, when the stream has read all of its input; None to leave them
             out.
         failed: is told why there will be no more.
     """
@@ -36,13 +36,13 @@ class IdleEpochs(threading.Thread):
         query: StreamingQuery,
         *,
         beat: Callable[[], float] | None,
-        drain: Callable[[], None] | None,
+        end: Callable[[], None] | None,
         failed: Callable[[BaseException], None],
     ) -> None:
         super().__init__(name="statekit idle epochs", daemon=True)
         self._query = query
         self._beat = beat
-        self._drain = drain
+        self._end = end
         self._failed = failed
         self._stopped = threading.Event()
 
@@ -50,8 +50,8 @@ class IdleEpochs(threading.Thread):
         try:
             if self._beat is not None:
                 self._beat_while_active(self._beat)
-            if self._drain is not None and self._came_to_its_end():
-                self._drain()
+            if self._end is not None and self._came_to_its_end():
+                self._end()
         except BaseException as error:  # noqa: BLE001 - told to whoever waits for the stream
             self._failed(error)
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as sql
 
 from statekit.base_options import BaseOptions
 from statekit.clock import now_us, unique_id
@@ -63,7 +62,6 @@ class SparkImport:
         spark: the session that does it.
         from_spark: the checkpoint of the query, as it was given as `checkpointLocation`.
         job: has the processor of the query, in one operator. All others begin without state.
-        rows: the schema of what the processor handles.
         checkpoint: the one to be made.
         parallelism: shards per operator; None for one per core.
 
@@ -86,7 +84,6 @@ class SparkImport:
         spark: SparkSession,
         from_spark: str | Path,
         job: Job,
-        rows: sql.StructType,
         checkpoint: str | Path,
         *,
         parallelism: int | None = None,
@@ -111,7 +108,7 @@ class SparkImport:
             parallelism = default_parallelism(spark, job, repository)
         assert parallelism is not None, "the checkpoint has no epoch"
         self._shards = check_parallelism(parallelism, self._groups)
-        self._frame = stored_frame(self.found, self._declared, rows)
+        self._frame = stored_frame(self.found, self._declared)
 
     def carry_out(
         self,

@@ -6,6 +6,7 @@ what values look like (`sql_values`), and calling the processor (`processors`).
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from statekit.list_state import ListState
 from statekit.map_state import MapState
 from statekit.single_row_states import ValueState
 from statekit.spark.sql_values import SqlValues
-from statekit.timestamp import datetime_to_micros, instant
+from statekit.timestamp import MAX_MICROS, MIN_MICROS, datetime_to_micros, instant
 
 __all__ = ["CLOCKS", "Declared", "Handle", "TimeMode", "now_ms"]
 
@@ -36,6 +37,7 @@ class Declared:
 
     Parameters:
         name: what it is called.
+        stored: what it is called in the checkpoint.
         kind: value, list or map.
         values: of the state; of a map, of its values.
         keys: of a map.
@@ -43,6 +45,7 @@ class Declared:
     """
 
     name: str
+    stored: str
     kind: Literal["value", "list", "map"]
     values: SqlValues
     keys: SqlValues | None = None
@@ -105,10 +108,10 @@ class Handle(spark.StatefulProcessorHandle):
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         clock = self._clock()
-        self._context.timers.set(instant(expiryTimestampMs * 1000), clock=clock)
+        self._context.timers.set(_at(expiryTimestampMs), clock=clock)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        self._context.timers.delete(instant(expiryTimestampMs * 1000), clock=self._clock())
+        self._context.timers.delete(_at(expiryTimestampMs), clock=self._clock())
         if expiryTimestampMs == self.ringing:
             self.ringing = None
 
@@ -128,6 +131,17 @@ class Handle(spark.StatefulProcessorHandle):
 
     def deleteIfExists(self, stateName: str) -> None:
         """Nothing: what was deleted was when the job was put together."""
+
+
+def _at(milliseconds: int) -> dt.datetime:
+    """When a timer is due."""
+    micros = milliseconds * 1000
+    if not MIN_MICROS <= micros <= MAX_MICROS:
+        raise StateTypeError(
+            f"a timer at {milliseconds} milliseconds since 1970 is not within the years 1 to 9999: "
+            "register none where nothing is to happen"
+        )
+    return instant(micros)
 
 
 def now_ms(context: Context, time_mode: TimeMode) -> tuple[int, int]:

@@ -42,6 +42,7 @@ __all__ = ["QUERIES", "Query", "Run"]
 
 SOURCE = "__statekit_source"
 _KEPT_PROGRESS = 100
+_SETTLED_S = 0.5
 QUERIES: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
 """Streams of this process, by checkpoint."""
 
@@ -76,6 +77,7 @@ class Query:
 
     @property
     def is_active(self) -> bool:
+        """Whether there may be more epochs."""
         if self.query is None:
             return False
         return self.query.isActive or (self._idle is not None and self._idle.is_alive())
@@ -128,10 +130,10 @@ class Query:
         write_savepoint(self._repository, name)
         return f"{self._repository.url}/{savepoint_folder(name)}"
 
-    def _watch(self, *, beat: Callable[[], float] | None, drain: Callable[[], None] | None) -> None:
-        """Make epochs without input beside the stream."""
+    def _watch(self, *, beat: Callable[[], float] | None, end: Callable[[], None] | None) -> None:
+        """Make epochs without input beside the stream, and behind it."""
         assert self.query is not None
-        self._idle = IdleEpochs(self.query, beat=beat, drain=drain, failed=self._fail)
+        self._idle = IdleEpochs(self.query, beat=beat, end=end, failed=self._fail)
         self._idle.start()
 
     def _take_note(self, error: BaseException) -> None:
@@ -215,7 +217,8 @@ class Run:
         self._nothing = {
             name: df.sparkSession.createDataFrame([], df.schema) for name, df in inputs.items()
         }
-        if drain or every_s is not None:
+        settles = any(op.declared.settles for op in self._coordinator.job.operators)
+        if drain or settles or every_s is not None:
             self._coordinator.notes_beginnings = True
         writer = _merged(inputs).writeStream.foreachBatch(self._on_batch)
         writer = writer.option("checkpointLocation", sparks_part(self._coordinator.repository))
@@ -227,9 +230,13 @@ class Run:
             self.query.query = writer.start()
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
-        if drain or every_s is not None:
-            beat = None if every_s is None else partial(self._beat, every_s)
-            self.query._watch(beat=beat, drain=self._end if drain else None)
+        if drain or settles or every_s is not None:
+            ends = bool(trigger.get("availableNow") or trigger.get("once"))
+            end = self._end if drain else self._settle if settles and ends else None
+            beat = None if every_s is None else partial(self._beat, every_s, self._may_beat)
+            if beat is None and settles and not ends:
+                beat = partial(self._beat, _SETTLED_S, self._may_settle)
+            self.query._watch(beat=beat, end=end)
         self.query._close = partial(self._coordinator.close, at_once=True)
         QUERIES[self._coordinator.repository.url] = self.query
 
@@ -257,13 +264,17 @@ class Run:
         self._finish_idle()
         self._epoch(_split(df, coordinator.job), f"batch {batch}", batch)
 
-    def _beat(self, every_s: float) -> float:
-        """Make an epoch if the last one was long ago; how many seconds there are to the next."""
+    def _beat(self, every_s: float, may: Callable[[], bool]) -> float:
+        """Make an epoch if the last one was long ago; how many seconds there are to the next.
+
+        Parameters:
+            may: whether there may be one.
+        """
         with self._turn:
             rested = stopwatch_s() - self._last_s
             if rested < every_s:
                 return every_s - rested
-            if self._may_beat():
+            if may():
                 self._epoch(self._nothing, "idle")
             return every_s
 
@@ -273,6 +284,18 @@ class Run:
         if query.query is None or query._is_stopped or query._failure is not None:
             return False
         return query.query.isActive and (begun is None or begun.what == "idle")
+
+    def _may_settle(self) -> bool:
+        """Whether event time has moved on, and Spark has no more records."""
+        query = self.query.query
+        waits = query is not None and not query.status["isDataAvailable"]
+        return self._may_beat() and waits and self._coordinator.would_advance
+
+    def _settle(self) -> None:
+        """What follows when a stream has read all there was: what is due by now."""
+        self._finish_idle()
+        while self._coordinator.would_advance and not self.query._is_stopped:
+            self._epoch(self._nothing, "idle")
 
     def _finish_idle(self) -> None:
         """Finish an idle epoch that was begun before a crash as what it was begun."""

@@ -26,6 +26,8 @@ from statekit.errors import IncompleteEpochError, ProcessError
 from statekit.keygroup import key_group
 from statekit.process import Process
 from statekit.records import RecordReader
+from statekit.spark.processor_rows import Initial, RowRecords
+from statekit.spark.processors import ProcessorProcess
 from statekit.task import Chunk, News
 
 __all__ = [
@@ -33,16 +35,20 @@ __all__ = [
     "FIRST_MARK",
     "GROUP",
     "INPUT",
+    "InitialRows",
     "Layout",
     "ShardsInTurn",
     "UnionRows",
     "chunks_of",
     "row_of",
+    "rows_by",
 ]
 
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
 INPUT = "__statekit_input"
+
+_JUST_IN_TIME = 1  # in microseconds; in the first epoch of a processor, 1970 is late
 
 FIRST_MARK = -1
 """What shard 0 is sent in the place of a key group, before all records; shard 1 is sent -2, …"""
@@ -60,10 +66,13 @@ class Layout:
     Parameters:
         inputs: per input, which of the types that the process function takes.
         broadcasts: per broadcast input, which of the types that its handlers take.
+        with_initial: whether it is of the first epoch of a processor, and of two inputs: initial
+            state, and rows.
     """
 
     inputs: tuple[int, ...]
     broadcasts: tuple[int, ...]
+    with_initial: bool = False
 
 
 class ShardsInTurn:
@@ -195,13 +204,16 @@ class UnionRows:
             rows = self._rows(batch, number)
             found = self._read(number, rows)
             next_record[number] = iter(found).__next__
-            next_time[number] = iter(_times(declared, rows, found)).__next__
+            next_time[number] = iter(self._times(number, rows, found)).__next__
         records = [next_record[number]() for number in numbers]
         times = [next_time[number]() for number in numbers] if declared.event_time else ()
         keys = _keys(declared, batch, records)
         if declared.key and declared.record_type.may_change_fields:
             _check_keys(declared, keys, groups, records, self._key_groups)
         return Chunk(keys, groups, keys, records, times, numbers)
+
+    def _times(self, number: int, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
+        return _times(self._declared, rows, records)
 
     def _rows(self, batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
         """The rows of one input: the number, so that rows of no columns count, and its columns."""
@@ -219,10 +231,45 @@ class UnionRows:
         return reader.read(rows)
 
 
+class InitialRows(UnionRows):
+    """Rows of a processor's first epoch: initial state is marked as such, and counts as input.
+
+    It has no event time, and is never late.
+    """
+
+    def __init__(
+        self,
+        declared: ProcessorProcess,
+        batches: Iterator[pa.RecordBatch],
+        layout: Layout,
+        key_groups: int,
+    ) -> None:
+        super().__init__(declared, batches, layout, key_groups)
+        self._types = [declared.initial_records, *declared.record_type.members]
+
+    def _chunk(self, batch: pa.RecordBatch) -> Chunk:
+        return super()._chunk(batch)._replace(inputs=())
+
+    def _read(self, number: int, rows: pa.RecordBatch) -> list[Any]:
+        found = super()._read(number, rows)
+        return found if number else list(map(Initial, found))
+
+    def _times(self, number: int, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
+        return super()._times(number, rows, records) if number else [_JUST_IN_TIME] * len(records)
+
+
+def rows_by(layout: Layout) -> Callable[..., UnionRows]:
+    """What reads rows of several streams."""
+    return InitialRows if layout.with_initial else UnionRows
+
+
 def _keys(declared: Process[Any, Any, Any], batch: pa.RecordBatch, records: list[Any]) -> list[Any]:
     """The keys of a batch: from the column where that is the same and faster."""
     if not declared.key:
         return [()] * len(records)
+    if isinstance(declared.record_type, RowRecords):  # its values are those of the columns
+        columns = [batch.column(name).to_pylist() for name in declared.key]
+        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
     first = batch.column(declared.key[0])
     plain = len(declared.key) == 1 and not pa.types.is_temporal(first.type)
     if plain and not declared.record_type.may_change_fields:

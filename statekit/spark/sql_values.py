@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import keyword
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,7 +26,7 @@ from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
 
-__all__ = ["SqlValues", "parsed_schema"]
+__all__ = ["SqlValues", "parsed_schema", "plain_name"]
 
 _Convert = Callable[[Any], Any]
 
@@ -57,6 +58,7 @@ class SqlValues:
         schema: of the values.
         where: what they are, for errors.
         name: of the type that is stored.
+        as_key: for the keys of a map, which are stored as bytes that sort.
 
     Attributes:
         annotation: the type that is stored, a named tuple.
@@ -73,10 +75,12 @@ class SqlValues:
     (3, 2.0)
     """
 
-    def __init__(self, schema: sql.StructType, where: str, name: str) -> None:
+    def __init__(
+        self, schema: sql.StructType, where: str, name: str, *, as_key: bool = False
+    ) -> None:
         self.schema = schema
         self._where = where
-        self._fields = _typed_fields(schema, name, where)
+        self._fields = _typed_fields(schema, name, where, as_key)
         self.annotation: Any = _named_tuple(name, schema, self._fields)
         self._make = partial(tuple.__new__, self.annotation)  # `_make` takes three times as long
         self._plain = {tuple(field.plain for field in self._fields)}
@@ -134,7 +138,18 @@ def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> 
     ]
     if len({of for of, _ in named}) != len(named):
         named = [(f"field_{number}", found) for number, (_, found) in enumerate(named)]
-    return NamedTuple(name if name.isidentifier() else "value", named)
+    return NamedTuple(plain_name(name), named)
+
+
+def plain_name(name: str) -> str:
+    """A name in letters that Python takes, another one for each other name.
+
+    >>> plain_name("count"), plain_name("my count"), plain_name("class")
+    ('count', 's_my_20_count', 's_class')
+    """
+    if _is_name(name) and name.isascii():
+        return name
+    return "s_" + re.sub(r"[^A-Za-z0-9_]", lambda found: f"_{ord(found[0]):x}_", name)
 
 
 def _is_name(name: str) -> bool:
@@ -144,35 +159,40 @@ def _is_name(name: str) -> bool:
 # ---------------------------------------------------------------------------------------- types
 
 
-def _typed_fields(schema: sql.StructType, name: str, where: str) -> list[_Type]:
+def _typed_fields(schema: sql.StructType, name: str, where: str, as_key: bool) -> list[_Type]:
     """What the fields of a struct mean; classes of nested structs are named by the way to them."""
     return [
-        _typed(field.dataType, f"{name}_{field.name}", f"{where}, field {field.name!r}")
+        _typed(field.dataType, f"{name}_{field.name}", f"{where}, field {field.name!r}", as_key)
         for field in schema
     ]
 
 
-def _typed(of: sql.DataType, name: str, where: str) -> _Type:
+def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> _Type:
     """What a type means.
 
     Raises:
         StateTypeError: values of it cannot be stored.
     """
     if isinstance(of, sql.ArrayType):
-        return _array(_typed(of.elementType, name, where))
-    if isinstance(of, sql.MapType):
-        key = _typed(of.keyType, f"{name}_key", where)
-        return _map(key, _typed(of.valueType, f"{name}_value", where))
+        element = _typed(of.elementType, name, where, as_key)
+        return _array_in_key(element) if as_key else _array(element)
+    if isinstance(of, sql.MapType) and not as_key:
+        key = _typed(of.keyType, f"{name}_key", where, as_key)
+        return _map(key, _typed(of.valueType, f"{name}_value", where, as_key))
     if isinstance(of, sql.StructType):
-        return _nested(of, name, _typed_fields(of, name, where))
+        return _nested(of, name, _typed_fields(of, name, where, as_key))
     if isinstance(of, sql.DecimalType):
-        return _Type(decimal.Decimal, partial(_decimal, of))
+        put = partial(_decimal, of)
+        if as_key:  # all values of a type have as many digits behind the point
+            return _Type(str, lambda value: f"{put(value):f}", decimal.Decimal)
+        return _Type(decimal.Decimal, put)
     for kinds, found in _SIMPLE:
         if isinstance(of, kinds):
             return found
     raise StateTypeError(
-        f"{where}: state of type {of.simpleString()} is not supported, and not by Spark's "
-        "transformWithState either: store it as a string, a number or a struct"
+        f"{where}: state of type {of.simpleString()} is not supported"
+        + (" as the key of a map" if as_key else "")
+        + ": store it as a string, a number or a struct"
     )
 
 
@@ -284,6 +304,15 @@ def _array(element: _Type) -> _Type:
         return _given([element.got] * len(stored), stored)
 
     return _Type(list[element.annotation | None], put, got if element.got else None)  # type: ignore[name-defined]
+
+
+def _array_in_key(element: _Type) -> _Type:
+    items = _array(element)
+
+    def got(stored: tuple[Any, ...]) -> list[Any]:
+        return _given([element.got] * len(stored), stored)
+
+    return _Type(tuple[element.annotation | None, ...], lambda value: tuple(items.put(value)), got)  # type: ignore[name-defined]
 
 
 def _map(key: _Type, held: _Type) -> _Type:

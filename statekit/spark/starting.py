@@ -70,6 +70,7 @@ def start(
     drain: bool | None = None,
     retention: Retention | None = DEFAULT_RETENTION,
     clock: Callable[[], int] | None = None,
+    initial: Mapping[str, DataFrame] | None = None,
 ) -> Query:
     """Run a job on Spark.
 
@@ -110,6 +111,7 @@ def start(
             the trigger availableNow, and does not if it is stopped before its end.
         retention: which epochs of the checkpoint are kept; None for all of them.
         clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
+        initial: per operator that is a processor of Spark's, the rows of its initial state.
 
     Raises:
         StateTypeError: inputs or outputs are not the job's.
@@ -155,7 +157,12 @@ def start(
     )
     directory = directory_for_copies(spark, working_directory)
     runner = EpochRunner(
-        coordinator, sinks, directory, rocksdb or RocksOptions(), bases or BaseOptions()
+        coordinator,
+        sinks,
+        directory,
+        rocksdb or RocksOptions(),
+        bases or BaseOptions(),
+        initial or {},
     )
     run = Run(Query(repository), coordinator, runner, keep_copies)
     if streaming == {False}:

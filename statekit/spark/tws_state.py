@@ -21,22 +21,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as sql
 
-from statekit.backend import Backend
 from statekit.context import Context
 from statekit.errors import StateSchemaError
 from statekit.list_state import ListState
-from statekit.manifest import ShardPlan
 from statekit.map_state import MapState
 from statekit.process import Process
 from statekit.single_row_states import ValueState
 from statekit.spark.frames import quoted
+from statekit.spark.processor_keys import GroupingKey
 from statekit.spark.processor_rows import RowRecords
 from statekit.spark.processor_states import CLOCKS, Declared, TimeMode
 from statekit.spark.processors import ProcessorProcess
 from statekit.spark.tws_checkpoint import KeptState, TwsCheckpoint
-from statekit.timers import Timers
 from statekit.timestamp import instant
-from statekit.visit import Visit
 
 __all__ = ["StoredRows", "stored_frame"]
 
@@ -51,14 +48,11 @@ _ENTRY, _TIMER = "user_map_key", "expiration_timestamp_ms"
 _UNEXPIRED, _EXPIRES = "value", "ttlExpirationMs"
 
 
-def stored_frame(
-    checkpoint: TwsCheckpoint, declared: ProcessorProcess, rows: sql.StructType
-) -> DataFrame:
+def stored_frame(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> DataFrame:
     """All states and timers of a query, as `StoredRows` takes them.
 
     Parameters:
         declared: the processor whose state it is to be.
-        rows: the schema of what it handles, which says what its keys are.
 
     Raises:
         StateSchemaError: the query has not the states, the keys or the timers of the processor.
@@ -81,12 +75,12 @@ def stored_frame(
             f"{checkpoint.url} holds none of the states that the processor asks for: pass the "
             "processor that made them"
         )
+    wanted = declared.grouping.schema
     for frame in frames:
-        _check_keys(frame, declared, rows, checkpoint.url)
+        _check_type(frame.schema["key"].dataType, wanted, "the key", checkpoint.url)
     merged = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
-    keys = [F.col(f"key.{quoted(name)}").alias(name) for name in declared.key]
     held = [name for name in merged.columns if name not in ("key", *_FIXED)]
-    return merged.select(*keys, *_FIXED, *sorted(held))
+    return merged.select("key.*", *_FIXED, *sorted(held))
 
 
 def _of_state(found: DataFrame, number: int, of: Declared, url: str) -> DataFrame:
@@ -124,7 +118,7 @@ def _check_asked(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> None:
             f"{url} is of a query with time mode {operator.time_mode}, and the job has "
             f"{declared.time_mode}: give it the time_mode that the query has"
         )
-    lost = sorted(operator.states.keys() - declared.asked.keys())
+    lost = sorted(operator.states.keys() - declared.asked.keys() - declared.deleted)
     if lost:
         raise StateSchemaError(
             f"{url} holds {', '.join(map(repr, lost))}, for which the processor does not ask: pass "
@@ -147,13 +141,6 @@ def _check_kind(kept: KeptState, of: Declared, url: str) -> None:
 
 def _shown(kind: str, expires: bool) -> str:
     return f"a {kind} state {'with' if expires else 'without'} a TTL"
-
-
-def _check_keys(
-    frame: DataFrame, declared: ProcessorProcess, rows: sql.StructType, url: str
-) -> None:
-    wanted = sql.StructType([rows[name] for name in declared.key])
-    _check_type(frame.schema["key"].dataType, wanted, "the key", url)
 
 
 def _check_type(stored: sql.DataType, wanted: sql.DataType, what: str, url: str) -> None:
@@ -282,13 +269,15 @@ class StoredRows(Process[Any, Any, Any]):
     """
 
     takes_runs = True
-    late_by = "never"
 
     @classmethod
     def of(cls, declared: ProcessorProcess, frame: sql.StructType) -> StoredRows:
         """For the rows of `stored_frame`."""
-        puts = _Puts(declared, frame.names)
-        taken = {declared.signature.first: RowRecords.of_schema(frame), "return": None}
+        puts, key = _Puts(declared, frame.names), declared.grouping
+        grouped = GroupingKey(frame, [quoted(name) for name in key.schema.names])
+        made = grouped.as_of(key, frame.names)
+        records = RowRecords.of_schema(frame, key, grouped=grouped, derived=made)
+        taken = {declared.signature.first: records, "return": None}
         return cls(puts, declared.key, {**declared.signature.hints, **taken})
 
     @property
@@ -300,14 +289,6 @@ class StoredRows(Process[Any, Any, Any]):
     def handles_timers(self) -> bool:
         return self._time_mode != "none"
 
-    def bind_timers(self, visit: Visit, backend: Backend, plan: ShardPlan) -> Timers | None:
-        """None of them is due: who knows what time it is makes the next epoch."""
-        if not self.handles_timers:
-            return None
-        return Timers(
-            visit,
-            backend,
-            handled=lambda name: True,
-            has_event_time=self._time_mode == "eventtime",
-            now_us=plan.now_us,
-        )
+    @property
+    def has_event_timers(self) -> bool:
+        return self._time_mode == "eventtime"

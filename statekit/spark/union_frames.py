@@ -26,11 +26,13 @@ from statekit.spark.frames import (
     nothing_as,
     projected_to,
     quoted,
+    with_derived,
 )
+from statekit.spark.processors import ProcessorProcess
 from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, Layout, row_of
 from statekit.spark.worker import ShardStep, output_schema
 
-__all__ = ["UnionFrames", "layout_of"]
+__all__ = ["UnionFrames", "initial_frames", "layout_of", "union_frames"]
 
 
 def layout_of(operator: Operator, job: Job) -> Layout | None:
@@ -53,6 +55,24 @@ def _record_type(job: Job, stream: str) -> RecordType:
     return record_type
 
 
+def union_frames(
+    likes: Sequence[DataFrame], operator: Operator, job: Job, shards: int, groups: int
+) -> UnionFrames:
+    """Makes the frames of an operator that is fed by several streams."""
+    types = [_record_type(job, stream) for stream in operator.streams]
+    return UnionFrames(likes, types, len(operator.inputs), operator, shards, groups)
+
+
+def initial_frames(
+    likes: Sequence[DataFrame], operator: Operator, shards: int, groups: int
+) -> UnionFrames:
+    """Makes the frame of the first epoch of an operator whose keys are given initial state."""
+    declared = operator.declared
+    assert isinstance(declared, ProcessorProcess), "only those are given initial state"
+    (records,) = declared.record_type.members
+    return UnionFrames(likes, [declared.initial_records, records], 2, operator, shards, groups)
+
+
 class UnionFrames:
     """Makes the frame of an operator that is fed by several streams, epoch after epoch.
 
@@ -63,19 +83,24 @@ class UnionFrames:
 
     Parameters:
         likes: frames with the columns of those to come, one per stream.
+        types: of the records of each.
+        inputs: how many of them are not broadcast, the first ones.
         operator: what runs.
-        job: its job.
         shards, groups: how many.
     """
 
     def __init__(
-        self, likes: Sequence[DataFrame], operator: Operator, job: Job, shards: int, groups: int
+        self,
+        likes: Sequence[DataFrame],
+        types: Sequence[RecordType],
+        inputs: int,
+        operator: Operator,
+        shards: int,
+        groups: int,
     ) -> None:
-        self._inputs = len(operator.inputs)
-        projected = [
-            projected_to(_record_type(job, stream), like)
-            for stream, like in zip(operator.streams, likes, strict=True)
-        ]
+        self._inputs = inputs
+        self._types = list(types)
+        projected = [projected_to(of, like) for of, like in zip(types, likes, strict=True)]
         rows = [
             spark_types.StructField(row_of(number), df.schema)
             for number, df in enumerate(projected)
@@ -94,7 +119,7 @@ class UnionFrames:
                 keys = [F.expr(key_expression(df, name, operator.name)).alias(name) for name in key]
                 columns = [group.alias(GROUP), *keys, *columns]
             self._selected.append(columns)
-        keyed = likes[0].select(*self._selected[0])
+        keyed = projected[0].select(*self._selected[0])
         self._marks = marks(keyed, shards)
         copies = F.sequence(F.lit(FIRST_MARK - shards + 1), F.lit(FIRST_MARK))
         self._copied = [
@@ -107,7 +132,8 @@ class UnionFrames:
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int) -> DataFrame:
         """The outputs of the operator over a frame per stream, with the commit records."""
-        selected = [df.select(*columns) for df, columns in zip(dfs, self._selected, strict=True)]
+        given = map(with_derived, self._types, dfs)
+        selected = [df.select(*columns) for df, columns in zip(given, self._selected, strict=True)]
         keyed, news = selected[: self._inputs], selected[self._inputs :]
         copied = [df.select(*self._copied, "*") for df in news]
         united = reduce(DataFrame.unionAll, [*keyed, *copied, self._marks])

@@ -29,7 +29,7 @@ from statekit.process import Process
 from statekit.repository import Repository
 from statekit.rocks_options import RocksOptions
 from statekit.shard import RARE_COLLECTION, run_shard
-from statekit.spark.rows import Layout, ShardsInTurn, UnionRows, chunks_of
+from statekit.spark.rows import Layout, ShardsInTurn, chunks_of, rows_by
 from statekit.spark.shipping import PackedPlans, Shipment, unpack
 from statekit.task import News
 from statekit.watermark import is_late
@@ -93,7 +93,7 @@ class ShardStep:
         if self.layout is None:
             chunks = chunks_of(declared, batches, self.key_groups)
         else:
-            rows = UnionRows(declared, batches, self.layout, self.key_groups)
+            rows = rows_by(self.layout)(declared, batches, self.layout, self.key_groups)
             news, chunks = rows.news(), rows.chunks()
         running = run_shard(declared, plan, chunks, _repository(self.url), copies, news)
         try:

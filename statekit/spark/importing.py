@@ -18,8 +18,6 @@ import io
 import uuid
 from pathlib import Path
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from statekit.base_options import BaseOptions
@@ -33,7 +31,6 @@ from statekit.plan import Operator
 from statekit.reports import OperatorReports
 from statekit.repository import SPARK, Repository
 from statekit.rocks_options import RocksOptions
-from statekit.spark.failures import translated
 from statekit.spark.frames import OperatorFrames
 from statekit.spark.offsets import check_spark_reaches
 from statekit.spark.processors import ProcessorProcess
@@ -223,10 +220,7 @@ class SparkImport:
         frames = OperatorFrames(self._frame, puts, self._shards, self._groups)
         tasks = min(self._shards, cores * _TASKS_PER_CORE)
         frame: DataFrame = frames.frame([self._frame], step, tasks)
-        try:
-            commits = frame.where(f"{COMMIT} is not null").select(COMMIT).collect()
-        except (PySparkException, Py4JJavaError) as error:
-            raise translated(error) from error
+        commits = self.found.asked(frame.where(f"{COMMIT} is not null").select(COMMIT).collect)
         return [ShardReport.model_validate_json(row[0]) for row in commits]
 
     def _operators(self, told: OperatorReports) -> dict[str, OperatorEpoch]:

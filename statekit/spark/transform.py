@@ -15,7 +15,7 @@ from pyspark.sql import types as sql
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statekit import sinks
-from statekit.errors import StateTypeError
+from statekit.errors import RestoreError, StateTypeError
 from statekit.job import Job, Stream
 from statekit.spark.importing import SparkImport
 from statekit.spark.processor_frames import FrameOptions, takes_frames
@@ -106,6 +106,7 @@ class Transformed:
         if self._beats and self._df.isStreaming and not ends:
             options = {"heartbeat": given.get("processingTime") or _HEARTBEAT, **options}
         if from_spark is not None:
+            _check_begins_once(from_spark, options)
             found = self.importing(from_spark, checkpoint, parallelism=parallelism)
             found.carry_out(
                 working_directory=options.get("working_directory"), rocksdb=options.get("rocksdb")
@@ -229,6 +230,15 @@ def transform_with_state(
         initial={**states, made.name: initial[0]} if initial else states,
         beats=mode == "processingtime" or (above is not None and above._beats),
     )
+
+
+def _check_begins_once(from_spark: str | Path, options: Mapping[str, Any]) -> None:
+    others = [name for name in ("from_savepoint", "from_epoch") if options.get(name) is not None]
+    if others:
+        raise RestoreError(
+            f"from_spark={str(from_spark)!r} and {others[0]}={options[others[0]]!r}: a start begins "
+            "at one of them: leave the other out"
+        )
 
 
 def _checked_frame(df: object) -> DataFrame:

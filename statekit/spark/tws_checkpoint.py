@@ -20,7 +20,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from statekit.errors import CorruptCheckpointError, RestoreError, StorageError
+from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
+from statekit.spark.failures import translated
 from statekit.spark.processor_states import TimeMode
 from statekit.spark_log import (
     METADATA,
@@ -208,7 +209,7 @@ class TwsCheckpoint:
             return []
         batch = self.position.batch
         reader = self._spark.read.format("state-metadata").option("batchId", batch)
-        return _asked(self.url, lambda: reader.load(self.url).collect())
+        return self.asked(lambda: reader.load(self.url).collect())
 
     def _operator(self, row: Any) -> TwsOperator:
         try:
@@ -234,7 +235,25 @@ class TwsCheckpoint:
         reader = reader.option("batchId", self.position.batch)
         for name, value in options.items():
             reader = reader.option(name, value)  # type: ignore[arg-type]
-        return _asked(self.url, reader.load)
+        return self.asked(reader.load)
+
+    def asked(self, ask: Callable[[], _T]) -> _T:
+        """What comes of something that reads the state.
+
+        Raises:
+            CorruptCheckpointError: Spark cannot read it. Other errors come as what they were.
+        """
+        try:
+            return ask()
+        except (PySparkException, Py4JJavaError) as error:
+            found = translated(error)
+            if isinstance(found, StatekitError) or not _is_about_state(error):
+                raise found from error
+            raise CorruptCheckpointError(
+                f"Spark cannot read the state in {self.url}: {_shown(error)}. Restore the "
+                "checkpoint from a backup, to the place where it was, or use the version of Spark "
+                "that wrote it"
+            ) from error
 
     # ------------------------------------------------------------------------------------ files
 
@@ -279,19 +298,17 @@ class TwsCheckpoint:
         return {int(name) for name in names if name.isdigit()}
 
 
-def _asked(url: str, ask: Callable[[], _T]) -> _T:
-    """What one of Spark's sources answers.
+def _is_about_state(error: Exception) -> bool:
+    """Whether Spark says that it is the state, its metadata or its schema that cannot be read."""
+    text = str(error)
+    return any(sign in text for sign in ("STATE_STORE", "STDS_", "StateStore", "state.metadata"))
 
-    Raises:
-        CorruptCheckpointError: it does not.
-    """
-    try:
-        return ask()
-    except (PySparkException, Py4JJavaError) as error:
-        raise CorruptCheckpointError(
-            f"Spark cannot read the state in {url}: {str(error).splitlines()[0]}. Restore the "
-            "checkpoint from a backup, or use the version of Spark that wrote it"
-        ) from error
+
+def _shown(error: Exception) -> str:
+    """The first line that says something."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    signs = ("STATE_STORE", "STDS_")
+    return next((line for line in lines if any(sign in line for sign in signs)), lines[0])
 
 
 def _unopened(url: str, error: Exception) -> StorageError:

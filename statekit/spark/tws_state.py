@@ -30,9 +30,10 @@ from statekit.single_row_states import ValueState
 from statekit.spark.frames import quoted
 from statekit.spark.processor_keys import GroupingKey
 from statekit.spark.processor_rows import RowRecords
-from statekit.spark.processor_states import CLOCKS, Declared, TimeMode
+from statekit.spark.processor_states import CLOCKS, Declared
 from statekit.spark.processors import ProcessorProcess
 from statekit.spark.tws_checkpoint import KeptState, TwsCheckpoint
+from statekit.timers import Timer
 from statekit.timestamp import instant
 
 __all__ = ["StoredRows", "stored_frame"]
@@ -275,20 +276,18 @@ class StoredRows(Process[Any, Any, Any]):
         """For the rows of `stored_frame`."""
         puts, key = _Puts(declared, frame.names), declared.grouping
         grouped = GroupingKey(frame, [quoted(name) for name in key.schema.names])
-        made = grouped.as_of(key, frame.names)
-        records = RowRecords.of_schema(frame, key, grouped=grouped, derived=made)
+        derived = grouped.as_of(key, frame.names)
+        records = RowRecords.of_schema(frame, key, grouped=grouped, derived=derived)
         taken = {declared.signature.first: records, "return": None}
-        return cls(puts, declared.key, {**declared.signature.hints, **taken})
-
-    @property
-    def _time_mode(self) -> TimeMode:
-        mode: TimeMode = self.fn.time_mode  # type: ignore[attr-defined]
-        return mode
-
-    @property
-    def handles_timers(self) -> bool:
-        return self._time_mode != "none"
+        made = cls(puts, declared.key, {**declared.signature.hints, **taken})
+        if declared.time_mode != "none":
+            made.on_timer(_unheard)
+        return made
 
     @property
     def has_event_timers(self) -> bool:
-        return self._time_mode == "eventtime"
+        return self.fn.time_mode == "eventtime"  # type: ignore[attr-defined,no-any-return]
+
+
+def _unheard(timer: Timer) -> None:
+    """Never called: whoever knows what time it is makes the next epoch."""

@@ -149,7 +149,7 @@ class Fades(Asks):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         for row in rows:
             told = (row.n, self.last.get(), list(self.seen.get()), sorted(self.best.iterator()))
-            yield Row(shop=key[0], item=key[1], told=repr(told))
+            yield Row(shop=key[0], item=None, told=repr(told))
             self.last.update((row.n,))
             self.seen.appendValue((row.n,))
             self.best.updateValue((f"of {row.n % 3}",), (row.n,))
@@ -157,4 +157,4 @@ class Fades(Asks):
         self.handle.registerTimer(now + HOUR_MS // 2)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
-        yield Row(shop=key[0], item=key[1], told="rang")
+        yield Row(shop=key[0], item=None, told="rang")

@@ -34,12 +34,13 @@ from statekit.errors import CorruptCheckpointError, RestoreError
 
 __all__ = [
     "METADATA",
+    "BatchEnd",
     "BatchTimes",
     "SparkFiles",
+    "batch_end",
     "batch_times",
     "files_at",
     "new_metadata",
-    "next_watermark_ms",
     "query_id",
 ]
 
@@ -159,18 +160,38 @@ def batch_times(data: bytes, name: str) -> BatchTimes:
     )
 
 
-def next_watermark_ms(data: bytes, name: str) -> int:
-    """The watermark of the batch behind one that has ended, from a file of `commits/`.
+class BatchEnd(NamedTuple):
+    """What Spark notes of a micro-batch that has ended.
+
+    Parameters:
+        version: of what is noted, and of how the state is kept.
+        next_watermark_ms: the watermark of the batch behind it; 0 before any record.
+    """
+
+    version: int
+    next_watermark_ms: int
+
+    def to_bytes(self) -> bytes:
+        """The file, for a query without state of its own: any version of Spark's reads it."""
+        noted = {"nextBatchWatermarkMs": self.next_watermark_ms}
+        return b"v1\n" + json.dumps(noted, separators=(",", ":")).encode()
+
+
+def batch_end(data: bytes, name: str) -> BatchEnd:
+    """What is noted in a file of `commits/`.
 
     Raises:
         RestoreError: it is of a version that is not known.
         CorruptCheckpointError: it cannot be read.
 
-    >>> next_watermark_ms(b'v1\\n{"nextBatchWatermarkMs":8000}', "commits/0")
-    8000
+    >>> batch_end(b'v2\\n{"nextBatchWatermarkMs":8000,"stateUniqueIds":{}}', "commits/0")
+    BatchEnd(version=2, next_watermark_ms=8000)
+    >>> BatchEnd(2, 8000).to_bytes()
+    b'v1\\n{"nextBatchWatermarkMs":8000}'
     """
-    lines = _known(data, name, _COMMIT_VERSIONS)
-    return _number(_members(lines[0] if lines else "", name), "nextBatchWatermarkMs", name)
+    version, lines = _lines(data, name)[0], _known(data, name, _COMMIT_VERSIONS)
+    noted = _members(lines[0] if lines else "", name)
+    return BatchEnd(int(version[1:]), _number(noted, "nextBatchWatermarkMs", name))
 
 
 def _known(data: bytes, name: str, versions: tuple[str, ...]) -> list[str]:

@@ -105,7 +105,8 @@ class SparkImport:
             parallelism = default_parallelism(spark, job, repository)
         assert parallelism is not None, "the checkpoint has no epoch"
         self._shards = check_parallelism(parallelism, self._groups)
-        self._frame = stored_frame(self.found, self._declared)
+        with self.found.as_written():
+            self._frame = stored_frame(self.found, self._declared)
 
     def carry_out(
         self,
@@ -220,7 +221,8 @@ class SparkImport:
         frames = OperatorFrames(self._frame, puts, self._shards, self._groups)
         tasks = min(self._shards, cores * _TASKS_PER_CORE)
         frame: DataFrame = frames.frame([self._frame], step, tasks)
-        commits = self.found.asked(frame.where(f"{COMMIT} is not null").select(COMMIT).collect)
+        with self.found.as_written():
+            commits = self.found.asked(frame.where(f"{COMMIT} is not null").select(COMMIT).collect)
         return [ShardReport.model_validate_json(row[0]) for row in commits]
 
     def _operators(self, told: OperatorReports) -> dict[str, OperatorEpoch]:

@@ -236,8 +236,8 @@ def _check_begins_once(from_spark: str | Path, options: Mapping[str, Any]) -> No
     others = [name for name in ("from_savepoint", "from_epoch") if options.get(name) is not None]
     if others:
         raise RestoreError(
-            f"from_spark={str(from_spark)!r} and {others[0]}={options[others[0]]!r}: a start begins "
-            "at one of them: leave the other out"
+            f"from_spark={str(from_spark)!r} and {others[0]}={options[others[0]]!r}: a start "
+            "begins at one of them: leave the other out"
         )
 
 

@@ -10,6 +10,7 @@ operators say of themselves comes from Spark's source `state-metadata`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,9 +28,9 @@ from statekit.spark_log import (
     METADATA,
     BatchTimes,
     SparkFiles,
+    batch_end,
     batch_times,
     files_at,
-    next_watermark_ms,
     query_id,
 )
 
@@ -39,6 +40,7 @@ _T = TypeVar("_T")
 
 _STATE = "state"
 _OPERATOR = "transformWithState"
+_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _TIME_MODES: dict[str, TimeMode] = {
     "none": "none",
     "processingtime": "processingtime",
@@ -87,12 +89,14 @@ class Position(NamedTuple):
     Parameters:
         batch: the last micro-batch that has ended.
         planned: the one behind it, if Spark has settled what it reads and not noted its end.
+        version: of how its state is kept.
         times: what the clocks showed in `batch`.
         next_watermark_ms: what the watermark is behind it; 0 before any record.
     """
 
     batch: int
     planned: int | None
+    version: int
     times: BatchTimes
     next_watermark_ms: int
 
@@ -153,9 +157,10 @@ class TwsCheckpoint:
                 "restore the checkpoint from a backup"
             )
         times = batch_times(self.read(f"offsets/{ended}"), f"offsets/{ended}")
-        following = next_watermark_ms(self.read(f"commits/{ended}"), f"commits/{ended}")
+        end = batch_end(self.read(f"commits/{ended}"), f"commits/{ended}")
         planned = ended + 1 if ended + 1 in noted else None
-        return Position(ended, planned, times, max(following, times.watermark_ms))
+        following = max(end.next_watermark_ms, times.watermark_ms)
+        return Position(ended, planned, end.version, times, following)
 
     def check_has_not_moved(self) -> None:
         """Make sure that no micro-batch has ended since the position was read.
@@ -178,7 +183,10 @@ class TwsCheckpoint:
         folders = ("offsets", "commits", "sources")
         names = [METADATA, *(name for folder in folders for name in self._names(folder))]
         last = position.batch if position.planned is None else position.planned
-        return files_at(names, self.read, last, history=last - position.batch + 1)
+        files = files_at(names, self.read, last, history=last - position.batch + 1)
+        # They may name versions of state, of which the new query has none.
+        ends = {name: self.read(name) for name in files if name.startswith("commits/")}
+        return files | {name: batch_end(data, name).to_bytes() for name, data in ends.items()}
 
     @cached_property
     def operator(self) -> TwsOperator:
@@ -228,6 +236,19 @@ class TwsCheckpoint:
                 "Spark 4.1 or newer"
             ) from error
         return TwsOperator(time_mode, {state.name: state for state in states}, row.numPartitions)
+
+    @contextlib.contextmanager
+    def as_written(self) -> Iterator[None]:
+        """Let Spark read the state as it is kept, which it takes from the session."""
+        before = self._spark.conf.get(_VERSION, None)
+        self._spark.conf.set(_VERSION, self.position.version)
+        try:
+            yield
+        finally:
+            if before is None:
+                self._spark.conf.unset(_VERSION)
+            else:
+                self._spark.conf.set(_VERSION, before)
 
     def rows(self, **options: object) -> DataFrame:
         """What Spark's source `statestore` gives of the operator as of the position."""

@@ -42,7 +42,7 @@ _STATE = "state"
 _OPERATOR = "transformWithState"
 _VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _TIME_MODES: dict[str, TimeMode] = {
-    "none": "none",
+    "notime": "none",
     "processingtime": "processingtime",
     "eventtime": "eventtime",
 }

@@ -158,3 +158,18 @@ class Fades(Asks):
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
         yield Row(shop=key[0], item=None, told="rang")
+
+
+class Counts(Asks):
+    """Counts rows that it is given as frames of pandas."""
+
+    def __init__(self) -> None:
+        super().__init__({"last": ("getValueState", "n long")})
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        frames = list(rows)
+        (count,) = self.last.get() or (0,)
+        count += sum(map(len, frames))
+        self.last.update((count,))
+        told = {"shop": [key[0]], "item": [key[1]], "told": [str(count)]}
+        yield type(frames[0])(told)

@@ -37,6 +37,7 @@ from tests.spark.import_jobs import (
     ROWS,
     STATES,
     Asks,
+    Counts,
     Fades,
     Keeps,
 )
@@ -253,6 +254,18 @@ def test_rows_expire_when_they_would_have_in_spark(fading: Place, tmp_path: Path
         "rang",
         "rang",
     ]
+
+
+def test_a_processor_of_frames_without_a_clock_goes_on(kept: Kept, tmp_path: Path) -> None:
+    place = Place(kept.spark, tmp_path)
+    place.feed(0, ("a", 1, 1, 0), ("a", 1, 2, 0), ("b", 1, 3, 0))
+    grouped = place.rows().groupBy(*place.keys)
+    made = grouped.transformWithStateInPandas(Counts(), OUTPUTS, "Append", "None")
+    place.run_spark(made, tmp_path / "old", {"once": True})
+    place.feed(1, ("a", 1, 4, 0), ("c", 1, 5, 0))
+    stream = place.stream(Counts(), "none", pandas=True)
+    told = place.go_on(stream, tmp_path / "c", from_spark=tmp_path / "old")
+    assert told == {1: [("a", 1, "3"), ("c", 1, "1")]}
 
 
 # ------------------------------------------------------------------------------- whole or not

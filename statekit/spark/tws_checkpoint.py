@@ -130,6 +130,13 @@ class TwsCheckpoint:
                 f"{self.url} is no checkpoint of a streaming query of Spark's: it lacks metadata, "
                 "offsets/ or commits/. Pass what was given to it as checkpointLocation"
             )
+        path = self._path(self.url)
+        if path.toUri().toString() != path.toString():
+            raise RestoreError(
+                f"{self.url} has characters that a URL escapes, and Spark's own reader of state "
+                "takes the escapes for the name: pass a link to it whose path has only letters, "
+                "digits and any of _ . -"
+            )
 
     @cached_property
     def query(self) -> str:

@@ -364,6 +364,8 @@ def test_what_is_no_checkpoint_with_state_is_refused(kept: Kept, tmp_path: Path)
 
     refused(tmp_path / "nowhere", RestoreError, "is no checkpoint of a streaming query")
     refused("nosuch://bucket/old", StorageError, "Spark cannot open nosuch://bucket/old")
+    (tmp_path / "to it").symlink_to(kept.stopped)
+    refused(tmp_path / "to it", RestoreError, "pass a link to it whose path has only letters")
     shutil.copytree(kept.stopped, tmp_path / "begun")
     for batch in range(STOPPED + 1):
         forget(tmp_path / "begun", "commits", batch)

@@ -368,7 +368,12 @@ class ShardTask:
         watermark, times = self._late_us, chunk.times
         if not times:
             return chunk
-        if min(times) <= watermark:
+        try:
+            has_late = min(times) <= watermark
+        except TypeError:
+            chunk = chunk._replace(times=_just_in_time(times, watermark))
+            return self._in_time(chunk)
+        if has_late:
             in_time = [not is_late(time, watermark) for time in times]
             self.late += in_time.count(False)
             chunk = Chunk(*(tuple(compress(column, in_time)) for column in chunk))
@@ -505,6 +510,11 @@ class ShardTask:
             f"{type(error).__name__}: {error}; {handled}. Nothing of this epoch is committed: "
             "correct the function or the record, then start the job again"
         )
+
+
+def _just_in_time(times: Sequence[int | None], watermark: int) -> list[int]:
+    """With a time for those rows that have none, as rows of Spark's processors may: never late."""
+    return [watermark + 1 if time is None else time for time in times]
 
 
 def stay_in_shard(plan: ShardPlan, batch: Batch, spill: Spill) -> Visit:

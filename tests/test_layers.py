@@ -167,6 +167,7 @@ DOORS = {
     "rocksdict": {"rocks"},
     "numpy": {"mutation_sums"},
     "obstore": {"objects"},
+    "pandas": {"spark"},
     "pyspark": {"spark", "demo"},
     "py4j": {"spark"},
     "hypothesis": {"testing"},

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
+import itertools
+import os
+import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+import pandas
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
+from pyspark.sql import types as sql
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.streaming.tws_tester import TwsTester
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
+import statekit as sk
+from statekit.key_codec import key_codec
+from statekit.spark.processor_frames import FrameOptions, takes_frames
 from statekit.spark.processor_keys import GroupingKey
 from statekit.spark.processors import process_of
+from statekit.spark.sql_values import SqlValues
 from statekit.testing import Harness
 
 
@@ -22,14 +34,17 @@ def schema(**types: Any) -> StructType:
     return StructType([StructField(name, of()) for name, of in types.items()])
 
 
-ROWS = schema(key=StringType, call=LongType)
+ROWS = schema(key=StringType, call=LongType, at=TimestampType)
 KEY = GroupingKey(ROWS, ["key"])
 OUTPUTS = schema(key=StringType, told=StringType)
 PAIR = schema(n=LongType, text=StringType)
 ENTRY = schema(name=StringType)
 
+FUTURE = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
+
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 3) | st.none()
 TEXTS = st.sampled_from(["", "a", "ä", "x" * 40]) | st.none()
+NUMBERS_ONLY = st.integers(0, 9)
 PAIRS = st.tuples(NUMBERS, TEXTS)
 NAMES = st.sampled_from([("a",), ("b",), ("",)])
 
@@ -73,6 +88,8 @@ class Does(StatefulProcessor):
             found = getattr(self.states[state], method)(*given)
             if isinstance(found, Iterator):
                 found = list(found)
+            elif isinstance(found, Row):  # as in Spark; its tester gives a tuple
+                found = tuple(found)
             if state == "map" and isinstance(found, list):
                 found = sorted(found, key=repr)  # in Spark by their bytes, in the tester as put
             yield Row(key=key[0], told=repr(found))
@@ -87,7 +104,7 @@ def test_states_hold_what_they_hold_in_the_tester(batches: list[list[tuple[str, 
     harness = Harness(declared, parallelism=2, key_groups=4)
     numbers = iter(range(len(script)))
     for batch in batches:
-        rows = [Row(key=key, call=next(numbers)) for key, _ in batch]
+        rows = [Row(key=key, call=next(numbers), at=FUTURE) for key, _ in batch]
         expected = []
         for key in sorted({row.key for row in rows}):
             expected += tester.test(key, [row for row in rows if row.key == key])
@@ -124,43 +141,295 @@ class Sets(StatefulProcessor):
         what, at = self.script[call]
         if what == "delete":
             self.handle.deleteTimer(at)
-        elif at > timers.getCurrentProcessingTimeInMs():  # else Spark and its tester differ
+        elif at > _now(timers):  # else Spark and its tester differ
             self.handle.registerTimer(at)
 
     def _told(self, key: Any, timers: Any, what: Any) -> Row:
-        # The tester says that the watermark is -1 where there is none, and Spark that it is 0.
-        return Row(key=key[0], told=repr((timers.getCurrentProcessingTimeInMs(), what)))
+        return Row(key=key[0], told=repr((_now(timers), what)))
+
+
+def _now(timers: Any) -> int:
+    """What the clock of timers shows: the other one stands still.
+
+    Where there is no watermark, the tester says that it is -1, and Spark that it is 0.
+    """
+    times = timers.getCurrentProcessingTimeInMs(), timers.getCurrentWatermarkInMs()
+    return int(max(times))
 
 
 CHANGES = st.tuples(st.sampled_from(["set", "set", "set", "delete"]), st.integers(1, 60))
 STEPS = st.lists(st.tuples(st.sampled_from("abc"), CHANGES), max_size=8) | st.integers(1, 20)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.lists(STEPS, max_size=8))
-def test_timers_ring_as_in_the_tester(steps: list[Any]) -> None:
+@pytest.mark.parametrize("mode", ["processingtime", "eventtime"])
+@settings(max_examples=150, deadline=None)
+@given(steps=st.lists(STEPS, max_size=8))
+def test_timers_ring_as_in_the_tester(mode: Any, steps: list[Any]) -> None:
     """A step is some rows, or so many milliseconds that pass."""
     script = [change for step in steps if isinstance(step, list) for _, change in step]
-    tester = TwsTester(Sets(script), timeMode="ProcessingTime")
+    tester = TwsTester(Sets(script), timeMode=mode, eventTimeExtractor=lambda row: 1 << 62)
     declared = process_of(
         Sets(script),
         key=KEY,
         rows=ROWS,
         outputs=OUTPUTS,
-        time_mode="processingtime",
+        time_mode=mode,
+        event_time="at" if mode == "eventtime" else None,
+        lateness_us=200 * 366 * 86_400_000_000,  # so that rows do not move event time
     )
     harness = Harness(declared, parallelism=2, key_groups=4)
+    advance, expect = harness.advance_processing_time, tester.setProcessingTime
+    if mode == "eventtime":
+        advance, expect = harness.advance_watermark, tester.setWatermark
     numbers, now = iter(range(len(script))), 0
     for step in steps:
         expected: list[Row] = []
         if isinstance(step, int):
             now += step
-            expected = sorted(tester.setProcessingTime(now), key=lambda row: row.key)
-            at = dt.datetime.fromtimestamp(now / 1000, dt.UTC)
-            found = harness.advance_processing_time(at)
+            expected = sorted(expect(now), key=lambda row: row.key)
+            found = advance(dt.datetime.fromtimestamp(now / 1000, dt.UTC))
         else:
-            rows = [Row(key=key, call=next(numbers)) for key, _ in step]
+            rows = [Row(key=key, call=next(numbers), at=FUTURE) for key, _ in step]
             for key in sorted({row.key for row in rows}):
                 expected += tester.test(key, [row for row in rows if row.key == key])
             found = harness.send(*rows)
         assert sorted(found, key=lambda row: row.key) == expected
+
+
+# ----------------------------------------------------------------------- states of all kinds
+
+OF = sql.StructType().add("p", "integer").add("q", sql.ArrayType(schema(w=sql.DoubleType)))
+NAMED = {"c": sql.DecimalType(8, 2), "b": sql.BooleanType(), "x": sql.BinaryType()}
+DEEP_FIELDS = {
+    **NAMED,
+    "d": sql.DoubleType(),
+    "day": sql.DateType(),
+    "at": sql.TimestampNTZType(),
+    "a": sql.ArrayType(StringType()),
+    "m": sql.MapType(StringType(), LongType()),
+    "of": OF,
+}
+ENTRY_FIELDS = {**NAMED, "name": StringType(), "n": LongType(), "day": sql.DateType()}
+DEEP = StructType([StructField(name, of) for name, of in DEEP_FIELDS.items()])
+ENTRIES = StructType([StructField(name, of) for name, of in ENTRY_FIELDS.items()]).add(
+    "f", "double"
+)
+KEYS = schema(shop=StringType, n=LongType, day=sql.DateType, raw=sql.BinaryType)
+KEYS = KEYS.add("flag", "boolean").add("call", "long")
+GROUPED = GroupingKey(KEYS, KEYS.names[:-1])
+CALLS = 2_000_000 if os.environ.get("STATEKIT_SOAK") else 6_000
+CALLS_OF_A_RUN = 2_000
+
+
+def deep(chosen: random.Random) -> tuple[Any, ...]:
+    number = chosen.randrange(100)
+    at = dt.datetime(2020, 1, 1) + dt.timedelta(microseconds=chosen.randrange(10**15))
+    made = (
+        decimal.Decimal(25 * number).scaleb(-2),
+        number > 50,
+        bytes([number, 0]),
+        chosen.choice([chosen.random(), float("inf"), 0.0, -1.5]),
+        at.date(),
+        at,
+        ["ä" * number, None],
+        {"k": number, "none": None},
+        Row(p=number, q=[Row(w=number / 3), None]),
+    )
+    return tuple(None if chosen.random() < 0.1 else value for value in made)
+
+
+def entry(chosen: random.Random) -> tuple[Any, ...]:
+    number = chosen.randrange(4)
+    day, amount = dt.date(1960, 1, 1 + number), decimal.Decimal(25 * (number - 2)).scaleb(-2)
+    made = amount, number > 1, bytes([number]), f"k{number}", number, day, number / 3 - 1
+    return tuple(None if chosen.random() < 0.1 else value for value in made)
+
+
+class DoesAll(Does):
+    """The same with several states of each kind."""
+
+    def init(self, handle: Any) -> None:
+        self.states = {
+            "value": handle.getValueState("value", PAIR),
+            "deep value": handle.getValueState("deep value", DEEP),
+            "list": handle.getListState("list", PAIR),
+            "deep list": handle.getListState("deep list", DEEP),
+            "map": handle.getMapState("map", ENTRY, DEEP),
+            "deep map": handle.getMapState("deep map", ENTRIES, PAIR),
+        }
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timers: Any) -> Iterator[Row]:
+        for row in rows:
+            state, method, given = self.script[row.call]
+            found = getattr(self.states[state], method)(*given)
+            if isinstance(found, Iterator):
+                found = sorted(found, key=repr) if "map" in state else list(found)
+            elif isinstance(found, Row):  # as in Spark; its tester gives a tuple
+                found = tuple(found)
+            yield Row(key=repr(tuple(row)[:-1]), told=repr((method, found)))
+
+
+def random_call(chosen: random.Random) -> tuple[str, str, tuple[Any, ...]]:
+    kind, is_deep = chosen.choice(["value", "list", "map"]), chosen.random() < 0.5
+    state = f"deep {kind}" if is_deep else kind
+    pair = chosen.randrange(9), chosen.choice(["", "a", None])
+    is_pair = is_deep if kind == "map" else not is_deep
+    some = [pair if is_pair else deep(chosen) for _ in range(chosen.randrange(1, 4))]
+    key = entry(chosen) if is_deep else (chosen.choice("ab"),)
+    given: dict[str, dict[str, tuple[Any, ...]]] = {
+        "value": {"update": (some[0],), "get": (), "exists": (), "clear": ()},
+        "list": {"put": (some,), "appendValue": (some[0],), "appendList": (some,), "get": ()},
+        "map": {"updateValue": (key, some[0]), "getValue": (key,), "containsKey": (key,)},
+    }
+    given["list"] |= {"exists": ()} | ({"clear": ()} if chosen.random() < 0.3 else {})
+    given["map"] |= {"removeKey": (key,), "iterator": (), "keys": (), "values": ()}
+    given["map"] |= {"clear": ()} if chosen.random() < 0.1 else {}
+    method = chosen.choice([*given[kind]])
+    return state, method, given[kind][method]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(CALLS // CALLS_OF_A_RUN))
+def test_many_random_calls_do_what_they_do_in_the_tester(seed: int) -> None:
+    chosen = random.Random(seed)
+    script = [random_call(chosen) for _ in range(CALLS_OF_A_RUN)]
+    days, raws = [dt.date(1969, 12, 31), None], [b"", bytes(1), None]
+    keys = [
+        (chosen.choice(["a", None]), chosen.choice([1, -(2**40), None]), *rest)
+        for rest in itertools.product(days, raws, [True, None])
+    ]
+    tester, made = TwsTester(DoesAll(script)), DoesAll(script)
+    declared = process_of(made, key=GROUPED, rows=KEYS, outputs=OUTPUTS, time_mode="none")
+    harness = Harness(declared, parallelism=3, key_groups=16)
+    numbers = iter(range(CALLS_OF_A_RUN))
+    while rows := [(*chosen.choice(keys), n) for n in itertools.islice(numbers, 200)]:
+        expected = []
+        for key in {row[:-1] for row in rows}:
+            own = [Row(*KEYS.names)(*row) for row in rows if row[:-1] == key]
+            expected += tester.test(key, own)
+        found = harness.send(*(Row(*KEYS.names)(*row) for row in rows))
+        assert sorted(found, key=lambda row: row.key) == sorted(expected, key=lambda row: row.key)
+        if chosen.random() < 0.2:
+            harness.rescale(chosen.randrange(1, 6))
+
+
+# ------------------------------------------------------------------------------------- expiry
+
+
+class Ages(StatefulProcessor):
+    """Writes to states with a TTL of ten milliseconds as its rows say, and tells what they hold."""
+
+    def __init__(self, script: list[tuple[str, int]]) -> None:
+        self.script = script
+
+    def init(self, handle: Any) -> None:
+        one = schema(n=LongType)
+        self.value = handle.getValueState("value", one, 10)
+        self.items = handle.getListState("items", one, 10)
+        self.entries = handle.getMapState("entries", one, one, 10)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            what, n = self.script[row.call]
+            if what == "value":
+                self.value.update((n,))
+            elif what == "items":
+                self.items.appendValue((n,))
+            elif what == "entries":
+                self.entries.updateValue((n % 3,), (n,))
+            elif what == "clear":
+                self.items.clear()
+        value, items = self.value.get(), [n for (n,) in self.items.get()]
+        entries = {k: n for (k,), (n,) in self.entries.iterator()}
+        there = self.value.exists(), self.items.exists(), self.entries.exists()
+        yield Row(key=key[0], told=repr((value and value[0], items, entries, there)))
+
+
+class Model:
+    """What is held for a key, with the times at which it was written."""
+
+    def __init__(self) -> None:
+        self.value: tuple[int, int] | None = None
+        self.items: list[tuple[int, int]] = []
+        self.entries: dict[int, tuple[int, int]] = {}
+
+    def do(self, what: str, n: int, now: int) -> None:
+        if what == "value":
+            self.value = (n, now)
+        elif what == "items":
+            self.items.append((n, now))
+        elif what == "entries":
+            self.entries[n % 3] = (n, now)
+        elif what == "clear":
+            self.items = []
+
+    def told(self, now: int) -> str:
+        value = self.value[0] if self.value and self.value[1] + 10 > now else None
+        items = [n for n, at in self.items if at + 10 > now]
+        entries = {k: n for k, (n, at) in sorted(self.entries.items()) if at + 10 > now}
+        return repr((value, items, entries, (value is not None, bool(items), bool(entries))))
+
+
+WRITES = st.tuples(st.sampled_from(["value", "items", "entries", "clear", "look"]), NUMBERS_ONLY)
+AGING = st.lists(st.tuples(st.sampled_from("ab"), WRITES), max_size=6) | st.integers(1, 8)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=st.lists(AGING, max_size=10))
+def test_what_has_a_ttl_is_gone_when_it_is_over(steps: list[Any]) -> None:
+    """Each element and each entry by itself, counted from when it was written last."""
+    script = [write for step in steps if isinstance(step, list) for _, write in step]
+    made = process_of(Ages(script), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="processingtime")
+    harness = Harness(made, parallelism=2, key_groups=4)
+    models, numbers, now = {key: Model() for key in "ab"}, iter(range(len(script))), 0
+    for step in steps:
+        if isinstance(step, int):
+            now += step
+            harness.advance_processing_time(dt.datetime.fromtimestamp(now / 1000, dt.UTC))
+            continue
+        rows = [Row(key=key, call=next(numbers), at=FUTURE) for key, _ in step]
+        for key, (what, n) in step:
+            models[key].do(what, n, now)
+        expected = {key: models[key].told(now) for key, _ in step}
+        assert {row.key: row.told for row in harness.send(*rows)} == expected
+
+
+# ----------------------------------------------------------------------------- keys and frames
+
+
+def test_a_map_has_no_key_that_equals_nothing() -> None:
+    values = SqlValues(schema(f=sql.DoubleType), "state 'm', key", "entry", as_key=True)
+    codec = key_codec(values.annotation)
+    assert codec.encode(values.stored((-0.0,))) == codec.encode(values.stored((0.0,)))
+    with pytest.raises(sk.StateTypeError, match="NaN equals nothing"):
+        codec.encode(values.stored((float("nan"),)))
+
+
+class Framed(Does):
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pandas.DataFrame], timers: Any
+    ) -> Iterator[pandas.DataFrame]:
+        yield from rows
+
+
+class Either(Does):
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pandas.DataFrame] | Iterator[Row], timers: Any
+    ) -> Any:
+        yield from rows
+
+
+class Bare(Does):
+    def handleInputRows(self, key, rows, timers):  # type: ignore[no-untyped-def]
+        yield from rows
+
+
+def test_annotations_tell_which_processors_take_frames() -> None:
+    assert takes_frames(Framed([]))
+    assert not any(map(takes_frames, [Does([]), Either([]), Bare([])]))
+
+
+def test_frames_without_pandas_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(sk.StateTypeError, match="install pandas and PySpark"):
+        FrameOptions.of_session(None)  # type: ignore[arg-type]

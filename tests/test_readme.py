@@ -16,7 +16,12 @@ _RUN = re.compile(r"<!-- run -->\n```python\n(.*?)```", re.DOTALL)
 _NAMED = re.compile(r"`((?:tests|docs|statekit)/[\w/.]+)(?:::(\w+))?`")
 _LINK = re.compile(r"\]\(([\w/.-]*)(?:#([\w-]+))?\)")
 EXAMPLES = _RUN.findall(README)
-PAGES = [page for page in sorted((ROOT / "docs").rglob("*.md")) if _RUN.search(page.read_text())]
+ON_SPARK = "from-spark.md"
+PAGES = [
+    page
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    if _RUN.search(page.read_text()) and page.name != ON_SPARK
+]
 
 
 def run(page: str, examples: list[str]) -> None:
@@ -30,6 +35,14 @@ def run(page: str, examples: list[str]) -> None:
 def test_every_example_of_the_readme_runs(spark: Any) -> None:
     assert len(EXAMPLES) == 6
     run("README.md", EXAMPLES)
+
+
+@pytest.mark.spark
+def test_the_examples_of_the_guide_from_spark_run(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(ON_SPARK, _RUN.findall((ROOT / "docs" / ON_SPARK).read_text()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pyspark.errors import PySparkValueError
+from pyspark.sql import Row
 from pyspark.sql.streaming import stateful_processor as spark
 
 from statekit.context import Context
@@ -209,13 +210,14 @@ class _Map(spark.MapState):
         self._state = state
         self._key, self._given_key = keys.stored, keys.given
         self._stored, self._given = values.stored, values.given
+        self._given_row = values.given_row
 
     def exists(self) -> bool:
         return bool(self._state)
 
-    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def getValue(self, key: tuple[Any, ...]) -> Row | None:
         found = self._state.get(self._key(key))
-        return None if found is None else self._given(found)
+        return None if found is None else self._given_row(found)
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
         return self._key(key) in self._state

@@ -96,6 +96,11 @@ class _Asked(spark.StatefulProcessorHandle):
 
     def _asked(self, name: str, kind: Any, schema: Any, keys: Any, ttl_ms: int | None) -> Any:
         where = f"state {name!r}"
+        if name in self.deleted:
+            raise StateTypeError(
+                f"init() deletes {where} and asks for it again, and Spark would empty it in each "
+                "batch: leave deleteIfExists() out"
+            )
         if ttl_ms is not None and self._time_mode != "processingtime":
             raise StateTypeError(
                 f"{where} has a TTL, which Spark counts in processing time: use "
@@ -408,6 +413,8 @@ def process_of(
     Raises:
         StateTypeError: a state cannot be; the message names it.
     """
+    if initial is not None:
+        initial.key.as_of(key, initial.schema.names)
     packed = cloudpickle.dumps(processor)
     asked = _Asked(time_mode)
     first = pickle.loads(packed)  # noqa: S301 (what was just packed)

@@ -284,6 +284,8 @@ def _times(
     if declared.event_time is None:
         return ()
     column = batch.column(declared.event_time)
+    if isinstance(declared.record_type, RowRecords):
+        return list(column.cast(pa.int64()).to_pylist())
     plain = pa.types.is_timestamp(column.type) and column.type.tz and column.type.unit == "us"
     if not plain or column.null_count or declared.record_type.may_change_fields:
         return list(map(declared.time_of(), records))

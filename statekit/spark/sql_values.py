@@ -25,6 +25,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
+from statekit.spark.processor_rows import row_class
 
 __all__ = ["SqlValues", "parsed_schema", "plain_name"]
 
@@ -85,6 +86,7 @@ class SqlValues:
         self._make = partial(tuple.__new__, self.annotation)  # `_make` takes three times as long
         self._plain = {tuple(field.plain for field in self._fields)}
         self._given = [field.got for field in self._fields]
+        self._row: Callable[[Sequence[Any]], Row] = partial(tuple.__new__, row_class(schema.names))
         self._is_given_as_stored = not any(self._given)
 
     def stored(self, value: Any) -> Any:
@@ -109,6 +111,10 @@ class SqlValues:
             return tuple(stored)
         return tuple(_given(self._given, stored))
 
+    def given_row(self, stored: Any) -> Row:
+        """The same as a `Row`, which is what `MapState.getValue` gives."""
+        return self._row(_given(self._given, stored))
+
 
 def parsed_schema(schema: object, where: str) -> sql.StructType:
     """A schema that was given as such or as DDL.
@@ -131,14 +137,12 @@ def _given(converts: Sequence[_Convert | None], stored: Sequence[Any]) -> list[A
 
 
 def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> Any:
-    """A class of the stored type. Names that Python does not have are numbered instead."""
-    named = [
-        (field.name if _is_name(field.name) else f"field_{number}", found.annotation | None)
-        for number, (field, found) in enumerate(zip(schema, fields, strict=True))
-    ]
-    if len({of for of, _ in named}) != len(named):
-        named = [(f"field_{number}", found) for number, (_, found) in enumerate(named)]
-    return NamedTuple(plain_name(name), named)
+    """A class of the stored type."""
+    names = [plain_name(field) for field in schema.names]
+    if len(set(names)) != len(names):  # the same one twice
+        names = [f"{field}_{number}" for number, field in enumerate(names)]
+    annotations = [found.annotation | None for found in fields]
+    return NamedTuple(plain_name(name), [*zip(names, annotations, strict=True)])
 
 
 def plain_name(name: str) -> str:

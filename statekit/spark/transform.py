@@ -31,7 +31,7 @@ __all__ = ["Transformed", "transform_with_state"]
 _INPUT, _OUTPUT = "rows", "outputs"
 _DELAY = "spark.watermarkDelayMs"
 _TIME_MODES: tuple[TimeMode, ...] = ("none", "processingtime", "eventtime")
-_OUTPUT_MODES = ("append", "update")
+_OUTPUT_MODES = ("append", "update", "complete")
 _HEARTBEAT = "1 second"
 
 
@@ -88,7 +88,8 @@ class Transformed:
         """Run it, with the options of `Job.start`. The stream's own query is in `.query`.
 
         Where processing-time timers are set, there is an epoch at least each second, or at the
-        interval of the trigger; `heartbeat=` says otherwise.
+        interval of the trigger; `heartbeat=` says otherwise. Over static frames no timer fires,
+        as in Spark, unless there is `drain=True`.
 
         Parameters:
             from_spark: the checkpoint of a query with this processor and Spark's own
@@ -103,7 +104,9 @@ class Transformed:
             raise StateTypeError('nothing takes the outputs: call .sink(…), such as .sink("noop")')
         given = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger or {})
         ends = bool(given.get("availableNow") or given.get("once"))
-        if self._beats and self._df.isStreaming and not ends:
+        if not self._df.isStreaming:
+            options = {"drain": False, **options}  # timers do not fire behind what is static
+        elif self._beats and not ends:
             options = {"heartbeat": given.get("processingTime") or _HEARTBEAT, **options}
         if from_spark is not None:
             _check_begins_once(from_spark, options)
@@ -174,7 +177,7 @@ def transform_with_state(
         keys: the columns to group by: one name or several, of fields within columns as `a.b`.
         processor: an instance of the subclass.
         output_schema: of what it yields, as a StructType or DDL.
-        output_mode: "append" or "update". It makes no difference, as in Spark.
+        output_mode: "append", "update" or "complete". It makes no difference, as in Spark.
         time_mode: "none", "processingTime" or "eventTime": the clock of timers.
         initial_state: a grouped frame; `handleInitialState` is given its rows, once.
         event_time_column: the column of the outputs with their event time, if another processor by
@@ -268,8 +271,8 @@ def _time_mode(given: str) -> TimeMode:
 def _check_output_mode(given: str) -> None:
     if str(given).lower() not in _OUTPUT_MODES:
         raise StateTypeError(
-            f'output_mode={given!r}: there are "append" and "update"; a processor yields what is '
-            "new or changed, and never all there is"
+            f"output_mode={given!r}: there are append, update and complete; each puts out what the "
+            "processor yields"
         )
 
 

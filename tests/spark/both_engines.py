@@ -21,7 +21,12 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from statekit.spark import transform_with_state
 from tests.spark.spark_runs import ONCE, TIMEOUT_S, collector, stream_of
 
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+OF_SPARK = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.shuffle.partitions": "1",  # each costs a task with a server of its own
+}
 
 Batches = Mapping[int, list[Any]]
 
@@ -103,7 +108,9 @@ class Engines:
                 break
             step, initial = step.then, None
         found, collect = collector()
-        self.spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+        before = {name: self.spark.conf.get(name, None) for name in OF_SPARK}
+        for name, value in OF_SPARK.items():
+            self.spark.conf.set(name, value)
         try:
             writer = df.writeStream.foreachBatch(collect)
             writer = writer.option("checkpointLocation", str(self.home / "of-spark"))
@@ -116,7 +123,8 @@ class Engines:
                 query = writer.trigger(**ONCE).start()
                 assert query.awaitTermination(int(TIMEOUT_S))
         finally:
-            self.spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+            for name, held in before.items():
+                self.spark.conf.unset(name) if held is None else self.spark.conf.set(name, held)
         return by_batch(found)
 
     def of_statekit(self, case: Case, parallelism: int = 2) -> Batches:

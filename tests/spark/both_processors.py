@@ -22,6 +22,10 @@ CALLS = "shop string, number bigint, call bigint"
 TOLD = "key string, told string"
 
 
+Call = tuple[str, str, tuple[Any, ...]]
+"""Which state, which method, and what it is given."""
+
+
 def values(chosen: random.Random) -> tuple[Any, ...]:
     """A row of all types."""
     at = dt.datetime(2020, 1, 2, 3, 4, 5, 678901) + dt.timedelta(hours=chosen.randrange(9999))
@@ -59,9 +63,10 @@ def map_key(chosen: random.Random) -> tuple[Any, ...]:
     return tuple(None if chosen.random() < 0.2 else value for value in made)
 
 
-def script(seed: int, size: int) -> list[tuple[str, str, tuple[Any, ...]]]:
-    """Calls of states: which state, which method, and what it is given."""
-    chosen, calls = random.Random(seed), []
+def script(seed: int, size: int) -> list[Call]:
+    """Calls of states."""
+    chosen = random.Random(seed)
+    calls: list[Call] = []
     for _ in range(size):
         state = chosen.choice(["value", "list", "map"])
         if state == "value":
@@ -71,8 +76,9 @@ def script(seed: int, size: int) -> list[tuple[str, str, tuple[Any, ...]]]:
         elif state == "list":
             method = chosen.choice(["get", "exists", "put", "appendValue", "appendList", "clear"])
             some = [values(chosen) for _ in range(chosen.randrange(1, 4))]
-            given = {"appendValue": (some[0],), "put": (some,), "appendList": (some,)}
-            calls.append((state, method, given.get(method, ())))
+            listed: dict[str, tuple[Any, ...]] = {"appendValue": (some[0],), "put": (some,)}
+            listed["appendList"] = (some,)
+            calls.append((state, method, listed.get(method, ())))
         else:
             method = chosen.choice(
                 ["updateValue", "updateValue", "getValue", "containsKey", "removeKey"]
@@ -80,16 +86,17 @@ def script(seed: int, size: int) -> list[tuple[str, str, tuple[Any, ...]]]:
                 + ["clear"] * (chosen.random() < 0.2)
             )
             key = map_key(chosen)
-            given = {"updateValue": (key, values(chosen))}
-            takes = method in ("getValue", "containsKey", "removeKey")
-            calls.append((state, method, given.get(method, (key,) if takes else ())))
+            given: tuple[Any, ...] = (key, values(chosen)) if method == "updateValue" else ()
+            if method in ("getValue", "containsKey", "removeKey"):
+                given = (key,)
+            calls.append((state, method, given))
     return calls
 
 
 class Scripted(StatefulProcessor):
     """Does to its states what its rows say, and tells what came of it."""
 
-    def __init__(self, calls: list[tuple[str, str, tuple[Any, ...]]]) -> None:
+    def __init__(self, calls: list[Call]) -> None:
         self.calls = calls
 
     def init(self, handle: Any) -> None:
@@ -124,7 +131,7 @@ class Alarms(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         for row in rows:
-            at = int(row.at.timestamp() * 1000)
+            at = 0 if row.at is None else int(row.at.timestamp() * 1000)
             self.seen.appendValue((at,))
             if row.does == "set":
                 self.handle.registerTimer(at + row.after * 1000)
@@ -278,3 +285,28 @@ class Frames(StatefulProcessor):
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
         count, total = self.held.get() or (0, 0.0)
         self.held.update((count + 100 * len(initialState), total + initialState["held"].sum()))
+
+
+class Sessions(StatefulProcessor):
+    """Tells the rows of a key five seconds after the last of them, with that time."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.seen = handle.getListState("seen", "at bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            if row.at is None:
+                continue
+            at = int(row.at.timestamp() * 1000)
+            self.seen.appendValue((at,))
+            for other in list(self.handle.listTimers()):
+                self.handle.deleteTimer(other)
+            self.handle.registerTimer(max(at for (at,) in self.seen.get()) + 5000)
+        yield from ()
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        end = dt.datetime.fromtimestamp(expiredTimerInfo.getExpiryTimeInMs() / 1000, dt.UTC)
+        count = sum(1 for _ in self.seen.get())
+        self.seen.clear()
+        yield Row(key=key.key, end=end, count=count)

@@ -151,13 +151,12 @@ class TwsCheckpoint:
             RestoreError: no micro-batch has ended, or Spark has forgotten what it read in it.
             CorruptCheckpointError: a file cannot be read.
         """
-        ended = max(self._numbers("commits"), default=None)
+        ended, noted = self._reached()
         if ended is None:
             raise RestoreError(
                 f"{self.url} has no micro-batch that has ended: there is no state yet. Start the "
                 "job with a new checkpoint, and it reads the input from its beginning"
             )
-        noted = self._numbers("offsets")
         if ended not in noted:
             raise CorruptCheckpointError(
                 f"{self.url}/offsets/{ended} is missing, and micro-batch {ended} has ended: "
@@ -170,16 +169,22 @@ class TwsCheckpoint:
         return Position(ended, planned, end.version, times, following)
 
     def check_has_not_moved(self) -> None:
-        """Make sure that no micro-batch has ended since the position was read.
+        """Make sure that no micro-batch was begun or has ended since the position was read.
 
         Raises:
-            RestoreError: one has.
+            RestoreError: one was, or has.
         """
-        if max(self._numbers("commits"), default=None) != self.position.batch:
+        position, (ended, noted) = self.position, self._reached()
+        last = position.batch if position.planned is None else position.planned
+        if ended != position.batch or max(noted, default=None) != last:
             raise RestoreError(
-                f"{self.url} has gone on behind micro-batch {self.position.batch} while it was "
-                "read: the query still runs. Stop it, then import again; nothing was imported"
+                f"{self.url} has gone on behind micro-batch {position.batch} while it was read: "
+                "the query still runs. Stop it, then import again; nothing was imported"
             )
+
+    def _reached(self) -> tuple[int | None, set[int]]:
+        """The last micro-batch that has ended, and all those that Spark has settled."""
+        return max(self._numbers("commits"), default=None), self._numbers("offsets")
 
     def sources(self) -> SparkFiles:
         """What Spark needs to read on behind the position, without its own state.

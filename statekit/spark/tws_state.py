@@ -214,24 +214,29 @@ class _Puts:
 
 def _putter(of: Declared, state: Any) -> _Put:
     """What puts the rows of a state, as the processor would, but as of the time it did."""
-    stored, value_of = of.values.stored, _from_arrow(of.values.schema)
-    ttl_us = None if of.ttl_ms is None else of.ttl_ms * 1000
+    hold, value_of = _holder(of, state), _from_arrow(of.values.schema)
+    stored = of.values.stored
+    if of.ttl_ms is None:
+        return lambda _, held: hold(stored(value_of(held["value"])), held)
+    ttl_us = of.ttl_ms * 1000
 
     def put(expires_ms: int, held: Any) -> None:
-        if ttl_us is not None:
-            state.expiry.write_as_of(expires_ms * 1000 - ttl_us)
-        value = stored(value_of(held["value"]))
-        if isinstance(state, ValueState):
-            state.update(value)
-        elif isinstance(state, ListState):
-            state.append(value)
-        else:
-            assert isinstance(state, MapState), "there are no others"
-            assert of.keys is not None, "it is a map"
-            state[of.keys.stored(entry_of(held["entry"]))] = value
+        state.expiry.write_as_of(expires_ms * 1000 - ttl_us)
+        hold(stored(value_of(held["value"])), held)
 
-    entry_of = _same if of.keys is None else _from_arrow(of.keys.schema)
     return put
+
+
+def _holder(of: Declared, state: Any) -> Callable[[Any, Any], None]:
+    """What a state does with a value, and with what else is in its column."""
+    if isinstance(state, ValueState):
+        return lambda value, _: state.update(value)
+    if isinstance(state, ListState):
+        return lambda value, _: state.append(value)
+    assert isinstance(state, MapState), "there are no others"
+    assert of.keys is not None, "it is a map"
+    stored, entry_of = of.keys.stored, _from_arrow(of.keys.schema)
+    return lambda value, held: state.__setitem__(stored(entry_of(held["entry"])), value)
 
 
 def _from_arrow(of: sql.DataType) -> Callable[[Any], Any]:

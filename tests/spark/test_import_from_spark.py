@@ -175,6 +175,7 @@ STOPPED, NEXT, LAST = 2, 3, 4
 
 def test_a_job_goes_on_from_sparks_state_as_spark_does(kept: Kept, tmp_path: Path) -> None:
     """Its states, timers and watermark; what Spark had read is not read again."""
+    assert kept.told.keys() == {NEXT, LAST}
     options = {"from_spark": kept.stopped, "parallelism": 3}
     assert kept.go_on(kept.stream(), tmp_path / "c", **options) == kept.told
     repository = Repository(tmp_path / "c")
@@ -307,9 +308,10 @@ def test_a_query_that_goes_on_meanwhile_is_found_out(kept: Kept, tmp_path: Path)
     found = kept.stream().importing(tmp_path / "old", tmp_path / "c").found
     assert found.position.batch == STOPPED
     found.check_has_not_moved()
-    shutil.copy(kept.ended / f"commits/{NEXT}", tmp_path / "old/commits")
-    with pytest.raises(RestoreError, match=r"the query still runs\. Stop it"):
-        found.check_has_not_moved()
+    for log in ("offsets", "commits"):
+        shutil.copy(kept.ended / log / f"{NEXT}", tmp_path / "old" / log)
+        with pytest.raises(RestoreError, match=r"the query still runs\. Stop it"):
+            found.check_has_not_moved()
 
 
 def test_a_query_that_this_session_runs_is_refused(kept: Kept, tmp_path: Path) -> None:
@@ -364,6 +366,8 @@ def test_what_is_no_checkpoint_with_state_is_refused(kept: Kept, tmp_path: Path)
 
     refused(tmp_path / "nowhere", RestoreError, "is no checkpoint of a streaming query")
     refused("nosuch://bucket/old", StorageError, "Spark cannot open nosuch://bucket/old")
+    with pytest.raises(RestoreError, match="a start begins at one of them"):
+        kept.go_on(kept.stream(), tmp_path / "c", from_spark=kept.stopped, from_epoch=1)
     (tmp_path / "to it").symlink_to(kept.stopped)
     refused(tmp_path / "to it", RestoreError, "pass a link to it whose path has only letters")
     shutil.copytree(kept.stopped, tmp_path / "begun")

@@ -178,7 +178,8 @@ def test_timers_ring_as_in_the_tester(mode: Any, steps: list[Any]) -> None:
         lateness_us=200 * 366 * 86_400_000_000,  # so that rows do not move event time
     )
     harness = Harness(declared, parallelism=2, key_groups=4)
-    advance, expect = harness.advance_processing_time, tester.setProcessingTime
+    advance: Any = harness.advance_processing_time
+    expect: Any = tester.setProcessingTime
     if mode == "eventtime":
         advance, expect = harness.advance_watermark, tester.setWatermark
     numbers, now = iter(range(len(script))), 0
@@ -217,7 +218,7 @@ ENTRIES = StructType([StructField(name, of) for name, of in ENTRY_FIELDS.items()
 KEYS = schema(shop=StringType, n=LongType, day=sql.DateType, raw=sql.BinaryType)
 KEYS = KEYS.add("flag", "boolean").add("call", "long")
 GROUPED = GroupingKey(KEYS, KEYS.names[:-1])
-CALLS = 2_000_000 if os.environ.get("STATEKIT_SOAK") else 6_000
+MANY = 2_000_000 if os.environ.get("STATEKIT_SOAK") else 6_000
 CALLS_OF_A_RUN = 2_000
 
 
@@ -289,7 +290,7 @@ def random_call(chosen: random.Random) -> tuple[str, str, tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(CALLS // CALLS_OF_A_RUN))
+@pytest.mark.parametrize("seed", range(MANY // CALLS_OF_A_RUN))
 def test_many_random_calls_do_what_they_do_in_the_tester(seed: int) -> None:
     chosen = random.Random(seed)
     script = [random_call(chosen) for _ in range(CALLS_OF_A_RUN)]

@@ -155,7 +155,7 @@ class EpochRunner:
 
     def _late(self, operator: Operator, streams: Mapping[str, DataFrame]) -> DataFrame:
         shipment = self._shipments[operator.name]
-        watermark_us = self._coordinator.watermarks_us[operator.name]
+        watermark_us = operator.declared.late_us(self._coordinator.plan(operator.name, 0))
         late = [
             late_records(streams[name], operator, shipment, watermark_us)
             for name in operator.inputs

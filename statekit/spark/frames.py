@@ -167,6 +167,8 @@ def late_records(
     time, (record_type,) = operator.declared.event_time, operator.declared.record_type.members
     assert time is not None
     projected = projected_to(record_type, df)
+    if isinstance(record_type, RowRecords):
+        projected = projected.drop(*record_type.derived)
     if record_type.may_change_fields:
         return projected.mapInArrow(LateStep(shipment, watermark_us), projected.schema)
     return projected.where(f"unix_micros({quoted(time)}) <= {watermark_us}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Literal
 
 from pyspark.errors import PySparkValueError
@@ -136,7 +137,7 @@ class Handle(spark.StatefulProcessorHandle):
 
 def _at(milliseconds: int) -> dt.datetime:
     """When a timer is due."""
-    micros = milliseconds * 1000
+    micros = index(milliseconds) * 1000
     if not MIN_MICROS <= micros <= MAX_MICROS:
         raise StateTypeError(
             f"a timer at {milliseconds} milliseconds since 1970 is not within the years 1 to 9999: "

@@ -6,20 +6,22 @@ batch by batch; between the rows of a batch there is no order.
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from pyspark.sql import DataFrame, GroupedData, SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, GroupedData, Row, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType
 
 from statekit.spark import transform_with_state
-from tests.spark.spark_runs import ONCE, TIMEOUT_S, collector, stream_of
+from tests.spark.spark_runs import ONCE, TIMEOUT_S, collector, stream_of, write_batch
 
 OF_SPARK = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -44,6 +46,7 @@ class Case:
         watermark: the column with it, and the delay.
         initial: rows of initial state, with their schema and keys.
         pandas: whether the processor takes frames.
+        rows_out: how many rows it yields in all, where it does not end by itself.
         then: another query behind it, of which only keys, processor and outputs count.
     """
 
@@ -56,8 +59,8 @@ class Case:
     initial: tuple[list[Any], str, list[str]] | None = None
     pandas: bool = False
     then: Case | None = None
+    rows_out: int | None = None
     event_time_column: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 class Engines:
@@ -67,17 +70,13 @@ class Engines:
         self.spark = spark
         self.home = home
         self._files = 0
-        (home / "rows").mkdir()
 
     def feed(self, rows: list[Any], schema: str) -> None:
         """One more file, which makes one more micro-batch."""
-        place = self.home / "drafts" / f"{self._files:05d}"
-        self.spark.createDataFrame(rows, schema).coalesce(1).write.parquet(str(place))
-        (found,) = place.glob("*.parquet")
-        target = self.home / "rows" / f"{self._files:05d}.parquet"
-        found.rename(target)
-        at = (1_700_000_000 + self._files,) * 2
-        os.utime(target, at)
+        types = cast(StructType, StructType.fromDDL(schema))
+        made = [Row(*types.names)(*row).asDict(True) for row in rows]
+        table = pa.Table.from_pylist(made, schema=to_arrow_schema(types, timezone="UTC"))
+        write_batch(self.home / "rows", self._files, table)
         self._files += 1
 
     def rows(self, case: Case) -> DataFrame:
@@ -116,7 +115,7 @@ class Engines:
             writer = writer.option("checkpointLocation", str(self.home / "of-spark"))
             if case.mode == "processingTime":  # with availableNow it would never end
                 query = writer.start()
-                while query.isActive and not _is_done(query, self._files - 1):
+                while query.isActive and not self._is_done(case, query, len(found)):
                     time.sleep(0.1)
                 query.stop()
             else:
@@ -126,6 +125,13 @@ class Engines:
             for name, held in before.items():
                 self.spark.conf.unset(name) if held is None else self.spark.conf.set(name, held)
         return by_batch(found)
+
+    def _is_done(self, case: Case, query: StreamingQuery, rows: int) -> bool:
+        """Whether a query has handled the last file, or yielded all its rows."""
+        if case.rows_out is not None:
+            return rows >= case.rows_out
+        progress = query.lastProgress
+        return progress is not None and progress["batchId"] >= self._files - 1
 
     def of_statekit(self, case: Case, parallelism: int = 2) -> Batches:
         """What statekit puts out for all there is."""
@@ -157,10 +163,13 @@ class Engines:
             checkpoint=self.home / "of-statekit",
             working_directory=self.home / "working",
             parallelism=parallelism,
-            trigger=ONCE,
+            trigger=ONCE if case.rows_out is None else None,
             retention=None,
-            **case.options,
         )
+        while case.rows_out is not None and len(found) < case.rows_out:
+            assert not query.await_termination(1), "it ended before all timers rang"
+        if case.rows_out is not None:
+            query.stop()
         assert query.await_termination(TIMEOUT_S)
         return by_batch(found)
 
@@ -174,12 +183,6 @@ class Engines:
             told = f"batch {batch}: {strange} and not {missing}"
             assert ours == theirs, told
         return expected
-
-
-def _is_done(query: StreamingQuery, last: int) -> bool:
-    """Whether a batch has been committed."""
-    progress = query.lastProgress
-    return progress is not None and progress["batchId"] >= last
 
 
 def by_batch(found: list[tuple[int, Any]]) -> Batches:

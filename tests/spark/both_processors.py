@@ -310,3 +310,25 @@ class Sessions(StatefulProcessor):
         count = sum(1 for _ in self.seen.get())
         self.seen.clear()
         yield Row(key=key.key, end=end, count=count)
+
+
+class Ticks(StatefulProcessor):
+    """A timer for each row, milliseconds from now; the first that rings of a key sets another."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.rung = handle.getValueState("rung", "times int")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + row.call)
+            yield Row(key=repr(key), told=f"row {row.call}")
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        (times,) = self.rung.get() or (0,)
+        self.rung.update((times + 1,))
+        now = timerValues.getCurrentProcessingTimeInMs()
+        if not times:
+            self.handle.registerTimer(now + 50)
+        is_due = expiredTimerInfo.getExpiryTimeInMs() <= now
+        yield Row(key=repr(tuple(key)), told=f"timer {times}, due {is_due}")

@@ -7,6 +7,7 @@ import datetime as dt
 import decimal
 import random
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.spark.both_processors import (
     Largest,
     Scripted,
     Sessions,
+    Ticks,
     script,
 )
 
@@ -104,6 +106,14 @@ def test_initial_state_is_handled_once_and_before_all_rows(engines: Engines) -> 
     engines.assert_same(alarms(initial=initial))
     feed_alarms(engines, 3, 40)
     engines.assert_same(alarms(initial=initial), parallelism=3)
+
+
+def test_processing_time_timers_ring_as_in_spark(engines: Engines) -> None:
+    """Some in the batch in which they are set, others while nothing comes."""
+    engines.feed([("a", 1, 0), ("a", 1, 5), ("b", 1, 300), ("a", 1, 1200)], CALLS)
+    case = Case(CALLS, ["shop"], Ticks(), TOLD, mode="processingTime", rows_out=4 + 4 + 2)
+    found, expected = engines.of_statekit(case), engines.of_spark(case)
+    assert sorted(chain(*found.values())) == sorted(chain(*expected.values()))
 
 
 def test_state_expires_as_in_spark(engines: Engines) -> None:

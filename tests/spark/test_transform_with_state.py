@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -147,6 +148,28 @@ def test_initial_state_is_handled_once_also_if_the_first_epoch_fails(runs: Runs)
         (1, "a", 106),
         (1, "z", 8),
     ]
+
+
+def test_initial_state_is_grouped_by_columns_of_its_own(runs: Runs) -> None:
+    """Of the same types as those of the rows, whatever these are and wherever."""
+    rows = [(Row(price=Decimal("0.10")), 5), (Row(price=Decimal("7.00")), 6)]
+    df = runs.spark.createDataFrame(rows, "item struct<price:decimal(9,2)>, n bigint")
+    initial = runs.spark.createDataFrame(
+        [(100, Decimal("0.10"), 1), (200, Decimal("3.00"), 2)],
+        "`my start` int, cost decimal(9,2), n int",
+    )
+    found, collect = collector()
+    outputs = "key decimal(9,2), told bigint"
+    made = transform_with_state(
+        df, "item.price", Begun(), outputs, initial_state=initial.groupBy("cost")
+    )
+    made.sink(collect).start(runs.spark, checkpoint=runs.checkpoint, parallelism=2)
+    assert sorted(tuple(row) for _, row in found) == [
+        (Decimal("0.10"), 105),
+        (Decimal("7.00"), 6),
+    ]
+    held = runs.state("Begun", "held")
+    assert held == {"0.10": {"total": 105}, "7.00": {"total": 6}, "3.00": {"total": 200}}
 
 
 def _fails(df: DataFrame, epoch: int) -> None:

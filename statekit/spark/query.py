@@ -36,6 +36,7 @@ from statekit.spark.failures import translated
 from statekit.spark.frames import quoted
 from statekit.spark.idle import IdleEpochs
 from statekit.spark.offsets import sparks_part
+from statekit.spark.whole_query import WholeQuery
 from statekit.timestamp import duration_to_micros, instant
 
 __all__ = ["QUERIES", "Query", "Run"]
@@ -58,6 +59,7 @@ class Query:
 
     def __init__(self, repository: Repository) -> None:
         self.query: StreamingQuery | None = None
+        self._stream: StreamingQuery | None = None
         self.progress: deque[Progress] = deque(maxlen=_KEPT_PROGRESS)
         self._failure: BaseException | None = None
         self._idle: IdleEpochs | None = None
@@ -130,10 +132,22 @@ class Query:
         write_savepoint(self._repository, name)
         return f"{self._repository.url}/{savepoint_folder(name)}"
 
-    def _watch(self, *, beat: Callable[[], float] | None, end: Callable[[], None] | None) -> None:
-        """Make epochs without input beside the stream, and behind it."""
-        assert self.query is not None
-        self._idle = IdleEpochs(self.query, beat=beat, end=end, failed=self._fail)
+    def _watch(
+        self,
+        *,
+        beat: Callable[[], float] | None,
+        end: Callable[[], None] | None,
+        settle: Callable[[], None] | None,
+    ) -> None:
+        """Make epochs without input beside the stream, and behind it.
+
+        Parameters:
+            settle: makes those that belong to the stream; None if there are none.
+        """
+        assert self._stream is not None
+        self._idle = IdleEpochs(self._stream, beat=beat, end=end, failed=self._fail)
+        if settle is not None:
+            self.query = WholeQuery(self._stream, self._idle, settle, self._why_failed)
         self._idle.start()
 
     def _take_note(self, error: BaseException) -> None:
@@ -145,6 +159,9 @@ class Query:
         self._take_note(error)
         if self.query is not None:
             self.query.stop()
+
+    def _why_failed(self) -> BaseException | None:
+        return None if self._failure is None else self._cause(None)
 
     def _cause(self, error: BaseException | None) -> BaseException:
         failure = self._failure
@@ -227,7 +244,7 @@ class Run:
         if trigger:
             writer = writer.trigger(**trigger)
         try:
-            self.query.query = writer.start()
+            self.query.query = self.query._stream = writer.start()
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
         if drain or settles or every_s is not None:
@@ -236,7 +253,7 @@ class Run:
             beat = None if every_s is None else partial(self._beat, every_s, self._may_beat)
             if beat is None and settles and not ends:
                 beat = partial(self._beat, _SETTLED_S, self._may_settle)
-            self.query._watch(beat=beat, end=end)
+            self.query._watch(beat=beat, end=end, settle=self._settle if settles else None)
         self.query._close = partial(self._coordinator.close, at_once=True)
         QUERIES[self._coordinator.repository.url] = self.query
 
@@ -281,21 +298,22 @@ class Run:
     def _may_beat(self) -> bool:
         """Whether the next epoch is free: a micro-batch that was begun has a right to it."""
         query, begun = self.query, self._coordinator.begun
-        if query.query is None or query._is_stopped or query._failure is not None:
+        if query._stream is None or query._is_stopped or query._failure is not None:
             return False
-        return query.query.isActive and (begun is None or begun.what == "idle")
+        return query._stream.isActive and (begun is None or begun.what == "idle")
 
     def _may_settle(self) -> bool:
         """Whether event time has moved on, and Spark has no more records."""
-        query = self.query.query
+        query = self.query._stream
         waits = query is not None and not query.status["isDataAvailable"]
         return self._may_beat() and waits and self._coordinator.would_advance
 
     def _settle(self) -> None:
         """What follows when a stream has read all there was: what is due by now."""
-        self._finish_idle()
-        while self._coordinator.would_advance and not self.query._is_stopped:
-            self._epoch(self._nothing, "idle")
+        with self._turn:
+            self._finish_idle()
+            while self._coordinator.would_advance and not self.query._is_stopped:
+                self._epoch(self._nothing, "idle")
 
     def _finish_idle(self) -> None:
         """Finish an idle epoch that was begun before a crash as what it was begun."""

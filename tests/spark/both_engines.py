@@ -170,7 +170,8 @@ class Engines:
             assert not query.await_termination(1), "it ended before all timers rang"
         if case.rows_out is not None:
             query.stop()
-        assert query.await_termination(TIMEOUT_S)
+        assert query.query is not None
+        assert query.query.awaitTermination(int(TIMEOUT_S))  # as the user of Spark waits
         return by_batch(found)
 
     def assert_same(self, case: Case, parallelism: int = 2) -> Batches:

@@ -96,8 +96,27 @@ def test_timers_ring_in_a_stream_that_goes_on(runs: Runs) -> None:
     feed(runs, ("a", 1, 5), ("b", 60, 1))
     query, found = started(runs, Sums(), time_mode="eventTime", trigger=None)
     _wait_for(lambda: ("a", -6000) in [tuple(row) for _, row in found], query)
+    feed(runs, ("c", 90, 1))
+    query.query.processAllAvailable()  # waits for what becomes due, too
+    assert ("b", -65000) in [tuple(row) for _, row in found]
     query.stop()
-    assert [tuple(row) for _, row in found if row.told < 0] == [("a", -6000)]
+    told = [tuple(row) for _, row in found if row.told < 0]
+    assert told == [("a", -6000), ("b", -65000)]
+    assert not query.query.isActive
+
+
+class Breaks(Sums):
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        raise ValueError("it rang")
+
+
+def test_who_waits_for_the_query_is_told_that_its_last_epoch_failed(runs: Runs) -> None:
+    feed(runs, ("a", 1, 5), ("b", 60, 1))
+    query, _ = started(runs, Breaks(), time_mode="eventTime")
+    with pytest.raises(sk.ProcessError, match="it rang"):
+        query.query.awaitTermination(60)
+    with pytest.raises(sk.ProcessError, match="it rang"):
+        query.await_termination(DEADLINE_S)
 
 
 def test_processing_time_timers_ring_while_nothing_comes(runs: Runs) -> None:

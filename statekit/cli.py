@@ -22,6 +22,7 @@ from statekit import cli_diff, cli_inspect, cli_migrate, cli_rescale, cli_rollba
 from statekit import rollback as rollbacks
 from statekit.cli_copies import copies
 from statekit.cli_gc import gc
+from statekit.cli_import import import_spark
 from statekit.cli_savepoint import inspect_savepoint, savepoint
 from statekit.difference import compare
 from statekit.errors import StatekitError
@@ -211,6 +212,12 @@ app.command(epilog="Examples: statekit copies  ·  statekit copies /data/working
 app.command(
     epilog="Examples: statekit verify ./checkpoint --all  ·  statekit verify ./checkpoint --repair"
 )(cli_verify.verify)
+
+
+app.command(
+    name="import-spark",
+    epilog="Example: statekit import-spark ./old --to ./checkpoint --app fleet:stream --dry-run",
+)(import_spark)
 
 
 @app.command(epilog="Example: statekit demo --directory /tmp/flights")

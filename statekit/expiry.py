@@ -188,6 +188,10 @@ class Expiry:
         self._expired_until = self._now - self._duration
         """What was written then, or before, has expired."""
 
+    def write_as_of(self, written_us: int) -> None:
+        """Let all that is written next count as written at that processing time."""
+        self._instant = written_us
+
     def stamp(self, before: int) -> int:
         """When something is written that is written now and was written before, or never."""
         if not self._by_event:

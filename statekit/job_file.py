@@ -199,6 +199,7 @@ class JobFile(Sealed):
         dropped: names of states that were given up, per operator. Change files may still hold
             their rows, so no other state may take such a name.
         savepoint: the id of the savepoint that the checkpoint was made from, if it was.
+        imported: the id of the query of Spark's that it was made from, if it was.
     """
 
     title: ClassVar[str] = "a job description"
@@ -209,6 +210,12 @@ class JobFile(Sealed):
     operators: tuple[OperatorRecord, ...]
     dropped: dict[str, tuple[str, ...]] = Field(default={})
     savepoint: str | None = None
+    imported: str | None = None
+
+    @property
+    def is_made_of_another(self) -> bool:
+        """Whether the first epoch holds what was made elsewhere, and not the job's own."""
+        return self.savepoint is not None or self.imported is not None
 
     def operator(self, name: str) -> OperatorRecord | None:
         return next((found for found in self.operators if found.name == name), None)

@@ -37,7 +37,7 @@ __all__ = [
     "instant_path",
 ]
 
-Cause = Literal["records", "rescale", "rollback", "repair", "migrate", "savepoint"]
+Cause = Literal["records", "rescale", "rollback", "repair", "migrate", "savepoint", "import"]
 """What made an epoch: a run, over records or idle, or one of the tools that change a checkpoint."""
 
 

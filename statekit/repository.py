@@ -93,8 +93,8 @@ class Repository(Store):
         if self.latest_epoch() is not None or self.exists(instant_path(0)):
             return  # committed just now, or the first one is being made
         found = self.job_file()
-        if found is None or found[0].savepoint is not None or next(self.tree("data"), None) is None:
-            return  # nothing, or what making it of a savepoint has left
+        if found is None or found[0].is_made_of_another or next(self.tree("data"), None) is None:
+            return  # nothing, or what making it of something else has left
         if self.latest_epoch() is None:
             raise CorruptCheckpointError(
                 f"{self.at('epochs')} has no epoch, and {self.at('data')} has files of epochs: "

@@ -208,6 +208,7 @@ def _job_file(savepoint: Savepoint, repository: Repository, groups: int) -> JobF
             "id": checkpoint_id,
             "key_groups": groups,
             "savepoint": savepoint.file.id,
+            "imported": None,
         }
     )
 

@@ -32,7 +32,17 @@ from typing import Any, NamedTuple
 
 from statekit.errors import CorruptCheckpointError, RestoreError
 
-__all__ = ["METADATA", "SparkFiles", "files_at", "new_metadata"]
+__all__ = [
+    "METADATA",
+    "BatchEnd",
+    "BatchTimes",
+    "SparkFiles",
+    "batch_end",
+    "batch_times",
+    "files_at",
+    "new_metadata",
+    "query_id",
+]
 
 SparkFiles = dict[str, bytes | None]
 """Content per path below Spark's part; None for a file that is to be taken as it is."""
@@ -44,6 +54,7 @@ _SOURCE = re.compile(r"sources/([^/]+)/.+")
 _LOG_NAME = re.compile(r"(\d+)(\.compact)?")
 _NOTHING_READ = "-"
 _OFFSET_VERSIONS = ("v1", "v2")
+_COMMIT_VERSIONS = ("v1", "v2")
 _LOG_VERSION = "v1"
 
 _Read = Callable[[str], bytes]
@@ -105,15 +116,114 @@ def new_metadata(query: str) -> bytes:
     return json.dumps({"id": query}, separators=(",", ":")).encode()
 
 
-def _offsets(data: bytes, name: str) -> dict[str, str]:
-    """How far each source was read: version 1 has them in the order of sources, 2 by name."""
+def query_id(data: bytes) -> str:
+    """The id of a query, from its file `metadata`.
+
+    Raises:
+        CorruptCheckpointError: it says none.
+
+    >>> query_id(new_metadata("3cc8c161-6cff-444d-a3bf-f118d576f6e8"))
+    '3cc8c161-6cff-444d-a3bf-f118d576f6e8'
+    """
+    found = _members(data.decode(errors="replace"), METADATA).get("id")
+    if not isinstance(found, str):
+        raise _unreadable(METADATA, ValueError("it names no query"))
+    return found
+
+
+class BatchTimes(NamedTuple):
+    """What the clocks showed in a micro-batch, in milliseconds.
+
+    Parameters:
+        watermark_ms: by which timers were due; 0 before any record.
+        timestamp_ms: the processing time.
+    """
+
+    watermark_ms: int
+    timestamp_ms: int
+
+
+def batch_times(data: bytes, name: str) -> BatchTimes:
+    """What the clocks showed, from a file of `offsets/`.
+
+    Raises:
+        RestoreError: it is of a version that is not known.
+        CorruptCheckpointError: it cannot be read.
+
+    >>> batch_times(b'v1\\n{"batchWatermarkMs":5000,"batchTimestampMs":1700,"conf":{}}\\n{}', "0")
+    BatchTimes(watermark_ms=5000, timestamp_ms=1700)
+    """
+    lines = _known(data, name, _OFFSET_VERSIONS)
+    found = _members(lines[0] if lines else "", name)
+    return BatchTimes(
+        *(_number(found, of, name) for of in ("batchWatermarkMs", "batchTimestampMs"))
+    )
+
+
+class BatchEnd(NamedTuple):
+    """What Spark notes of a micro-batch that has ended.
+
+    Parameters:
+        version: of what is noted, and of how the state is kept.
+        next_watermark_ms: the watermark of the batch behind it; 0 before any record.
+    """
+
+    version: int
+    next_watermark_ms: int
+
+    def to_bytes(self) -> bytes:
+        """The file, for a query without state of its own: any version of Spark's reads it."""
+        noted = {"nextBatchWatermarkMs": self.next_watermark_ms}
+        return b"v1\n" + json.dumps(noted, separators=(",", ":")).encode()
+
+
+def batch_end(data: bytes, name: str) -> BatchEnd:
+    """What is noted in a file of `commits/`.
+
+    Raises:
+        RestoreError: it is of a version that is not known.
+        CorruptCheckpointError: it cannot be read.
+
+    >>> batch_end(b'v2\\n{"nextBatchWatermarkMs":8000,"stateUniqueIds":{}}', "commits/0")
+    BatchEnd(version=2, next_watermark_ms=8000)
+    >>> BatchEnd(2, 8000).to_bytes()
+    b'v1\\n{"nextBatchWatermarkMs":8000}'
+    """
+    version, lines = _lines(data, name)[0], _known(data, name, _COMMIT_VERSIONS)
+    noted = _members(lines[0] if lines else "", name)
+    return BatchEnd(int(version[1:]), _number(noted, "nextBatchWatermarkMs", name))
+
+
+def _known(data: bytes, name: str, versions: tuple[str, ...]) -> list[str]:
+    """The lines behind the version, if that is known."""
     version, *lines = _lines(data, name)
-    if version not in _OFFSET_VERSIONS:
+    if version not in versions:
         raise RestoreError(
             f"{name} of Spark's part has version {version}, and this statekit reads "
-            f"{' and '.join(_OFFSET_VERSIONS)}: upgrade statekit"
+            f"{' and '.join(versions)}: upgrade statekit"
         )
-    offsets = lines[1:]  # behind the metadata of the batch
+    return lines
+
+
+def _members(line: str, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise _unreadable(name, error) from error
+    return found if isinstance(found, dict) else {}
+
+
+def _number(found: dict[str, Any], of: str, name: str) -> int:
+    number = found.get(of)
+    if type(number) is not int:
+        raise _unreadable(name, ValueError(f"it does not say {of}"))
+    return number
+
+
+def _offsets(data: bytes, name: str) -> dict[str, str]:
+    """How far each source was read: version 1 has them in the order of sources, 2 by name."""
+    version = _lines(data, name)[0]
+    offsets = _known(data, name, _OFFSET_VERSIONS)[1:]  # behind the metadata of the batch
     if version == "v1":
         return {str(source): offset for source, offset in enumerate(offsets)}
     return dict(line.split(":", 1) for line in offsets if ":" in line)
@@ -190,13 +300,7 @@ class _FileLog:
 
     def _entries(self, at: int) -> Iterator[_Entry]:
         name = self._names[at]
-        version, *lines = _lines(self._read(name), name)
-        if version != _LOG_VERSION:
-            raise RestoreError(
-                f"{name} of Spark's part has version {version}, and this statekit reads "
-                f"{_LOG_VERSION}: upgrade statekit"
-            )
-        for line in lines:
+        for line in _known(self._read(name), name, (_LOG_VERSION,)):
             try:
                 entry: dict[str, Any] = json.loads(line)
                 yield _Entry(int(entry["batchId"]), line)

@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statekit.errors import CorruptCheckpointError, RestoreError
-from statekit.spark_log import files_at, new_metadata
+from statekit.spark_log import batch_end, batch_times, files_at, new_metadata, query_id
 
 KAFKA = b'\x00v1\n{"topic":{"0":0}}'
 
@@ -66,6 +66,7 @@ def seen_files(files: Files, interval: int = 10) -> list[str]:
     return found
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 40),
     st.integers(0, 15),
@@ -85,6 +86,7 @@ def test_spark_takes_for_read_exactly_what_was_read_up_to_the_batch(
     assert all(files.get(path, content) == content for path, content in found.items())
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(2, 12), st.data())
 def test_a_log_whose_older_files_spark_deleted_is_rebuilt_from_a_later_one(
     batches: int, interval: int, data: st.DataObject
@@ -177,3 +179,18 @@ def test_a_log_that_cannot_be_read_is_named(content: bytes) -> None:
     files["sources/0/9.compact"] = content
     with pytest.raises(CorruptCheckpointError, match=r"sources/0/9\.compact"):
         at(files, 5)
+
+
+@pytest.mark.parametrize("content", [b"v1\nnonsense", b"v1\n{}", b"v1\n[1]", b"v1", b"\xff\xfe"])
+def test_notes_of_a_batch_that_cannot_be_read_are_named(content: bytes) -> None:
+    for read, name in ((batch_times, "offsets/3"), (batch_end, "commits/3")):
+        with pytest.raises(CorruptCheckpointError, match=name):
+            read(content, name)
+    with pytest.raises(CorruptCheckpointError, match="metadata of Spark's part"):
+        query_id(content)
+
+
+def test_notes_of_a_batch_of_another_version_are_refused() -> None:
+    for read, name in ((batch_times, "offsets/3"), (batch_end, "commits/3")):
+        with pytest.raises(RestoreError, match=f"{name} .* version v9"):
+            read(b"v9\n{}", name)

@@ -94,6 +94,14 @@ class GroupingKey:
         return not any(part.expression for part in self._parts)
 
     @property
+    def schema(self) -> sql.StructType:
+        """The key as Spark has it."""
+        made = sql.StructType()
+        for part, of in zip(self._parts, self.types, strict=True):
+            made.add(part.name, of)
+        return made
+
+    @property
     def derived(self) -> dict[str, str]:
         """Columns that rows do not have, and what makes them."""
         return {part.column: part.expression for part in self._parts if part.expression}

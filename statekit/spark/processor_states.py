@@ -25,11 +25,12 @@ from statekit.single_row_states import ValueState
 from statekit.spark.sql_values import SqlValues
 from statekit.timestamp import MAX_MICROS, MIN_MICROS, datetime_to_micros, instant
 
-__all__ = ["Declared", "Handle", "TimeMode", "now_ms"]
+__all__ = ["CLOCKS", "Declared", "Handle", "TimeMode", "now_ms"]
 
 TimeMode = Literal["none", "processingtime", "eventtime"]
 
 CLOCKS: dict[TimeMode, Clock] = {"processingtime": "processing", "eventtime": "event"}
+"""By which clock timers are due; there are none in the time mode that is missing."""
 
 
 @dataclass(frozen=True)

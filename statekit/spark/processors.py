@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -342,6 +342,26 @@ class ProcessorProcess(Process[Any, Any, Any]):
         if fn.time_mode != "none":
             given = {**hints, "_timer": Timer}
             self._callbacks[None] = Signature(_TimerCalls(fn), given, takes="timer")
+
+    @property
+    def asked(self) -> Mapping[str, Declared]:
+        """The states that the processor asks for, in order."""
+        return self._calls.declared
+
+    @property
+    def deleted(self) -> frozenset[str]:
+        """The states that go if there are any."""
+        return frozenset(self._calls.deleted)
+
+    @property
+    def grouping(self) -> GroupingKey:
+        """What rows are grouped by."""
+        return self._calls.key
+
+    @property
+    def time_mode(self) -> TimeMode:
+        """Whether there are timers, and by which clock."""
+        return self._calls.time_mode
 
     def late_us(self, plan: ShardPlan) -> int:
         """That of the epoch before, in whole milliseconds and from 1970 on, as in Spark."""

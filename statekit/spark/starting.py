@@ -1,6 +1,7 @@
 """Starting a job on Spark: what is refused before anything runs, and what is made of what is given.
 
-What lives here: `start`. What does not: the job once it runs (`query`).
+What lives here: `start`, and what else begins with a session. What does not: the job once it runs
+(`query`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,13 @@ from statekit.spark.worker import output_schema
 from statekit.spark.writing import as_sink
 from statekit.working_copy import default_working_directory
 
-__all__ = ["start"]
+__all__ = [
+    "check_classic",
+    "default_parallelism",
+    "directory_for_copies",
+    "start",
+    "use_this_python",
+]
 
 
 def start(
@@ -109,7 +116,7 @@ def start(
         RestoreError: the checkpoint cannot be continued.
         StatekitError: for other reasons not to start, each with its class.
     """
-    _check_classic(spark, inputs)
+    check_classic(spark, inputs)
     check_options(rocksdb, keep_copies)
     sinks = {name: as_sink(name, given) for name, given in (outputs or {}).items()}
     job.check_names(inputs, sinks)
@@ -120,7 +127,7 @@ def start(
     streaming = {df.isStreaming for df in inputs.values()}
     if len(streaming) != 1:
         raise StateTypeError("inputs are either all streaming or all static: do not mix them")
-    _use_this_python(spark)
+    use_this_python(spark)
     repository = Repository(checkpoint)
     _check_not_running(repository)
     if streaming == {True}:
@@ -135,7 +142,7 @@ def start(
             from_epoch=from_epoch,
         )
     if parallelism is None:
-        parallelism = _default_parallelism(spark, job, repository)
+        parallelism = default_parallelism(spark, job, repository)
     coordinator = Coordinator(
         job,
         repository,
@@ -145,7 +152,7 @@ def start(
         retention=retention,
         clock=clock,
     )
-    directory = _directory_for_copies(spark, working_directory)
+    directory = directory_for_copies(spark, working_directory)
     runner = EpochRunner(
         coordinator,
         sinks,
@@ -174,7 +181,7 @@ def start(
     return run.query
 
 
-def _check_classic(spark: object, inputs: Mapping[str, object]) -> None:
+def check_classic(spark: object, inputs: Mapping[str, object]) -> None:
     """Refuse what is of Spark Connect: its driver, which the callbacks need, is elsewhere."""
     frames = {f"inputs[{name!r}]": df for name, df in inputs.items()}
     for name, given in {"spark": spark, **frames}.items():
@@ -216,7 +223,7 @@ def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
         )
 
 
-def _directory_for_copies(spark: SparkSession, given: str | Path | None) -> str | None:
+def directory_for_copies(spark: SparkSession, given: str | Path | None) -> str | None:
     """Where working copies live; None leaves it to each executor."""
     if given is not None:
         return str(given)
@@ -235,14 +242,14 @@ def _check_not_running(repository: Repository) -> None:
         )
 
 
-def _default_parallelism(spark: SparkSession, job: Job, repository: Repository) -> int | None:
+def default_parallelism(spark: SparkSession, job: Job, repository: Repository) -> int | None:
     """What the checkpoint has, or a shard per core as far as key groups go."""
     if repository.latest_epoch() is not None:
         return None
     return min(spark.sparkContext.defaultParallelism, job.key_groups or DEFAULT_GROUPS)
 
 
-def _use_this_python(spark: SparkSession) -> None:
+def use_this_python(spark: SparkSession) -> None:
     """Spark starts `python3` from PATH in its workers; take this interpreter where that is local.
 
     What the user configured stays. `spark.pyspark.python` is read by spark-submit only; here it is

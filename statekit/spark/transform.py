@@ -15,8 +15,9 @@ from pyspark.sql import types as sql
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statekit import sinks
-from statekit.errors import StateTypeError
+from statekit.errors import RestoreError, StateTypeError
 from statekit.job import Job
+from statekit.spark.importing import SparkImport
 from statekit.spark.processor_frames import FrameOptions, takes_frames
 from statekit.spark.processor_keys import GroupingKey
 from statekit.spark.processor_states import TimeMode
@@ -80,6 +81,7 @@ class Transformed:
         spark: SparkSession,
         *,
         checkpoint: str | Path,
+        from_spark: str | Path | None = None,
         parallelism: int | None = None,
         trigger: Mapping[str, Any] | str | None = None,
         **options: Any,
@@ -89,6 +91,12 @@ class Transformed:
         Where processing-time timers are set, there is an epoch at least each second, or at the
         interval of the trigger; `heartbeat=` says otherwise. Over static frames no timer fires,
         as in Spark, unless there is `drain=True`.
+
+        Parameters:
+            from_spark: the checkpoint of a query with this processor and Spark's own
+                `transformWithState`, which a new checkpoint goes on from: with its state and its
+                timers, right behind what it has read. One that was made of it goes on from where it
+                is. The query must have been stopped.
 
         Raises:
             StatekitError: it cannot start; the class says how.
@@ -101,6 +109,12 @@ class Transformed:
             options = {"drain": False, **options}  # timers do not fire behind what is static
         elif self._beats and not ends:
             options = {"heartbeat": given.get("processingTime") or _HEARTBEAT, **options}
+        if from_spark is not None:
+            _check_begins_once(from_spark, options)
+            found = self.importing(from_spark, checkpoint, parallelism=parallelism)
+            found.carry_out(
+                working_directory=options.get("working_directory"), rocksdb=options.get("rocksdb")
+            )
         return start(
             self.job,
             spark,
@@ -111,6 +125,32 @@ class Transformed:
             trigger=trigger,
             initial=self._initial,
             **options,
+        )
+
+    def importing(
+        self,
+        from_spark: str | Path,
+        checkpoint: str | Path,
+        *,
+        parallelism: int | None = None,
+    ) -> SparkImport:
+        """What `from_spark=` does before a start: look at it, then call `carry_out()`.
+
+        Parameters:
+            from_spark: the checkpoint of the query.
+            checkpoint: the one that is to be made of it.
+            parallelism: shards per operator; None for one per core.
+
+        Raises:
+            RestoreError: there is nothing to import, or not into this checkpoint.
+            StateSchemaError: the query has not the states, the keys or the timers of the processor.
+        """
+        return SparkImport(
+            self._df.sparkSession,
+            from_spark,
+            self.job,
+            checkpoint,
+            parallelism=parallelism,
         )
 
 
@@ -194,6 +234,15 @@ def transform_with_state(
         initial={**states, made.name: initial[0]} if initial else states,
         beats=mode == "processingtime" or (above is not None and above._beats),
     )
+
+
+def _check_begins_once(from_spark: str | Path, options: Mapping[str, Any]) -> None:
+    others = [name for name in ("from_savepoint", "from_epoch") if options.get(name) is not None]
+    if others:
+        raise RestoreError(
+            f"from_spark={str(from_spark)!r} and {others[0]}={options[others[0]]!r}: a start "
+            "begins at one of them: leave the other out"
+        )
 
 
 def _checked_frame(df: object) -> DataFrame:

@@ -234,7 +234,9 @@ def _rows(per_batch: int, rounds: int, warm: int, wanted: str) -> list[Row]:
     theirs = Arm("transformWithState (Row)", seconds[1], SPARK_DURABLE, per_batch)
     floor = Arm("floor: a dict in the worker", seconds[2], NOT_DURABLE, per_batch)
     title = f"running count on Spark, {per_batch:,} events per batch"
-    found = [Row(f"{title}: against transformWithState", faster(ours, theirs), wanted, (ours, theirs))]
+    found = [
+        Row(f"{title}: against transformWithState", faster(ours, theirs), wanted, (ours, theirs))
+    ]
     if per_batch >= 100_000:
         share = floor.seconds / ours.seconds
         told = f"{share:.2f} of its events per second ({floor.seconds:.2f} s)"

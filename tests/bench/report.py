@@ -26,12 +26,14 @@ class Row(NamedTuple):
 
     Parameters:
         arms: what was measured, and then what it is held against, if anything.
+        without: why there is nothing to hold it against, where there should be.
     """
 
     measured: str
     result: str
     wanted: str
     arms: tuple[Arm, ...] = ()
+    without: str = ""
 
 
 STATEKIT_DURABLE = "change files and a manifest for each batch, on the local disk"
@@ -47,6 +49,4 @@ def faster(ours: Arm, theirs: Arm) -> str:
     """How two arms compare, in words."""
     times = theirs.seconds / ours.seconds
     digits = 1 if times >= 1.95 else 2
-    return (
-        f"{times:.{digits}f} times as fast ({ours.seconds:.2f} s against {theirs.seconds:.2f} s)"
-    )
+    return f"{times:.{digits}f} times as fast ({ours.seconds:.2f} s against {theirs.seconds:.2f} s)"

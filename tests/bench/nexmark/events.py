@@ -1,15 +1,16 @@
 """Events of an auction site, as the Nexmark generators of Beam and Flink make them.
 
-What lives here: the numbers of the benchmark, and `Events`, which makes any stretch of them as Arrow
-columns. What does not: what is asked of them (`queries`).
+What lives here: the numbers of the benchmark, and `Events`, which makes any stretch of them as
+Arrow columns. What does not: what is asked of them (`queries`).
 
 Of 50 events one is a person, three are auctions and 46 are bids. Half of the bids are for the hot
 auction of the moment, three quarters of them are by the hot bidder, and three quarters of the
-auctions are of the hot seller. Some ids are a little ahead of the person or auction that they are of.
+auctions are of the hot seller. Some ids are a little ahead of the person or auction they are of.
 
 All that an event holds follows from its number and the seed: each draw is a hash of the two. So a
-stretch of events is the same, however it is cut into batches. Here, no two events are of the same
-instant, while the original has milliseconds; then "the last bid" is one bid.
+stretch of events is the same, however it is cut into batches. No two events are of one instant,
+while the originals have milliseconds: so "the last bid" is one bid. Texts without a meaning are
+letters, as long as in the originals.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Nexmark's queries as jobs.
 
-What lives here: records, process functions and jobs, as a user would write them, and `QUERIES`. What
-does not: the same queries in SQL (`sql`), which say what the results have to be.
+What lives here: records, process functions and jobs, as a user would write them, and `QUERIES`.
+What does not: the same queries in SQL (`sql`), which say what the results have to be.
 
-Queries 4, 18 and 19 never come to an end: what they put out takes the place of what they put out for
-the same key before, and the last one counts. The others put out each result once.
+Queries 4, 18 and 19 never come to an end: what they put out takes the place of what they put out
+for the same key before, and the last one counts. The others put out each result once.
 """
 
 from __future__ import annotations
@@ -185,16 +185,25 @@ class BidOn(NamedTuple):
     at: dt.datetime
 
 
-class Counted(NamedTuple):
+@dataclass
+class Counted:
+    """The bids of an auction in a window; a NamedTuple has a method `count`."""
+
     auction: int
     end: dt.datetime
     count: int
 
 
+class Hot(NamedTuple):
+    auction: int
+    end: dt.datetime
+    bids: int
+
+
 @sk.process(key="end", event_time="end")
 def most_bids(
     counted: Counted, ctx: sk.Context, most: sk.ValueState[int], hot: sk.ListState[int]
-) -> Iterator[Counted]:
+) -> Iterator[Hot]:
     """Keeps the auctions with the most bids of a window until it has all of them."""
     held = most.get() or 0
     if counted.count > held:
@@ -209,9 +218,9 @@ def most_bids(
 @most_bids.on_timer
 def window_counted(
     timer: sk.Timer, most: sk.ValueState[int], hot: sk.ListState[int]
-) -> Iterator[Counted]:
+) -> Iterator[Hot]:
     for auction in hot:
-        yield Counted(auction, timer.at, most.get() or 0)
+        yield Hot(auction, timer.at, most.get() or 0)
     most.clear()
     hot.clear()
 
@@ -343,7 +352,8 @@ class BidBy(NamedTuple):
     at: dt.datetime
 
 
-class Session(NamedTuple):
+@dataclass
+class Session:
     bidder: int
     start: dt.datetime
     end: dt.datetime

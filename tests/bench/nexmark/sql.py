@@ -1,7 +1,7 @@
 """Nexmark's queries in plain SQL, over all events at once.
 
-What lives here: what the jobs (`queries`) have to come to, asked of DuckDB over the tables `persons`,
-`auctions` and `bids`. What does not: streaming SQL (`on_spark`).
+What lives here: what the jobs (`queries`) have to come to, asked of DuckDB over the tables
+`persons`, `auctions` and `bids`. What does not: streaming SQL (`on_spark`).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SQL: dict[int, str] = {
         where category = 10 and state in ('OR', 'ID', 'CA')
     """,
     4: f"select category, avg(price) from ({_WON}) group by category",
-    5: f"""
+    5: """
         with counted as (
-            select auction, time_bucket(interval 2 seconds, "at") + step * interval 2 seconds as ends,
-                   count(*) as bids
+            select auction, count(*) as bids,
+                   time_bucket(interval 2 seconds, "at") + step * interval 2 seconds as ends
             from bids, range(1, 6) as steps(step)
             group by auction, ends
         )

@@ -105,7 +105,7 @@ def test_both_pages_have_all_rows_and_the_plots() -> None:
     for row in sample().rows:
         assert row.measured in text
         assert {row.measured, row.result} <= set(page.cells)
-    assert "Spark \\| SQL: 5 s" in text
+    assert "| 0.5 | Spark \\| SQL | 5 | 10 | 2,000 | 200 |" in text
     assert page.images == list(PLOTS)
     for name in PLOTS:
         assert f"]({name})" in text

@@ -26,7 +26,10 @@ _INTRODUCTION = (
 _NOTHING = "Nothing has been measured for this version yet. `make bench` measures it."
 
 _HEAD = ("measured", "result", "wanted")
-_COMPARED = ("measured", "statekit", "held against", "ratio", "events/s", "events/s of the other")
+_COMPARED = (
+    *("measured", "seconds", "held against", "its seconds"),
+    *("ratio", "events/s", "its events/s"),
+)
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
@@ -54,8 +57,9 @@ def publish(results: Results, directory: Path) -> None:
 # --------------------------------------------------------------------------------------- tables
 
 
-def _seconds(side: Side) -> str:
-    return f"{side.name}: {side.seconds:,.3g} s"
+def _significant(number: float) -> str:
+    """Three digits, or all of a whole number."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _rate(side: Side | None) -> str:
@@ -68,9 +72,10 @@ def _compared(results: Results) -> list[tuple[str, ...]]:
     return [
         (
             row.measured,
-            _seconds(ours),
-            _seconds(against),
-            f"{ratio:.3g}",
+            _significant(ours.seconds),
+            against.name,
+            _significant(against.seconds),
+            _significant(ratio),
             _rate(ours),
             _rate(against),
         )

@@ -27,6 +27,8 @@ class Row(NamedTuple):
     Parameters:
         arms: what was measured, and then what it is held against, if anything.
         without: why there is nothing to hold it against, where there should be.
+        ratio: how many times as fast it is; None for the quotient of the arms' seconds. The median
+            of the ratios of pairs is another number.
     """
 
     measured: str
@@ -34,11 +36,20 @@ class Row(NamedTuple):
     wanted: str
     arms: tuple[Arm, ...] = ()
     without: str = ""
+    ratio: float | None = None
+
+    @property
+    def times_as_fast(self) -> float | None:
+        """How many times as fast it is as what it is held against."""
+        if self.ratio is not None or len(self.arms) < 2:
+            return self.ratio
+        return self.arms[1].seconds / self.arms[0].seconds
 
 
 STATEKIT_DURABLE = "change files and a manifest for each batch, on the local disk"
 SPARK_DURABLE = "RocksDB state store with changelog checkpointing, on the local disk"
 NOT_DURABLE = "nothing"
+COPIED = "the copied files, which are not synced"
 
 
 def statekit(seconds: float, events: int = 0, name: str = "statekit") -> Arm:

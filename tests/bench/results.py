@@ -76,6 +76,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         ]
         ours = sides[0] if sides else None
         against = sides[1] if sides[1:] else None
+        times = row.times_as_fast
         return cls(
             benchmark=benchmark,
             measured=row.measured,
@@ -84,7 +85,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             ours=ours,
             against=against,
             without=row.without,
-            ratio=round(row.arms[1].seconds / row.arms[0].seconds, 3) if against else None,
+            ratio=None if times is None else round(times, 3),
             cores=len(os.sched_getaffinity(0)),
             machine=f"{platform.machine()}, Python {platform.python_version()}, "
             f"Spark {version('pyspark')}",

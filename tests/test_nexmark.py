@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from statekit.repository import Repository
+from tests.bench.nexmark.bids import LATENESS
 from tests.bench.nexmark.events import Events
-from tests.bench.nexmark.queries import LATENESS, QUERIES
+from tests.bench.nexmark.queries import QUERIES
 from tests.bench.nexmark.sql import answers
 
 COUNT, EPOCHS = 5_000, 5
@@ -48,15 +49,18 @@ def test_events_are_in_the_proportions_of_the_benchmark() -> None:
     assert 100 <= prices[0] < 110 < 90_000 < prices[23_000] < 110_000 < 90_000_000 < prices[-1]
 
 
-def found(number: int, seed: int, shards: Sequence[int]) -> list[Any]:
+def found(
+    number: int, seed: int, shards: Sequence[int], checkpoint: Repository | None = None
+) -> list[Any]:
     """What a query's job puts out, in several runs that go on from each other.
 
     Parameters:
         shards: of the runs, one after the other and again.
     """
+    checkpoint = checkpoint or Repository.in_memory()
     query, made = QUERIES[number], Events(seed, RATE, GROUP)
     per_kind = {name: f"{front.kind}s" for name, front in query.fronts.items()}
-    checkpoint, results = Repository.in_memory(), []
+    results: list[Any] = []
     for epoch in range(EPOCHS):
         # Runs are given all of their input again, and skip what they have read.
         so_far = made.tables(0, COUNT * (epoch + 1) // EPOCHS)
@@ -94,3 +98,31 @@ def test_a_query_comes_to_what_sql_says(number: int, seed: int, shards: Sequence
         assert rows == [pytest.approx(row) for row in expected]
     else:
         assert rows == expected
+
+
+def test_the_join_without_an_end_finds_sellers_that_come_after_what_they_offer() -> None:
+    query, tables = QUERIES[3], Events(1, RATE).tables(0, COUNT)
+    sellers = query.fronts["sellers"].of_table(tables.persons)
+    offers = query.fronts["offers"].of_table(tables.auctions)
+    checkpoint = Repository.in_memory()
+    first = query.job().run({"sellers": [], "offers": offers}, checkpoint=checkpoint, parallelism=2)
+    assert first["out"] == []
+    then = query.job().run({"sellers": sellers, "offers": offers}, checkpoint=checkpoint)
+    assert sorted(then["out"]) == sorted(answers(3, tables))
+
+
+@pytest.mark.parametrize(("number", "operators"), [(5, 2), (7, 2), (8, 1), (9, 1), (11, 1)])
+def test_a_query_with_an_end_has_forgotten_all_when_event_time_is_over(
+    number: int, operators: int
+) -> None:
+    checkpoint = Repository.in_memory()
+    assert found(number, 1, (3,), checkpoint)
+    last = checkpoint.latest_epoch()
+    assert last is not None
+    held = checkpoint.manifest(last).operators
+    assert [sum(each.rows.values()) for each in held.values()] == [0] * operators
+    assert max(
+        sum(each.rows.values())
+        for epoch in checkpoint.epochs()
+        for each in checkpoint.manifest(epoch).operators.values()
+    )

@@ -20,8 +20,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 import statekit as sk
+from tests.bench.nexmark.bids import LATENESS
 from tests.bench.nexmark.events import Events
-from tests.bench.nexmark.queries import LATENESS, QUERIES, Query
+from tests.bench.nexmark.queries import QUERIES, Query
 from tests.bench.on_spark import SHARDS, Engine, interleaved
 from tests.bench.report import SPARK_DURABLE, Arm, Row, faster, statekit
 

@@ -15,8 +15,8 @@ from tests.bench.nexmark.events import Events
 from tests.bench.nexmark.queries import QUERIES
 from tests.bench.nexmark.sql import answers
 
-COUNT, EPOCHS = 5_000, 5
-RATE = 100  # events per second: 50 seconds in all; auctions last up to 33
+COUNT, EPOCHS = 4_000, 4
+RATE = 100  # events per second: 40 seconds in all; auctions last up to 33
 
 # Arrive within less than the lateness of each other, and across the ends of epochs.
 GROUP = 97

@@ -122,15 +122,28 @@ STREAMING_SQL: dict[int, tuple[str, str]] = {
     19: (
         "update",
         """
-        select auction, posexplode(top) as (place, bid) from (
-            select auction,
-                   max_by(struct(bidder, price, at), struct(price, -unix_micros(at)), 10) as top
-            from bids group by auction
+        select auction, place + 1 as place, bid.* from (
+            select auction, posexplode(top) as (place, bid) from (
+                select auction, max_by(
+                    struct(bidder, price, at), struct(price, -unix_micros(at)), 10
+                ) as top
+                from bids group by auction
+            )
         )
         """,
     ),
 }
 """The output mode and the text of each query that Spark can run."""
+
+
+def name_views(spark: SparkSession, events: DataFrame) -> None:
+    """Let SQL find events of all kinds, as `Events.table` has them, by the names used here."""
+    for kind in ("person", "auction", "bid"):
+        of_kind = events.where(f"{kind} is not null").select(f"{kind}.*")
+        of_kind.createOrReplaceTempView(f"{kind}s")
+        of_kind.withWatermark("at", LATENESS).createOrReplaceTempView(f"timed_{kind}s")
+    expiring = spark.table("auctions").withWatermark("expires", LATENESS)
+    expiring.createOrReplaceTempView("expiring_auctions")
 
 
 class NexmarkEngine(Engine):
@@ -159,13 +172,7 @@ class SparkNexmark(NexmarkEngine):
     name = "Spark SQL"
 
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
-        for kind in ("person", "auction", "bid"):
-            of_kind = df.where(f"{kind} is not null").select(f"{kind}.*")
-            of_kind.createOrReplaceTempView(f"{kind}s")
-            timed = of_kind.withWatermark("at", LATENESS)
-            timed.createOrReplaceTempView(f"timed_{kind}s")
-        expiring = spark.table("auctions").withWatermark("expires", LATENESS)
-        expiring.createOrReplaceTempView("expiring_auctions")
+        name_views(spark, df)
         mode, text = STREAMING_SQL[self.number]
         writer = spark.sql(text).writeStream.format(self.writes).outputMode(mode)
         writer = writer.option("path", str(self.home / "out"))

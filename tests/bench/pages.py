@@ -88,9 +88,13 @@ def _all(results: Results) -> list[tuple[str, ...]]:
 
 
 def _durable(results: Results) -> list[tuple[str, ...]]:
-    """What each side kept, once."""
-    sides = [side for row in results.rows for side in (row.ours, row.against) if side is not None]
-    return sorted({(side.name, side.durable) for side in sides})
+    """What would outlive a crash, and of which sides."""
+    kept: dict[str, list[str]] = {}
+    for row in results.rows:
+        for side in (row.ours, row.against):
+            if side is not None and side.name not in kept.setdefault(side.durable, []):
+                kept[side.durable].append(side.name)
+    return [("; ".join(names), durable) for durable, names in kept.items()]
 
 
 def _runs(results: Results) -> list[tuple[str, ...]]:
@@ -115,7 +119,7 @@ def _sections(results: Results) -> list[_Section]:
     found: list[_Section] = [
         ("Side by side", plots, _COMPARED, _compared(results)),
         ("All rows", (), _HEAD, _all(results)),
-        ("What was durable", (), ("side", "what would outlive a crash"), _durable(results)),
+        ("What was durable", (), ("of", "what would outlive a crash"), _durable(results)),
         ("Where and when", (), ("day", "cores", "machine", "benchmarks"), _runs(results)),
     ]
     return [section for section in found if section[3]]

@@ -86,11 +86,17 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             against=against,
             without=row.without,
             ratio=None if times is None else round(times, 3),
-            cores=len(os.sched_getaffinity(0)),
+            cores=_cores(),
             machine=f"{platform.machine()}, Python {platform.python_version()}, "
             f"Spark {version('pyspark')}",
             on=on,
         )
+
+
+def _cores() -> int:
+    """As many as this process may use, where the system tells."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 class Results(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ help:
 	@echo "make demo   install into $(VENV) and run the demo on real data"
 	@echo "make test   install and run the tests"
 	@echo "make check  ruff, mypy and the layer test"
-	@echo "make bench  the benchmarks, against peers in the same run"
+	@echo "make bench  the benchmarks, against peers in the same run; tables and plots in docs/benchmarks"
 	@echo "make soak   the slow suites, longer than in CI"
 	@echo "make clean  remove what was made"
 
@@ -43,7 +43,7 @@ check: $(STAMP)
 	$(BIN)/python -m pytest -q tests/test_layers.py
 
 bench: $(STAMP) java
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench --into docs/benchmarks
 
 soak: $(STAMP) java
 	STATEKIT_SOAK=1 $(BIN)/python -m pytest -m slow

@@ -43,7 +43,7 @@ from statekit.spark.starting import (
 )
 from statekit.spark.tws_checkpoint import TwsCheckpoint
 from statekit.spark.tws_state import StoredRows, stored_frame
-from statekit.spark.worker import COMMIT, ShardStep
+from statekit.spark.worker import COMMIT, ShardStep, Stage
 from statekit.spark_log import METADATA, new_metadata
 from statekit.watermark import BEGINNING
 
@@ -134,8 +134,7 @@ class SparkImport:
         epoch = self.found.position.batch
         plans = self._plans(job, epoch)
         step = ShardStep(
-            shipment=pack(self._stored_rows),
-            plans=PackedPlans(plans),
+            stages=(Stage(pack(self._stored_rows), PackedPlans(plans)),),
             url=repository.url,
             directory=directory_for_copies(self._spark, working_directory),
             options=rocksdb or RocksOptions(),
@@ -218,7 +217,7 @@ class SparkImport:
         """Let Spark bring all rows to their shards, and each shard put its own into state."""
         cores: int = self._spark.sparkContext.defaultParallelism
         puts = Operator(self._operator.name, self._stored_rows, self._operator.inputs)
-        frames = OperatorFrames(self._frame, puts, self._shards, self._groups)
+        frames = OperatorFrames(self._frame, puts, self._shards, self._groups, puts)
         tasks = min(self._shards, cores * _TASKS_PER_CORE)
         frame: DataFrame = frames.frame([self._frame], step, tasks)
         with self.found.as_written():

@@ -1,13 +1,22 @@
-"""`python -m tests.bench [NAME …]`: run benchmarks and print one table."""
+"""`python -m tests.bench [NAME …] [--into DIRECTORY]`: run benchmarks and print one table.
+
+With a directory, what a benchmark measured takes the place of what it measured before, one after
+the other, and pages and plots are made anew: a run that is stopped keeps what it has.
+"""
 
 from __future__ import annotations
 
+import argparse
+import datetime as dt
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from statekit.clock import now_us
+from statekit.timestamp import instant
 from tests.bench import (
     durability,
     hot_loop,
@@ -17,7 +26,10 @@ from tests.bench import (
     time_on_spark,
     timers_alone,
 )
+from tests.bench.nexmark import on_spark as nexmark_on_spark
+from tests.bench.pages import publish
 from tests.bench.report import Row
+from tests.bench.results import Measured, Results
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "task": hot_loop.rates,
@@ -38,12 +50,14 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "spark-1m": on_spark.batches_of_1_000_000,
     "timers": time_on_spark.session_timeouts,
     "ordered": time_on_spark.ordered_against_unordered,
+    **nexmark_on_spark.BENCHMARKS,
 }
 
 
 def main() -> None:
     console = Console()
-    chosen = sys.argv[1:] or list(BENCHMARKS)
+    given = _arguments()
+    chosen = given.names or list(BENCHMARKS)
     if chosen == ["profile"]:
         shard_alone.profile()
         return
@@ -53,9 +67,26 @@ def main() -> None:
     table = Table("measured", "result", "wanted", title="medians of paired runs")
     for name in chosen:
         console.print(f"running {name} …", style="dim")
-        for row in BENCHMARKS[name]():
-            table.add_row(*row)
+        rows = BENCHMARKS[name]()
+        for row in rows:
+            table.add_row(row.measured, row.result, row.wanted)
+        if given.into is not None:
+            record(name, rows, given.into, given.on or instant(now_us()).date())
     console.print(table)
+
+
+def record(name: str, rows: list[Row], directory: Path, on: dt.date) -> None:
+    """Put what a benchmark measured into the report of a directory."""
+    measured = [Measured.of(name, row, on) for row in rows]
+    publish(Results.read(directory).with_rows(name, measured, list(BENCHMARKS)), directory)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Run benchmarks.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which; all of them if none")
+    parser.add_argument("--into", type=Path, help="the directory of results, pages and plots")
+    parser.add_argument("--on", type=dt.date.fromisoformat, help="the day; today if not given")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

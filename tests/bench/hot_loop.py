@@ -21,7 +21,7 @@ import pyarrow as pa
 from statekit.process import Process
 from statekit.shard import RARE_COLLECTION
 from statekit.uploader import uploader
-from tests.bench.report import Row
+from tests.bench.report import NOT_DURABLE, Arm, Row, statekit
 from tests.bench.shard_alone import Shard
 from tests.bench.workload import (
     INSTANT,
@@ -196,6 +196,10 @@ def rates() -> list[Row]:
                 f"task alone, {workload.title}: against a dict in the same loop",
                 f"{ours:,.0f} events/s per core, {ours / floor:.2f} of the floor's {floor:,.0f}",
                 workload.wanted,
+                (
+                    statekit(EVENTS / ours, EVENTS),
+                    Arm("a dict", EVENTS / floor, NOT_DURABLE, EVENTS),
+                ),
             )
         )
     return rows

@@ -17,7 +17,7 @@ from statekit.local import LocalRunner
 from statekit.repository import Repository
 from statekit.working_copy import DiskCopies
 from tests.bench.built import GROUPS, ROWS, Seen, apart, build, cloned, job
-from tests.bench.report import Row
+from tests.bench.report import COPIED, Arm, Row, statekit
 
 RUNS = 3
 
@@ -116,6 +116,11 @@ def _rows_of(before: int, after: int, runs: list[dict[str, float]]) -> list[Row]
             f"cp {median(lambda run: run['cp of data']):.3f} s, "
             f"{median(lambda run: run['offline working'] / run['cp of data']):.2f} of it",
             "≤ 2",
+            (
+                statekit(median(lambda run: run["offline working"])),
+                Arm("cp of the same files", median(lambda run: run["cp of data"]), COPIED),
+            ),
+            ratio=1 / median(lambda run: run["offline working"] / run["cp of data"]),
         ),
         Row(f"{what}: peak memory", f"{memory:.0f} MB", "< 1024 MB"),
     ]

@@ -25,7 +25,7 @@ from statekit.process import Process
 from statekit.repository import Repository
 from statekit.shard import RARE_COLLECTION, run_shard
 from statekit.working_copy import DiskCopies
-from tests.bench.report import Row
+from tests.bench.report import Arm, Row, statekit
 from tests.bench.workload import (
     KEYS,
     Entry,
@@ -106,13 +106,17 @@ def state_that_expires() -> list[Row]:
     many = _with_a_ttl(50_000, keys=10 * KEYS, warm=80)
     title = "running count with a TTL of an hour against one without"
     return [
-        Row(f"{title}: 100,000 keys", f"{few:.2f} times", "under 1.25"),
-        Row(f"{title}: 1,000,000 keys", f"{many:.2f} times", ""),
+        _row_of_pairs(f"{title}: 100,000 keys", few, "under 1.25"),
+        _row_of_pairs(f"{title}: 1,000,000 keys", many, ""),
     ]
 
 
-def _with_a_ttl(count: int, *, keys: int, warm: int) -> float:
-    """CPU time of sixteen epochs, which are four steps of the index."""
+def _row_of_pairs(title: str, arms: tuple[Arm, Arm], wanted: str) -> Row:
+    return Row(title, f"{arms[0].seconds / arms[1].seconds:.2f} times", wanted, arms)
+
+
+def _with_a_ttl(count: int, *, keys: int, warm: int) -> tuple[Arm, Arm]:
+    """CPU time of an epoch, from sixteen of them, which are four steps of the index."""
     now = [0]
     with tempfile.TemporaryDirectory() as home:
         plain = Shard(running_count, Event, Path(home) / "plain", clock=lambda: now[0])
@@ -123,7 +127,8 @@ def _with_a_ttl(count: int, *, keys: int, warm: int) -> float:
             batches = _count_batches(count, seed=number, keys=keys)
             spent.append((plain.epoch(batches)[0], expiring.epoch(batches)[0]))
     steady = spent[warm:]
-    return sum(b for _, b in steady) / sum(a for a, _ in steady)
+    without, having = (statistics.fmean(side) for side in zip(*steady, strict=True))
+    return statekit(having, count, "statekit, TTL"), statekit(without, count, "statekit, no TTL")
 
 
 def profile() -> str:
@@ -142,18 +147,22 @@ def profile() -> str:
 def map_sizes() -> list[Row]:
     """One entry of a small and of a large map per event: the cost must not depend on the size."""
     count, rounds = 50_000, 7
-    ratios = []
+    spent = []
     with tempfile.TemporaryDirectory() as home:
         small = _filled_map(Path(home) / "small", entries=100, keys=1_000)
         large = _filled_map(Path(home) / "large", entries=10_000, keys=10)
         for seed in range(rounds):
             a, _, _ = small(count, seed)
             b, _, _ = large(count, seed)
-            ratios.append(b / a)
-    ratio = statistics.median(ratios)
-    return [
-        Row("one entry of a map of 10,000 against one of 100", f"{ratio:.2f} times", "within 10 %")
-    ]
+            spent.append((a, b))
+    ratio = statistics.median(b / a for a, b in spent)
+    of_small, of_large = (statistics.median(side) for side in zip(*spent, strict=True))
+    arms = (
+        statekit(of_large, count, "statekit, maps of 10,000"),
+        statekit(of_small, count, "statekit, maps of 100"),
+    )
+    title = "one entry of a map of 10,000 against one of 100"
+    return [Row(title, f"{ratio:.2f} times", "within 10 %", arms, ratio=1 / ratio)]
 
 
 def _filled_map(
@@ -184,17 +193,24 @@ def commit_cost() -> list[Row]:
     with tempfile.TemporaryDirectory() as home:
         few = _filled_count(Path(home) / "few", 10_000)
         many = _filled_count(Path(home) / "many", 1_000_000)
-        times, sizes = [], []
+        times, sizes, walls = [], [], []
         for seed in range(25):
             a = few.epoch(_sampled(10_000, seed))
             b = many.epoch(_sampled(1_000_000, seed))
             times.append(b[1] / a[1])
             sizes.append(b[2] / a[2])
+            walls.append((a[1], b[1]))
+    few_s, many_s = (statistics.median(side) for side in zip(*walls, strict=True))
     return [
         Row(
             "commit of 1,000 changed keys, 1,000,000 keys held against 10,000: time",
             f"{statistics.median(times):.2f} times",
             "under 1.3",
+            (
+                statekit(many_s, 1_000, "statekit, 1,000,000 keys"),
+                statekit(few_s, 1_000, "statekit, 10,000 keys"),
+            ),
+            ratio=1 / statistics.median(times),
         ),
         Row(
             "the same: bytes of the change file",

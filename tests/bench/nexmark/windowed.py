@@ -1,0 +1,149 @@
+"""Nexmark's windows: queries 5, 7 and 11.
+
+What lives here: records, functions and jobs as a user would write them. What does not: what they
+are given (`queries`).
+
+The most of all auctions in a window is found in two steps, so that no shard is given all bids: a
+window for each auction, and then, keyed by its end, a function that all windows of one end come to.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import statekit as sk
+from tests.bench.nexmark.bids import LATENESS, WINDOW, Bid
+
+__all__ = ["query_5", "query_7", "query_11"]
+
+# ------------------------- 5: which auctions had the most bids in ten seconds, every two seconds?
+
+
+class BidOn(NamedTuple):
+    auction: int
+    at: dt.datetime
+
+
+@dataclass
+class Counted:
+    """The bids of an auction in a window; a NamedTuple has a method `count`."""
+
+    auction: int
+    end: dt.datetime
+    count: int
+
+
+class Hot(NamedTuple):
+    auction: int
+    end: dt.datetime
+    bids: int
+
+
+@sk.process(key="end", event_time="end")
+def most_bids(
+    counted: Counted, ctx: sk.Context, most: sk.ValueState[int], hot: sk.ListState[int]
+) -> Iterator[Hot]:
+    """Keeps the auctions with the most bids of a window until it has all of them."""
+    held = most.get() or 0
+    if counted.count > held:
+        most.update(counted.count)
+        hot.update([counted.auction])
+    elif counted.count == held:
+        hot.append(counted.auction)
+    ctx.timers.set(counted.end)
+    yield from ()
+
+
+@most_bids.on_timer
+def window_counted(
+    timer: sk.Timer, most: sk.ValueState[int], hot: sk.ListState[int]
+) -> Iterator[Hot]:
+    for auction in hot:
+        yield Hot(auction, timer.at, most.get() or 0)
+    most.clear()
+    hot.clear()
+
+
+def query_5() -> sk.Job:
+    job = sk.Job("nexmark-q5")
+    windows = job.source("bids", BidOn).window(
+        sk.sliding(WINDOW, every="2 seconds"), key="auction", event_time="at", lateness=LATENESS
+    )
+    windows.count(into=Counted).process(most_bids).sink("out")
+    return job
+
+
+# --------------------------------------------------- 7: which were the highest bids of ten seconds?
+
+
+class Highest(NamedTuple):
+    """The highest bids, of an auction or of all, in a window; they are of one price."""
+
+    end: dt.datetime
+    highest: list[Bid]
+
+
+def _higher(held: list[Bid], bids: list[Bid]) -> list[Bid]:
+    if not held or not bids or held[0].price == bids[0].price:
+        return held + bids
+    return max(held, bids, key=lambda found: found[0].price)
+
+
+HIGHEST: sk.Aggregate[Bid, list[Bid], list[Bid]] = sk.Aggregate(
+    create=list, add=lambda held, bid: _higher(held, [bid]), result=list, merge=_higher
+)
+
+
+@sk.process(key="end", event_time="end")
+def highest_of_all(
+    of_auction: Highest, ctx: sk.Context, highest: sk.ValueState[list[Bid]]
+) -> Iterator[Bid]:
+    highest.update(_higher(highest.get() or [], of_auction.highest))
+    ctx.timers.set(of_auction.end)
+    yield from ()
+
+
+@highest_of_all.on_timer
+def window_ended(timer: sk.Timer, highest: sk.ValueState[list[Bid]]) -> Iterator[Bid]:
+    yield from highest.get() or []
+    highest.clear()
+
+
+def query_7() -> sk.Job:
+    job = sk.Job("nexmark-q7")
+    windows = job.source("bids", Bid).window(
+        sk.tumbling(WINDOW), key="auction", event_time="at", lateness=LATENESS
+    )
+    of_auctions = windows.aggregate(
+        HIGHEST, accumulator=list[Bid], result=list[Bid], name="highest", into=Highest
+    )
+    of_auctions.process(highest_of_all).sink("out")
+    return job
+
+
+# ----------------------------------- 11: how many bids until a bidder pauses for ten seconds?
+
+
+class BidBy(NamedTuple):
+    bidder: int
+    at: dt.datetime
+
+
+@dataclass
+class Session:
+    bidder: int
+    start: dt.datetime
+    end: dt.datetime
+    count: int
+
+
+def query_11() -> sk.Job:
+    job = sk.Job("nexmark-q11")
+    sessions = job.source("bids", BidBy).window(
+        sk.session(WINDOW), key="bidder", event_time="at", lateness=LATENESS
+    )
+    sessions.count(into=Session).sink("out")
+    return job

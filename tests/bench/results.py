@@ -1,0 +1,142 @@
+"""What was measured, as one JSON file: all that pages and plots are made of.
+
+What lives here: `Results`, and taking new rows into it. What does not: measuring, and how it is
+shown (`pages`, `plots`).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from tests.bench.report import Row
+
+__all__ = ["Measured", "Results", "Side"]
+
+FILE = "results.json"
+
+
+class Side(msgspec.Struct, frozen=True):
+    """One of the things that took turns.
+
+    Parameters:
+        events_per_second: None where nothing is counted.
+        durable: what of its state would have outlived a crash.
+    """
+
+    name: str
+    seconds: float
+    events_per_second: float | None
+    durable: str
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the report.
+
+    Parameters:
+        benchmark: what `python -m tests.bench` calls it.
+        measured, result, wanted: in words.
+        ours: None for a row that is words alone.
+        against: what it is held against, in the same run.
+        without: why it is held against nothing, where it should be.
+        ratio: how many times as fast as that ours is.
+        cores: of the machine, as this process may use them.
+        machine: what kind, with the versions that matter.
+        on: the day.
+    """
+
+    benchmark: str
+    measured: str
+    result: str
+    wanted: str
+    ours: Side | None = None
+    against: Side | None = None
+    without: str = ""
+    ratio: float | None = None
+    cores: int
+    machine: str
+    on: dt.date
+
+    @classmethod
+    def of(cls, benchmark: str, row: Row, on: dt.date) -> Measured:
+        sides = [
+            Side(
+                arm.name,
+                round(arm.seconds, 4),
+                round(arm.events / arm.seconds, 1) if arm.events else None,
+                arm.durable,
+            )
+            for arm in row.arms
+        ]
+        ours = sides[0] if sides else None
+        against = sides[1] if sides[1:] else None
+        times = row.times_as_fast
+        return cls(
+            benchmark=benchmark,
+            measured=row.measured,
+            result=row.result,
+            wanted=row.wanted,
+            ours=ours,
+            against=against,
+            without=row.without,
+            ratio=None if times is None else round(times, 3),
+            cores=_cores(),
+            machine=f"{platform.machine()}, Python {platform.python_version()}, "
+            f"Spark {version('pyspark')}",
+            on=on,
+        )
+
+
+def _cores() -> int:
+    """As many as this process may use, where the system tells."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+class Results(msgspec.Struct, frozen=True):
+    """All rows, in the order in which benchmarks are listed."""
+
+    rows: tuple[Measured, ...] = ()
+
+    @classmethod
+    def read(cls, directory: Path) -> Results:
+        """What a directory has; nothing if it has no such file."""
+        path = directory / FILE
+        if not path.exists():
+            return cls()
+        return msgspec.json.decode(path.read_bytes(), type=cls)
+
+    def write(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / FILE).write_bytes(msgspec.json.format(self.encoded, indent=1) + b"\n")
+
+    @property
+    def encoded(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    def with_rows(self, benchmark: str, rows: Iterable[Measured], order: list[str]) -> Results:
+        """With the rows of a benchmark in the place of those that it had.
+
+        Parameters:
+            order: the names of all benchmarks. What others measured once is dropped.
+        """
+        kept: dict[str, list[Measured]] = {name: [] for name in order}
+        for row in self.rows:
+            if row.benchmark in kept and row.benchmark != benchmark:
+                kept[row.benchmark].append(row)
+        kept[benchmark] = list(rows)
+        return Results(tuple(row for name in order for row in kept[name]))
+
+    def compared(self) -> list[tuple[Measured, Side, Side, float]]:
+        """The rows that are held against something: with ours, the other, and the ratio."""
+        found: list[tuple[Measured, Side, Side, float]] = []
+        for row in self.rows:
+            if row.ours and row.against and row.ratio is not None:
+                found.append((row, row.ours, row.against, row.ratio))
+        return found

@@ -191,15 +191,11 @@ def rates() -> list[Row]:
     rows = []
     for workload in (*WORKLOADS, _drop_in()):
         ours, floor = workload.measured()
-        rows.append(
-            Row(
-                f"task alone, {workload.title}: against a dict in the same loop",
-                f"{ours:,.0f} events/s per core, {ours / floor:.2f} of the floor's {floor:,.0f}",
-                workload.wanted,
-                (
-                    statekit(EVENTS / ours, EVENTS),
-                    Arm("a dict", EVENTS / floor, NOT_DURABLE, EVENTS),
-                ),
-            )
+        arms = (
+            statekit(EVENTS / ours, EVENTS),
+            Arm("a dict", EVENTS / floor, NOT_DURABLE, EVENTS),
         )
+        told = f"{ours:,.0f} events/s per core, {ours / floor:.2f} of the floor's {floor:,.0f}"
+        title = f"task alone, {workload.title}: against a dict in the same loop"
+        rows.append(Row(title, told, workload.wanted, arms))
     return rows

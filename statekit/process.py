@@ -88,7 +88,7 @@ class Process(Generic[R, P, U]):
     """Whether it is called once per key and epoch, with an iterator over the key's records."""
 
     timers_join = True
-    """Whether a timer that is due when it is set while others are called is called as well."""
+    """Whether timers that are set and deleted while others are called join in and stay out."""
 
     settles = False
     """Whether an epoch without records follows where event time has moved on and nothing comes."""

@@ -129,8 +129,8 @@ class Timers:
         handled: whether a timer of that name has a callback.
         has_event_time: whether the event clock runs.
         now_us: what each clock shows in this epoch.
-        joins: whether a timer that is due when it is set while others ring does so as well; if
-            not, it waits for the next epoch.
+        joins: whether what is changed while timers ring counts at once. If not, a timer that is set
+            and due waits for the next epoch, and one that was due and is deleted rings.
     """
 
     def __init__(
@@ -399,8 +399,10 @@ class Agenda:
         """Remove the soonest due timer up to a time and return it; None if there is none."""
         timers, until = self._timers, sortable_micros(until_us)
         while (row := self._soonest(until)) is not None:
-            if timers._is_set(row):  # it may have been deleted, or have come twice
+            is_set = timers._is_set(row)  # it may have been deleted, or have come twice
+            if is_set:
                 timers._change(row, False)
+            if is_set or not timers._joins:
                 self.at_us = micros_of_sortable(row, 1)
                 return _timer(row, self.at_us)
         return None

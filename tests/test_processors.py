@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
 from pyspark.sql import types as sql
@@ -163,6 +163,8 @@ STEPS = st.lists(st.tuples(st.sampled_from("abc"), CHANGES), max_size=8) | st.in
 
 @pytest.mark.parametrize("mode", ["processingtime", "eventtime"])
 @settings(max_examples=150, deadline=None)
+@example(steps=[[("a", ("set", 2)), ("a", ("set", 3)), ("a", ("delete", 3))], 1, 5])
+@example(steps=[[("a", ("set", 4)), ("a", ("set", 5)), *[("a", ("delete", 5))] * 5], 20])
 @given(steps=st.lists(STEPS, max_size=8))
 def test_timers_ring_as_in_the_tester(mode: Any, steps: list[Any]) -> None:
     """A step is some rows, or so many milliseconds that pass."""

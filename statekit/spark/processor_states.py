@@ -75,8 +75,25 @@ class Handle(spark.StatefulProcessorHandle):
         self._states = states
         self._context = context
         self._time_mode = time_mode
-        self.ringing: int | None = None
+        self._ringing: int | None = None
         """The timer that is being handled: it is listed until that has been done."""
+        self._is_ringing = False
+        self._rung: Any = None
+        self._deleted: set[int] = set()
+        """What was deleted while timers of the key `_rung` were handled. They ring all the same."""
+
+    def ring(self, at_ms: int, key: Any) -> None:
+        """A timer of a key is being handled from now on."""
+        if key != self._rung:
+            self._rung = key
+            self._deleted.clear()
+        self._ringing = None if at_ms in self._deleted else at_ms
+        self._is_ringing = True
+
+    def rang(self, at_ms: int) -> None:
+        """It has been. It goes, also if it was registered anew, as in Spark."""
+        self.deleteTimer(at_ms)
+        self._is_ringing = False
 
     def getValueState(
         self, stateName: str, schema: object, ttlDurationMs: int | None = None
@@ -109,18 +126,20 @@ class Handle(spark.StatefulProcessorHandle):
         return found
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        clock = self._clock()
-        self._context.timers.set(_at(expiryTimestampMs), clock=clock)
+        self._context.timers.set(_at(expiryTimestampMs), clock=self._clock())
+        self._deleted.discard(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         self._context.timers.delete(_at(expiryTimestampMs), clock=self._clock())
-        if expiryTimestampMs == self.ringing:
-            self.ringing = None
+        if self._is_ringing:
+            self._deleted.add(expiryTimestampMs)
+        if expiryTimestampMs == self._ringing:
+            self._ringing = None
 
     def listTimers(self) -> Iterator[int]:
         timers = self._context.timers.list(clock=self._clock())
         found = {datetime_to_micros(timer.at) // 1000 for timer in timers}
-        return iter(sorted(found if self.ringing is None else found | {self.ringing}))
+        return iter(sorted(found if self._ringing is None else found | {self._ringing}))
 
     def _clock(self) -> Clock:
         clock = CLOCKS.get(self._time_mode)

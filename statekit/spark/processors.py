@@ -190,13 +190,13 @@ class _Calls:
             self._begin(context, states)
         at = datetime_to_micros(timer.at) // 1000
         info = spark.ExpiredTimerInfo(at)
-        self._handle.ringing = at
+        self._handle.ring(at, context.key)
         key = self.key.of_timer(context.key)
         found = self._processor.handleExpiredTimer(
             key=key, timerValues=self._now, expiredTimerInfo=info
         )
         yield from self._emitted(found or ())
-        self._handle.deleteTimer(at)  # also if it was registered anew, as in Spark
+        self._handle.rang(at)
 
     def _emitted(self, found: Any) -> Any:
         """What is put out of what the processor yields."""

@@ -29,6 +29,14 @@ def compared(what: str, ours_s: float, theirs_s: float, events: int) -> Row:
 SAMPLE = {
     "task": [Row("one shard <alone>", "1,000 events/s", "", (statekit(2.0, 2_000),))],
     "commits": [Row("words alone", "1.1 times", "under 1.3")],
+    "ttl": [
+        Row(
+            "with and without",
+            "1.25 times",
+            "",
+            (statekit(0.5, 100, "statekit, TTL"), statekit(0.4, 100, "statekit, no TTL")),
+        )
+    ],
     "spark-100k": [compared("ten times as fast", 0.5, 5.0, 1_000)],
     "nexmark-q3": [compared("half as fast", 4.0, 2.0, 1_000)],
 }
@@ -129,6 +137,7 @@ def test_a_benchmark_that_runs_again_replaces_its_own_rows_alone(tmp_path: Path)
     assert found == [
         ("task", "anew", 3),
         ("commits", "words alone", 2),
+        ("ttl", "with and without", 2),
         ("spark-100k", "ten times as fast", 2),
         ("nexmark-q3", "half as fast", 2),
     ]

@@ -7,6 +7,7 @@ What lives here: drawing, in shapes and greys that survive a printer. What does 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from tests.bench.results import Measured, Results
+from tests.bench.results import Measured, Results, Side
 
 __all__ = ["PLOTS", "draw", "drawable", "fingerprint"]
 
 PLOTS = {
-    "ratios.png": "How many times as fast, row by row",
+    "peers.png": "How many times as fast as what it is held against",
+    "costs.png": "statekit against itself: what size and options cost",
     "rates.png": "Events per second, statekit and what it is held against",
 }
 
@@ -46,8 +48,21 @@ def fingerprint(results: Results) -> str:
 
 def drawable(results: Results) -> list[str]:
     """The plots that these results have something for."""
-    has_rows = (bool(results.compared()), bool(_counted(results)))
-    return [name for name, has in zip(PLOTS, has_rows, strict=True) if has]
+    rows = (_with_others(results), _with_itself(results), _counted(results))
+    return [name for name, found in zip(PLOTS, rows, strict=True) if found]
+
+
+def _with_others(results: Results) -> list[tuple[Measured, float]]:
+    """The rows that are held against something else, with how many times as fast ours is."""
+    return [(row, ratio) for row, _, other, ratio in results.compared() if not _is_ours(other)]
+
+
+def _with_itself(results: Results) -> list[tuple[Measured, float]]:
+    return [(row, ratio) for row, _, other, ratio in results.compared() if _is_ours(other)]
+
+
+def _is_ours(side: Side) -> bool:
+    return side.name.startswith("statekit")
 
 
 def _counted(results: Results) -> list[tuple[Measured, float, float | None]]:
@@ -63,35 +78,37 @@ def _counted(results: Results) -> list[tuple[Measured, float, float | None]]:
 def draw(results: Results, directory: Path) -> None:
     """Draw what there is something for, and remove what there is nothing for."""
     with mpl.rc_context(_STYLE):
-        for name, made in zip(PLOTS, (_ratios, _rates), strict=True):
+        figures: dict[str, Callable[[], Figure]] = {
+            "peers.png": lambda: _ratios(PLOTS["peers.png"], _with_others(results)),
+            "costs.png": lambda: _ratios(PLOTS["costs.png"], _with_itself(results)),
+            "rates.png": lambda: _rates(_counted(results)),
+        }
+        told = {"Source": fingerprint(results), "Software": None}
+        for name, made in figures.items():
             if name in drawable(results):
-                told = {"Source": fingerprint(results), "Software": None}
-                figure = made(results)
-                figure.savefig(directory / name, dpi=144, bbox_inches="tight", metadata=told)
+                made().savefig(directory / name, dpi=144, bbox_inches="tight", metadata=told)
             else:
                 (directory / name).unlink(missing_ok=True)
 
 
-def _ratios(results: Results) -> Figure:
+def _ratios(title: str, rows: list[tuple[Measured, float]]) -> Figure:
     """A bar for each row, from 1: to the right where ours is faster."""
-    rows = results.compared()
     figure, axes = _framed(len(rows))
-    for place, (_, _, _, ratio) in enumerate(rows):
+    for place, (_, ratio) in enumerate(rows):
         shade = _DARK if ratio >= 1 else _LIGHT
         axes.barh(place, ratio - 1, left=1, height=0.6, color=shade, edgecolor=_DARK, linewidth=0.8)
         _annotate(axes, ratio, place, f"{ratio:.3g}", 4 if ratio >= 1 else -4)
     axes.axvline(1, color=_DARK, linewidth=1)
-    ratios = [1.0, *(ratio for *_, ratio in rows)]
+    ratios = [1.0, *(ratio for _, ratio in rows)]
     _log_scale(axes, min(ratios), max(ratios))
     axes.set_xlabel("times as fast (logarithmic; 1 is as fast, left of it is slower)")
-    axes.set_title("Held against what is named in each row, in the same run")
-    _name_rows(axes, [row for row, *_ in rows])
+    axes.set_title(title)
+    _name_rows(axes, [row for row, _ in rows])
     return figure
 
 
-def _rates(results: Results) -> Figure:
+def _rates(rows: list[tuple[Measured, float, float | None]]) -> Figure:
     """A disc for ours and a hollow diamond for the other, on one line."""
-    rows = _counted(results)
     figure, axes = _framed(len(rows))
     rates = []
     for place, (row, ours, other) in enumerate(rows):
@@ -139,8 +156,8 @@ def _log_scale(axes: Axes, least: float, most: float) -> None:
     """From a bit below the least to a bit above the most, with numbers as people write them."""
     axes.set_xscale("log")
     axes.set_xlim(least / 1.8, most * 1.8)
-    is_short = most / least < 200
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if is_short else (1,), numticks=20))
+    told = (1, 2, 3, 5, 7) if most / least < 10 else (1, 2, 5) if most / least < 200 else (1,)
+    axes.xaxis.set_major_locator(LogLocator(subs=told, numticks=20))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     axes.xaxis.set_minor_locator(NullLocator())
 

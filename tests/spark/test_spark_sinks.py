@@ -42,7 +42,10 @@ def _forget(runs: Runs, epoch: int) -> None:
         path.unlink()
 
 
-def test_a_replayed_epoch_leaves_no_duplicate_in_parquet(runs: Runs) -> None:
+def test_a_replayed_epoch_leaves_no_duplicate_in_parquet(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("statekit.spark.epoch._FEW_RECORDS", 0)  # a task, and a file, per shard
     given = events(seed=1, size=3 * SIZE)
     stream = _feed(runs, given)
     outputs = {"counted": sk.sinks.parquet(runs.home / "out put")}

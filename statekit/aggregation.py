@@ -28,7 +28,7 @@ class _Fold:
     Parameters:
         name: of the operator.
         combiner: what rows are combined by.
-        aggregates: with the places of their parts in a row.
+        aggregates: with the place of the first of their parts in a row.
         make: makes a result of key and values.
     """
 
@@ -38,13 +38,13 @@ class _Fold:
         self,
         name: str,
         combiner: Combiner,
-        aggregates: Mapping[str, tuple[FieldAggregate, slice]],
+        aggregates: Mapping[str, tuple[FieldAggregate, int]],
         make: Make,
     ) -> None:
         self.__name__ = name
         self.combiner = combiner
         self._aggregates = aggregates
-        self._added = [(of.added, place) for of, place in aggregates.values()]
+        self._added = [of.added(place) for of, place in aggregates.values()]
         self._make = make
 
     @property
@@ -55,13 +55,13 @@ class _Fold:
 
     def __call__(self, rows: Iterator[tuple[Any, ...]], context: Context, *states: Any) -> Any:
         for row in rows:
-            for state, (added, place) in zip(states, self._added, strict=True):
-                value = added(row[place])
+            for state, added in zip(states, self._added, strict=True):
+                value = added(row)
                 if value is not None:
                     state.add(value)
         key = context.key
         key = key if type(key) is tuple else (key,)
-        return (self._make(*key, *(state.get() for state in states)),)
+        return (self._make(*key, *[state.get() for state in states]),)
 
 
 class AggregateProcess(Process[Any, Any, Any]):
@@ -99,7 +99,7 @@ def aggregation(
     if not aggregates:
         raise results.wrong("say what is to be known, such as orders=Count() or cents=Sum('cents')")
     parts: list[Part] = []
-    places: dict[str, tuple[FieldAggregate, slice]] = {}
+    places: dict[str, tuple[FieldAggregate, int]] = {}
     first = len(fields) + 1  # behind the key and the number of records
     types = {name: results.annotation(name) for name in fields}
     hints: dict[str, Any] = {"rows": record.cls, "context": Context}
@@ -110,7 +110,7 @@ def aggregation(
             raise results.wrong(f"{name!r} would be two fields of the results: give another name")
         annotation: Any = None if of.field is None else results.annotation(of.field)
         kept = None if of.verb == "count" else results.check_combines(of.verb, of.field or "")
-        places[name] = of, slice(first + len(parts), first + len(parts) + len(of.parts))
+        places[name] = of, first + len(parts)
         parts += of.parts
         types[name] = of.result(annotation)
         hints[name] = of.state(kept) if ttl is None else Annotated[of.state(kept), ttl]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import decimal
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Optional
 
 from statekit.combining import Part, Verb
@@ -49,9 +51,13 @@ class FieldAggregate(ABC):
     def result(self, annotation: Any) -> Any:
         """The annotation of what it comes to, for a field that is annotated so."""
 
-    @abstractmethod
-    def added(self, parts: tuple[Any, ...]) -> Any:
-        """What its parts add to the state; None for nothing."""
+    def added(self, place: int) -> Callable[[tuple[Any, ...]], Any]:
+        """A function from a row to what its parts add to the state; None for nothing.
+
+        Parameters:
+            place: of the first of the parts in a row.
+        """
+        return itemgetter(place)
 
 
 @dataclass(frozen=True)
@@ -71,9 +77,6 @@ class Count(FieldAggregate):
     def result(self, annotation: Any) -> Any:
         return int
 
-    def added(self, parts: tuple[Any, ...]) -> Any:
-        return parts[0]
-
 
 @dataclass(frozen=True)
 class _OfField(FieldAggregate):
@@ -90,9 +93,6 @@ class _OfField(FieldAggregate):
 
     def result(self, annotation: Any) -> Any:
         return annotation
-
-    def added(self, parts: tuple[Any, ...]) -> Any:
-        return parts[0]
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ class Mean(FieldAggregate):
         mean = float if kept in (int, float) else kept
         return Optional[mean] if is_optional else mean  # noqa: UP045
 
-    def added(self, parts: tuple[Any, ...]) -> Any:
-        return None if parts[0] is None else parts
+    def added(self, place: int) -> Callable[[tuple[Any, ...]], Any]:
+        return lambda row: None if row[place] is None else row[place : place + 2]
 
 
 def _least(held: float, value: float) -> float:

@@ -46,6 +46,14 @@ def typed(value: Any) -> Any:
     return (type(value).__name__, value)
 
 
+def test_an_empty_dict_of_one_kind_reads_as_one_of_another() -> None:
+    before = value_codec(dict[tuple[int], frozenset[str]])
+    now = value_codec(dict[str, bool] | dict[tuple[int], frozenset[str]])
+    row = before.encode({})
+    assert now.decode(row) == {}
+    assert agrees(generic_decoder(now.schema)(row), generic_decoder(now.schema)(now.encode({})))
+
+
 @MANY
 @given(data=st.data())
 def test_what_is_said_to_be_readable_reads_as_a_person_expects(data: st.DataObject) -> None:
@@ -71,6 +79,8 @@ def agrees(shown: Any, whole: Any) -> bool:
     """Whether what is shown of a row is all right, though fields that it lacks may be left out."""
     if isinstance(shown, dict) and isinstance(whole, dict):
         return all(name in whole and agrees(part, whole[name]) for name, part in shown.items())
+    if [shown, whole] == [[], {}]:
+        return True  # a dict whose keys are no texts is a list of pairs; without any, it is both
     if isinstance(shown, list) and isinstance(whole, list):
         return len(shown) == len(whole) and all(map(agrees, shown, whole))
     return bool(typed(shown) == typed(whole))

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from statekit.combining import Combiner, Part
 from statekit.context import Context
 from statekit.field_aggregates import FieldAggregate
+from statekit.keygroup import key_fields
 from statekit.process import Process
 from statekit.records import RecordType
 from statekit.result_records import Make, ResultRecords
@@ -59,9 +60,7 @@ class _Fold:
                 value = added(row)
                 if value is not None:
                     state.add(value)
-        key = context.key
-        key = key if type(key) is tuple else (key,)
-        return (self._make(*key, *[state.get() for state in states]),)
+        return (self._make(*key_fields(context.key), *[state.get() for state in states]),)
 
 
 class AggregateProcess(Process[Any, Any, Any]):

@@ -133,11 +133,14 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         """The rows of many batches, combined as far as memory allows."""
         waiting: list[pa.RecordBatch] = []
         made: list[pa.Table] = []
+        count = 0
         for batch in batches:
             waiting.append(batch)
-            if sum(map(len, waiting)) >= _RECORDS_AT_ONCE:
+            count += len(batch)
+            if count >= _RECORDS_AT_ONCE:
                 made.append(self.rows(pa.Table.from_batches(waiting)))
                 waiting.clear()
+                count = 0
                 if sum(map(len, made)) >= _ROWS_AT_ONCE:
                     yield self.again(pa.concat_tables(made))
                     made.clear()
@@ -146,19 +149,14 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         if made:
             yield made[0] if len(made) == 1 else self.again(pa.concat_tables(made))
 
-    def again(self, rows: pa.Table, within: tuple[str, ...] = ()) -> pa.Table:
-        """Rows that have been combined, of several tables: one for each key.
-
-        Parameters:
-            within: names of columns in front, by which they are grouped as well.
-        """
+    def again(self, rows: pa.Table) -> pa.Table:
+        """Rows that have been combined, of several tables: one for each key."""
         asked = [("sum", rows.column(self.number))]
         asked += [
             (_AGAIN[part.verb], rows.column(name))
             for name, part in zip(self._values, self._parts, strict=True)
         ]
-        key = {name: rows.column(name) for name in (*within, *self._key)}
-        return self._grouped(key, asked)
+        return self._grouped({name: rows.column(name) for name in self._key}, asked)
 
     def count_of(self, rows: Sequence[Any]) -> int:
         """How many records have been combined to these."""

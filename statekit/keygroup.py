@@ -26,6 +26,7 @@ __all__ = [
     "check_parallelism",
     "group_of_row",
     "group_range",
+    "key_fields",
     "key_group",
     "key_hash",
     "pack_group",
@@ -137,7 +138,16 @@ def key_group(key: Any, groups: int = DEFAULT_GROUPS) -> int:
     >>> key_group("hello"), key_group(("UA", 1545))
     (50, 26)
     """
-    return key_hash(key if type(key) is tuple else (key,)) % groups
+    return key_hash(key_fields(key)) % groups
+
+
+def key_fields(key: Any) -> tuple[Any, ...]:
+    """The fields of a key, which is a scalar where it has one.
+
+    >>> key_fields("hello"), key_fields(("UA", 1545))
+    (('hello',), ('UA', 1545))
+    """
+    return key if type(key) is tuple else (key,)
 
 
 def check_groups(groups: int) -> int:

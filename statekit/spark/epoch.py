@@ -15,8 +15,8 @@ bring the commit records to the driver:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from functools import partial, reduce
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial, reduce
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -43,13 +43,13 @@ from statekit.spark.worker import COMMIT, ShardStep, Stage
 from statekit.spark.writing import Attempt, write
 from statekit.working_copy import DiskCopies
 
-__all__ = ["EpochRunner", "runs_here"]
+__all__ = ["TASKS_PER_CORE", "EpochRunner", "runs_here"]
 
 # A task of Spark takes tens of milliseconds of a core, a shard without records less than one. With
 # more tasks than cores, all cores are busy to the end where shards differ: worth it if the epoch
 # before had so many records for each core. A single task needs no shuffle, which takes longer than
 # a second core saves with few records.
-_TASKS_PER_CORE = 3
+TASKS_PER_CORE = 3
 _MANY_RECORDS = 20_000
 _FEW_RECORDS = 10_000
 
@@ -89,7 +89,7 @@ class EpochRunner:
         self._frames: dict[Pass, OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
         self._passes = passes(coordinator.job)
-        self._is_small = False
+        self._is_small: Callable[[], bool] = lambda: False
         self._written: set[str] = set()
         self._single_read = _is_single_read(coordinator.job, outputs)
         self._commits = F.collect_list(COMMIT).alias(COMMIT)
@@ -101,7 +101,7 @@ class EpochRunner:
             what: what it is, as for `Coordinator.begin`.
             batch: Spark's number of the micro-batch, if it is one.
         """
-        self._is_small = batch is not None and _is_small(inputs.values())
+        self._is_small = cache(lambda: batch is not None and _is_small(inputs.values()))
         while True:
             self._coordinator.begin(what=what)
             try:
@@ -117,13 +117,7 @@ class EpochRunner:
         """Let operators run apart whose keys were found not to be alike. Whether there are any."""
         if not isinstance(error, StrayKeyError):
             return False
-        name = str(error).partition(":")[0]
-        self._strayed |= {
-            operator.name
-            for each in self._passes
-            for operator in each.operators[1:]
-            if operator.declared.name == name
-        }
+        self._strayed.add(str(error).partition(":")[0])
         self._passes = passes(self._coordinator.job, self._strayed)
         return True
 
@@ -177,8 +171,8 @@ class EpochRunner:
         before = None if last is None else last.operators.get(operator.name)
         count = None if before is None else sum(before.records_by_input.values())
         if count is None or count >= cores * _MANY_RECORDS:
-            return min(self._coordinator.parallelism, cores * _TASKS_PER_CORE)
-        if count < _FEW_RECORDS and self._is_small:
+            return min(self._coordinator.parallelism, cores * TASKS_PER_CORE)
+        if count < _FEW_RECORDS and self._is_small():
             return None
         return min(self._coordinator.parallelism, cores)
 

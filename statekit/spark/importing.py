@@ -31,6 +31,7 @@ from statekit.plan import Operator
 from statekit.reports import OperatorReports
 from statekit.repository import SPARK, Repository
 from statekit.rocks_options import RocksOptions
+from statekit.spark.epoch import TASKS_PER_CORE
 from statekit.spark.frames import OperatorFrames
 from statekit.spark.offsets import check_spark_reaches
 from statekit.spark.processors import ProcessorProcess
@@ -48,8 +49,6 @@ from statekit.spark_log import METADATA, new_metadata
 from statekit.watermark import BEGINNING
 
 __all__ = ["SparkImport"]
-
-_TASKS_PER_CORE = 3
 
 
 class SparkImport:
@@ -218,7 +217,7 @@ class SparkImport:
         cores: int = self._spark.sparkContext.defaultParallelism
         puts = Operator(self._operator.name, self._stored_rows, self._operator.inputs)
         frames = OperatorFrames(self._frame, puts, self._shards, self._groups, puts)
-        tasks = min(self._shards, cores * _TASKS_PER_CORE)
+        tasks = min(self._shards, cores * TASKS_PER_CORE)
         frame: DataFrame = frames.frame([self._frame], step, tasks)
         with self.found.as_written():
             commits = self.found.asked(frame.where(f"{COMMIT} is not null").select(COMMIT).collect)

@@ -67,7 +67,7 @@ class Outputs:
                 group = self._group(key, taking, key_groups)
                 if not start <= group <= end:
                     raise StrayKeyError(
-                        f"{taking.name}: {self._declared.name} puts out a record of key {key!r}, "
+                        f"{plan.operator}: {self._declared.name} puts out a record of key {key!r}, "
                         f"which is not of shard {plan.shard}"
                     )
                 groups += [group] * sum(1 for _ in run)

@@ -23,6 +23,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
+from statekit.keygroup import key_fields
 
 __all__ = ["Getter", "GroupingKey"]
 
@@ -137,11 +138,10 @@ class GroupingKey:
 
     def of_timer(self, key: Any) -> Row:
         """The key that a timer's handler is given, of what is stored."""
-        stored = key if type(key) is tuple else (key,)
         return self._row(
             *(
                 None if value is None else part.given(value)
-                for part, value in zip(self._parts, stored, strict=True)
+                for part, value in zip(self._parts, key_fields(key), strict=True)
             )
         )
 

@@ -26,6 +26,7 @@ from pyspark.sql.streaming import stateful_processor as spark
 
 from statekit.context import Context
 from statekit.errors import StateTypeError
+from statekit.keygroup import key_fields
 from statekit.list_state import ListState
 from statekit.manifest import ShardPlan
 from statekit.map_state import MapState
@@ -182,7 +183,7 @@ class _Calls:
     def __call__(self, rows: Iterator[Any], context: Context, *states: Any) -> Any:
         if context is not self._context:
             self._begin(context, states)
-        return self._processor.handleInputRows(_key(context), rows, self._now)
+        return self._processor.handleInputRows(key_fields(context.key), rows, self._now)
 
     def expired(self, timer: Timer, context: Context, states: Any) -> Any:
         """The same for a timer that is due."""
@@ -454,8 +455,3 @@ def _signature(first: str, declared: dict[str, Declared]) -> inspect.Signature:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     names = (first, "_context", *(of.stored for of in declared.values()))
     return inspect.Signature([inspect.Parameter(name, kind) for name in names])
-
-
-def _key(context: Context) -> tuple[Any, ...]:
-    key = context.key
-    return key if type(key) is tuple else (key,)

@@ -88,6 +88,7 @@ class EpochRunner:
         }
         self._frames: dict[Pass, OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
+        self._adapts = True
         self._passes = passes(coordinator.job)
         self._is_small: Callable[[], bool] = lambda: False
         self._written: set[str] = set()
@@ -102,6 +103,10 @@ class EpochRunner:
             batch: Spark's number of the micro-batch, if it is one.
         """
         self._is_small = cache(lambda: batch is not None and _is_small(inputs.values()))
+        if batch is not None and self._adapts:
+            self._adapts = any(isinstance(sink, Callback) for sink in self._outputs.values())
+            if not self._adapts:
+                _plan_once(next(iter(inputs.values())))
         while True:
             self._coordinator.begin(what=what)
             try:
@@ -243,6 +248,16 @@ class EpochRunner:
 def runs_here(context: SparkContext) -> bool:
     """Whether Spark's workers are processes of this host only."""
     return _LOCAL_MASTER.match(str(context.master)) is not None
+
+
+def _plan_once(micro_batch: DataFrame) -> None:
+    """Have Spark plan the micro-batches of a stream before they run, and not again meanwhile.
+
+    That is what it does for stateful queries of its own. To plan the rest after each shuffle takes
+    some 40 ms, and shards have their tasks already. The session is one that Spark made for the
+    stream. Users' functions keep what they have: they may well join what they are given.
+    """
+    micro_batch.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
 
 
 def _is_small(batch: Iterable[DataFrame]) -> bool:

@@ -60,6 +60,7 @@ class Combiner:
 
     Attributes:
         combined: the rows, as records: the key, the number of records, and the parts.
+        key_size: how many fields the key has.
 
     >>> class Order(NamedTuple):
     ...     customer: str
@@ -74,6 +75,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     def __init__(self, record: RecordType, key: tuple[str, ...], parts: Sequence[Part]) -> None:
         self._record = record
         self._key = key
+        self.key_size = len(key)
         self._parts = tuple(parts)
         looked_at = dict.fromkeys((*key, *(part.field for part in parts if part.field)))
         types = {name: _annotation(record, name) for name in looked_at}
@@ -149,19 +151,37 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         if made:
             yield made[0] if len(made) == 1 else self.again(pa.concat_tables(made))
 
+    def merged(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """The rows of batches in which those of a key follow each other: one for each key."""
+        held: pa.Table | None = None
+        for batch in batches:
+            rows = pa.table(batch.columns, batch.schema.names)
+            if held is not None:
+                last = len(held) - 1
+                if last:
+                    yield held.slice(0, last)
+                rows = pa.concat_tables([held.slice(last), rows])  # its key may go on
+            held = self.again(rows)
+        if held is not None:
+            yield held
+
     def again(self, rows: pa.Table) -> pa.Table:
-        """Rows that have been combined, of several tables: one for each key."""
+        """Rows that have been combined, of several tables: one for each key.
+
+        Columns in front of the key are taken to be part of it.
+        """
         asked = [("sum", rows.column(self.number))]
         asked += [
             (_AGAIN[part.verb], rows.column(name))
             for name, part in zip(self._values, self._parts, strict=True)
         ]
-        return self._grouped({name: rows.column(name) for name in self._key}, asked)
+        names = rows.column_names
+        key = names[: names.index(self.number)]
+        return self._grouped({name: rows.column(name) for name in key}, asked)
 
-    def count_of(self, rows: Sequence[Any]) -> int:
-        """How many records have been combined to these."""
-        place = len(self._key)
-        return sum(row[place] for row in rows)
+    def count_of(self, columns: Sequence[Sequence[int]]) -> int:
+        """How many records have been combined to rows with these columns."""
+        return sum(columns[self.key_size])
 
     def _rows(self, table: pa.Table) -> pa.Table:
         asked: list[tuple[str, pa.ChunkedArray | None]] = [("count_all", None)]

@@ -9,14 +9,14 @@ the same code runs in a test, in a local job and in a Spark worker.
 from __future__ import annotations
 
 import inspect
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress, islice, repeat
 from operator import length_hint
 from typing import Any
 
 from statekit.backend import Backend, StateSize
-from statekit.chunk import Chunk
+from statekit.chunk import Chunk, ManyKeys
 from statekit.context import Context
 from statekit.errors import ProcessError, StatekitError, StateTypeError
 from statekit.job_file import TIMERS, WAITING, Clock
@@ -141,11 +141,14 @@ class ShardTask:
         yield from self._called(records, "record", current)
 
     def run_all(self, chunks: Iterator[Chunk]) -> Iterator[list[Any]]:
-        """Handle chunks, one after the other; for a function that takes runs, key by key.
+        """Handle chunks, one after the other, as the function takes what is in them.
 
         Raises:
             ProcessError, StateTypeError: as for `run`.
         """
+        if self._declared.combiner is not None:
+            yield from self._together(chunks)
+            return
         if not self._declared.takes_runs:
             for chunk in chunks:
                 yield from self.run(chunk)
@@ -175,6 +178,22 @@ class ShardTask:
             raise
         except Exception as error:
             raise self._failed(error, f"the {kind} was {shown(current())}") from error
+
+    def _together(self, chunks: Iterator[Chunk]) -> Iterator[list[Any]]:
+        """Call a function that takes many keys at a time."""
+        for keys in self._walk.together(self._taken(chunks)):
+            try:
+                outputs = self._call(keys, *self._arguments)
+            except Exception as error:
+                self._find(keys)
+                raise error from None  # nothing fails by itself
+            self.records_out += len(outputs)
+            yield outputs
+
+    def _find(self, keys: ManyKeys) -> None:
+        """Call a function that failed for many keys with each by itself, to tell which it was."""
+        each = self._walk.apart(keys)
+        deque(self._called(each, "key", lambda: self.visit.key), maxlen=0)
 
     def _taken(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Chunks, counted, without what is late."""

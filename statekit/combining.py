@@ -4,9 +4,9 @@ What lives here: `Combiner`, which makes of many records one row for each of the
 such rows fewer of them. What does not: what a user declares (`field_aggregates`), and what becomes
 of the rows (`aggregation`).
 
-A row has the key, how many records it stands for, and a value per part. Rows are in the order in
-which keys first came. Arrow's hash aggregation runs in one thread, so that the same batch always
-gives the same rows.
+A row has the key, how many records it stands for, and a value per part. Arrow's hash aggregation
+runs in one thread, so that the same batch always gives the same rows, nearly in the order in which
+keys first came.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ _AGAIN = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 # Arrow looks each record up in a table of the keys: many at a time, as the table is made anew.
 _RECORDS_AT_ONCE = 500_000
 _ROWS_AT_ONCE = 1_000_000
+
+_FIRST = "__statekit_first"  # the number of the first row of a key
 
 _DIGITS = 38  # of Spark's decimals, and those of 128 bits
 
@@ -152,7 +154,10 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             yield made[0] if len(made) == 1 else self.again(pa.concat_tables(made))
 
     def merged(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """The rows of batches in which those of a key follow each other: one for each key."""
+        """The rows of batches in which those of a key follow each other: one for each, in order.
+
+        What stands in front of the key, the first of its rows says.
+        """
         held: pa.Table | None = None
         for batch in batches:
             rows = pa.table(batch.columns, batch.schema.names)
@@ -161,23 +166,35 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
                 if last:
                     yield held.slice(0, last)
                 rows = pa.concat_tables([held.slice(last), rows])  # its key may go on
-            held = self.again(rows)
+            held = self._in_order(rows)
         if held is not None:
             yield held
 
     def again(self, rows: pa.Table) -> pa.Table:
-        """Rows that have been combined, of several tables: one for each key.
+        """Rows that have been combined, of several tables: one for each key."""
+        return self._grouped(self._keys(rows), self._asked_again(rows))
 
-        Columns in front of the key are taken to be part of it.
-        """
+    def _in_order(self, rows: pa.Table) -> pa.Table:
+        """The same, in the order in which keys first came, and behind what stands before the key."""
+        before = rows.column_names.index(self._key[0])
+        numbers = pa.chunked_array([range(len(rows))], pa.int64())
+        asked = [*self._asked_again(rows), ("min", numbers)]
+        made = self._grouped(self._keys(rows), asked, [_FIRST])
+        made = made.take(pc.sort_indices(made.column(_FIRST)))
+        columns = rows.select(range(before)).take(made.column(_FIRST)).columns
+        names = [*rows.column_names[:before], *made.column_names[:-1]]
+        return pa.table([*columns, *made.columns[:-1]], names)
+
+    def _keys(self, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+        return {name: rows.column(name) for name in self._key}
+
+    def _asked_again(self, rows: pa.Table) -> list[tuple[str, pa.ChunkedArray | None]]:
+        """What is asked for of rows, to combine them once more."""
         asked = [("sum", rows.column(self.number))]
-        asked += [
+        return asked + [
             (_AGAIN[part.verb], rows.column(name))
             for name, part in zip(self._values, self._parts, strict=True)
         ]
-        names = rows.column_names
-        key = names[: names.index(self.number)]
-        return self._grouped({name: rows.column(name) for name in key}, asked)
 
     def count_of(self, columns: Sequence[Sequence[int]]) -> int:
         """How many records have been combined to rows with these columns."""
@@ -188,12 +205,19 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         for part in self._parts:
             column = None if part.field is None else table.column(part.field)
             asked.append((part.verb if part.field else "count_all", column))
-        return self._grouped({name: table.column(name) for name in self._key}, asked)
+        return self._grouped(self._keys(table), asked)
 
     def _grouped(
-        self, key: dict[str, pa.ChunkedArray], asked: Sequence[tuple[str, pa.ChunkedArray | None]]
+        self,
+        key: dict[str, pa.ChunkedArray],
+        asked: Sequence[tuple[str, pa.ChunkedArray | None]],
+        more: Sequence[str] = (),
     ) -> pa.Table:
-        """A column per name of the key, and one per aggregate that is asked for."""
+        """A column per name of the key, and one per aggregate that is asked for.
+
+        Parameters:
+            more: names of those that are asked for beside the number of records, and the parts.
+        """
         columns, names = list(key.values()), [f"key_{n}" for n in range(len(key))]
         made: list[tuple[Any, str]] = []
         for n, (verb, column) in enumerate(asked):
@@ -207,7 +231,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             column if given is None else self._back(verb, column, given.type)
             for column, (verb, given) in zip(found[len(key) :], asked, strict=True)
         ]
-        return pa.table([*found[: len(key)], *values], [*key, self.number, *self._values])
+        return pa.table([*found[: len(key)], *values], [*key, self.number, *self._values, *more])
 
     def _back(self, verb: str, made: pa.ChunkedArray, given: pa.DataType) -> pa.ChunkedArray:
         """An aggregate with the type of the values it was made of, or a wider one."""

@@ -115,10 +115,11 @@ class ValueState(SingleRowState, Generic[T]):
 class _Accumulating(SingleRowState):
     """A single row whose decoded value is owned by the state and changed by `add`."""
 
-    __slots__ = ("_spoiled",)
+    __slots__ = ("_read_all", "_spoiled")
 
     def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
         super().__init__(spec, visit, backend)
+        self._read_all = backend.many_getter(spec.name)
         self._from_row, self._to_row = self._decode, self._encode
         # Where an `add` failed half-way, and what there is to say about it.
         self._spoiled: dict[bytes, str] = {}
@@ -157,7 +158,7 @@ class _Accumulating(SingleRowState):
 
     def _look_all(self, prefixes: list[bytes]) -> tuple[list[int], list[Any], list[int]]:
         """What there is of many keys: sizes of rows, values or None, and when they were written."""
-        rows = list(map(self._read, prefixes))
+        rows = self._read_all(prefixes)
         sizes = [
             0 if row is None else len(key) + len(row)
             for key, row in zip(prefixes, rows, strict=True)

@@ -1,7 +1,8 @@
 """Records of one shard, some at a time, in the order in which they are handled.
 
 What lives here: `Chunk`, `KeyRuns`, which says where in a chunk one key ends and the next one
-begins, and `ManyKeys`, for functions that take many of them at a time. What does not: who makes chunks (`local`, `spark/`) and who handles them (`task`).
+begins, and `ManyKeys`, for functions that take many of them at a time. What does not: who makes
+chunks (`local`, `spark/`) and who handles them (`task`).
 """
 
 from __future__ import annotations
@@ -114,9 +115,7 @@ class ManyKeys(NamedTuple):
         return ManyKeys(self.prefixes[start:end], self.keys[start:end], columns)
 
 
-def _prefixes(
-    groups: Iterable[int], keys: Sequence[Any], codec: KeyCodec[Any]
-) -> list[bytes]:
+def _prefixes(groups: Iterable[int], keys: Sequence[Any], codec: KeyCodec[Any]) -> list[bytes]:
     """What all row keys of each key start with, up to one that is no key."""
     return list(map(add, big_endian(groups, len(keys)), _encoded(keys, codec)))
 

@@ -175,10 +175,10 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return self._grouped(self._keys(rows), self._asked_again(rows))
 
     def _in_order(self, rows: pa.Table) -> pa.Table:
-        """The same, in the order in which keys first came, and behind what stands before the key."""
+        """The same, in the order in which keys first came; what stands before the key stays so."""
         before = rows.column_names.index(self._key[0])
-        numbers = pa.chunked_array([range(len(rows))], pa.int64())
-        asked = [*self._asked_again(rows), ("min", numbers)]
+        numbers = pc.indices_nonzero(rows.column(self.number))  # of all rows: none stands for none
+        asked = [*self._asked_again(rows), ("min", pa.chunked_array([numbers]))]
         made = self._grouped(self._keys(rows), asked, [_FIRST])
         made = made.take(pc.sort_indices(made.column(_FIRST)))
         columns = rows.select(range(before)).take(made.column(_FIRST)).columns

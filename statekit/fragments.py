@@ -16,7 +16,14 @@ from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 
-from statekit.backend import Coming, ManyGetter, StateSize, total_size, unknown_state, used_after_close
+from statekit.backend import (
+    Coming,
+    ManyGetter,
+    StateSize,
+    total_size,
+    unknown_state,
+    used_after_close,
+)
 from statekit.keygroup import pack_group
 from statekit.mutation import DELETE_RANGE, Batch, Row
 from statekit.rocks import RocksBackend

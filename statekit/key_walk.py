@@ -29,7 +29,7 @@ __all__ = ["KeyWalk", "shown"]
 KEYS_MAX = 256
 
 # The same where a function takes many keys at a time.
-_TOGETHER_MAX = 4_096
+TOGETHER_MAX = 4_096
 
 # Fewer if what they hand on is larger than this.
 _BYTES_MAX = 512 * 1024
@@ -139,7 +139,7 @@ class KeyWalk:
                     before = visit.batch.size_bytes
                     yield some
                     visit.prefix, visit.key = some.prefixes[-1], some.keys[-1]
-                    self._resize(visit.batch.size_bytes - before, _TOGETHER_MAX)
+                    self._resize(visit.batch.size_bytes - before, TOGETHER_MAX)
                     if visit.batch.full:
                         visit.spill()
 

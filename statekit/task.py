@@ -182,18 +182,27 @@ class ShardTask:
     def _together(self, chunks: Iterator[Chunk]) -> Iterator[list[Any]]:
         """Call a function that takes many keys at a time."""
         for keys in self._walk.together(self._taken(chunks)):
-            try:
-                outputs = self._call(keys, *self._arguments)
-            except Exception as error:
-                self._find(keys)
-                raise error from None  # nothing fails by itself
+            outputs = self._outputs(keys)
             self.records_out += len(outputs)
             yield outputs
 
-    def _find(self, keys: ManyKeys) -> None:
-        """Call a function that failed for many keys with each by itself, to tell which it was."""
+    def _outputs(self, keys: ManyKeys) -> list[Any]:
+        """What a function puts out for many keys.
+
+        If it fails it is called with each by itself, so that the error is about the right one.
+        Nothing of that counts, as the epoch has failed.
+        """
+        try:
+            outputs: list[Any] = self._call(keys, *self._arguments)
+            return outputs
+        except Exception as error:  # noqa: BLE001 - told with its key
+            failed = error
         each = self._walk.apart(keys)
         deque(self._called(each, "key", lambda: self.visit.key), maxlen=0)
+        if isinstance(failed, StatekitError):
+            raise failed
+        what = f"it was called with the keys {shown(keys.keys)}, and fails for none of them alone"
+        raise self._failed(failed, what) from failed
 
     def _taken(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Chunks, counted, without what is late."""

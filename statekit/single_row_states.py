@@ -143,22 +143,26 @@ class _Accumulating(SingleRowState):
         """
         before, held, indexed = self._look_all(prefixes)
         made = self._combined(held, values)
-        changed = [value is not None for value in values]
-        written = indexed
-        if self.expiry is not None:
-            written = self._times(self.expiry, changed, held, indexed)
-        columns: Any = (prefixes, made, before, indexed, written)
-        if not all(changed):
-            columns = (list(compress(column, changed)) for column in columns)
-        row_keys, added, before, indexed, written = columns
+        row_keys, added, written = prefixes, made, indexed
+        if self.expiry is not None or None in values:
+            changed = [value is not None for value in values]
+            if self.expiry is not None:
+                written = self._times(self.expiry, changed, held, indexed)
+            columns: Any = (prefixes, made, before, indexed, written)
+            row_keys, added, before, indexed, written = (
+                list(compress(column, changed)) for column in columns
+            )
         if not all(map(self._accepts, added)):
             raise self._refuse(next(value for value in added if not self._accepts(value)))
         self._put_all(row_keys, added, before, indexed, written)
         return self._results(made)
 
     def _look_all(self, prefixes: list[bytes]) -> tuple[list[int], list[Any], list[int]]:
-        """What there is of many keys: sizes of rows, values or None, and when they were written."""
-        rows = self._read_all(prefixes)
+        """Of the rows of many keys: sizes, values or None, and when they were written.
+
+        The last is of a state that expires, and empty for others.
+        """
+        rows: list[Any] = self._read_all(prefixes)
         sizes = [
             0 if row is None else len(key) + len(row)
             for key, row in zip(prefixes, rows, strict=True)
@@ -169,7 +173,9 @@ class _Accumulating(SingleRowState):
                 read = self.expiry.read
                 found = [(None, UNWRITTEN) if row is None else read(row) for row in rows]
                 rows, written = map(list, zip(*found, strict=True))
-            return sizes, [None if row is None else decode(row) for row in rows], written
+            if None in rows:
+                return sizes, [None if row is None else decode(row) for row in rows], written
+            return sizes, list(map(decode, rows)), written
         except CorruptCheckpointError as error:
             raise self._unreadable(error) from error
 
@@ -282,6 +288,8 @@ class ReducingState(_Accumulating, Generic[T]):
 
     def _combined(self, held: list[Any], values: Sequence[Any]) -> list[Any]:
         combine = self._combine
+        if None not in values and None not in held:
+            return list(map(combine, held, values))
         return [
             was if value is None else value if was is None else combine(was, value)
             for was, value in zip(held, values, strict=True)

@@ -7,6 +7,7 @@ combining records before they are routed to their shards (`combining`).
 
 from __future__ import annotations
 
+import decimal
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Annotated, Any
 
 from statekit.chunk import ManyKeys
 from statekit.combining import Combiner, Part
-from statekit.field_aggregates import FieldAggregate
+from statekit.field_aggregates import EXACT_DIGITS, FieldAggregate
 from statekit.process import Process
 from statekit.records import RecordType
 from statekit.result_records import Make, ResultRecords
@@ -56,10 +57,11 @@ class _Fold:
         return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
     def __call__(self, keys: ManyKeys, *states: Any) -> list[Any]:
-        held = [
-            state._add_all(keys.prefixes, added(keys.columns))
-            for state, added in zip(states, self._added, strict=True)
-        ]
+        with decimal.localcontext(prec=EXACT_DIGITS):
+            held = [
+                state._add_all(keys.prefixes, added(keys.columns))
+                for state, added in zip(states, self._added, strict=True)
+            ]
         return self._results(*keys.columns[: self.combiner.key_size], *held)
 
 

@@ -227,14 +227,25 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             made.append(([] if column is None else f"value_{n}", verb))
         grouped = pa.table(columns, names).group_by(names[: len(key)], use_threads=False)
         found = grouped.aggregate(made).columns
+        keys = dict(zip(key, found, strict=False))
         values = [
-            column if given is None else self._back(verb, column, given.type)
+            column if given is None else self._back(verb, column, given.type, keys)
             for column, (verb, given) in zip(found[len(key) :], asked, strict=True)
         ]
-        return pa.table([*found[: len(key)], *values], [*key, self.number, *self._values, *more])
+        return pa.table([*keys.values(), *values], [*key, self.number, *self._values, *more])
 
-    def _back(self, verb: str, made: pa.ChunkedArray, given: pa.DataType) -> pa.ChunkedArray:
-        """An aggregate with the type of the values it was made of, or a wider one."""
+    def _back(
+        self,
+        verb: str,
+        made: pa.ChunkedArray,
+        given: pa.DataType,
+        keys: dict[str, pa.ChunkedArray],
+    ) -> pa.ChunkedArray:
+        """An aggregate with the type of the values it was made of, or a wider one.
+
+        Parameters:
+            keys: that it is of, for messages.
+        """
         if verb == "count":
             return made
         wanted = given
@@ -247,9 +258,11 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         try:
             return made.cast(wanted)
         except pa.ArrowInvalid as error:
+            at = next(n for n in range(len(made)) if not _fits(made.slice(n, 1), wanted))
+            key = ", ".join(f"{name}={column[at].as_py()!r}" for name, column in keys.items())
             raise ProcessError(
-                f"{self._record.where}: a sum of {given} values does not fit {wanted}: {error}; "
-                "sum a field of Decimal, or of float"
+                f"{self._record.where}: a sum of {given} values, that of the key {key}, does not "
+                f"fit {wanted}: {error}; sum a field of Decimal, or of float"
             ) from error
 
     def _columns(self, records: Sequence[Any]) -> pa.Table:
@@ -310,6 +323,14 @@ def _summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if max((abs(end) for end in ends if end is not None), default=0) * len(column) < 2**63:
         return column
     return column.cast(pa.decimal128(_DIGITS, 0))
+
+
+def _fits(values: pa.ChunkedArray, wanted: pa.DataType) -> bool:
+    try:
+        values.cast(wanted)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:

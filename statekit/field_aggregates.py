@@ -18,10 +18,13 @@ from statekit.record_declaration import peel
 from statekit.single_row_states import AggregatingState, ReducingState
 from statekit.state_options import Aggregate, Reduce
 
-__all__ = ["Count", "FieldAggregate", "Max", "Mean", "Min", "Sum"]
+__all__ = ["EXACT_DIGITS", "Count", "FieldAggregate", "Max", "Mean", "Min", "Sum"]
 
 
-_DIGITS, _PLACES = 76, 18  # of a mean of decimals: as many places as a column of Spark has
+EXACT_DIGITS = 76
+"""With so many, decimals of columns are added up exactly: those have half as many."""
+
+_PLACES = 18  # of a mean of decimals, as a column of Spark has
 
 
 class FieldAggregate(ABC):
@@ -178,5 +181,5 @@ def _quotient(held: tuple[Any, int]) -> Any:
     total, number = held
     if not isinstance(total, decimal.Decimal):
         return total / number
-    with decimal.localcontext(prec=_DIGITS):
+    with decimal.localcontext(prec=EXACT_DIGITS):
         return round(total / number, _PLACES)

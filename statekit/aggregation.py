@@ -25,6 +25,9 @@ from statekit.state_options import TTL
 __all__ = ["aggregation"]
 
 
+_KEYS = "_keys"  # the parameter that takes keys: no state is called so
+
+
 class _Fold:
     """Takes the combined rows of many keys into their states, and tells what these come to.
 
@@ -53,7 +56,7 @@ class _Fold:
     @property
     def __signature__(self) -> inspect.Signature:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        names = ("keys", *self._aggregates)
+        names = (_KEYS, *self._aggregates)
         return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
     def __call__(self, keys: ManyKeys, *states: Any) -> list[Any]:
@@ -101,7 +104,7 @@ def aggregation(
     places: dict[str, tuple[FieldAggregate, int]] = {}
     first = len(fields) + 1  # behind the key and the number of records
     types = {name: results.annotation(name) for name in fields}
-    hints: dict[str, Any] = {"keys": record.cls}
+    hints: dict[str, Any] = {_KEYS: record.cls}
     for name, of in aggregates.items():
         if not isinstance(of, FieldAggregate):
             raise results.wrong(f"{name}={of!r}: give Count(), or Sum, Min, Max or Mean of a field")

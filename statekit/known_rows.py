@@ -158,7 +158,8 @@ class KnownRows(State):
             found = list(map(known.__getitem__, row_keys))
         before = list(map(sizes.__getitem__, row_keys))
         indexed = map(self._indexed.get, row_keys, repeat(UNWRITTEN))
-        self._put_all(row_keys, found, before, indexed, map(self._written.get, row_keys))
+        written = map(self._written.__getitem__, row_keys)
+        self._put_all(row_keys, found, before, indexed, written)
 
     def _put_all(
         self,
@@ -166,7 +167,7 @@ class KnownRows(State):
         found: list[Any],
         before: list[int],
         indexed: Iterable[int],
-        written: Iterable[Any],
+        written: Iterable[int],
     ) -> None:
         """Write many rows.
 

@@ -287,6 +287,7 @@ class ReducingState(_Accumulating, Generic[T]):
         self._accumulated(value)
 
     def _combined(self, held: list[Any], values: Sequence[Any]) -> list[Any]:
+        assert not self._counts, "counts of aggregates are sums"
         combine = self._combine
         if None not in values and None not in held:
             return list(map(combine, held, values))

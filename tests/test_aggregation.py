@@ -205,6 +205,12 @@ def test_validators_of_records_see_them_before_they_are_combined() -> None:
     assert harness.send({"shop": "A", "cents": 2}, {"shop": "a", "cents": 3}) == [("a", 2, 5)]
 
 
+def test_aggregates_may_have_any_name() -> None:
+    names = ("keys", "rows", "context", "number", "states")
+    made = stream(**dict.fromkeys(names, sk.Count()))
+    assert Harness(made).send(sale()) == [("a", 1, 1, 1, 1, 1)]
+
+
 def test_results_are_of_a_class_of_the_users() -> None:
     class Of(NamedTuple):
         cents: int

@@ -78,8 +78,8 @@ class Process(Generic[R, P, U]):
         output_type: of what it yields; None if it yields nothing.
         states: what it declares, in order.
         handlers: of broadcast records.
-        combiner: makes records fewer before they are routed, and the function takes the rows of many
-            keys at a time; None calls it with each record.
+        combiner: makes records fewer before they are routed, and the function takes what is left,
+            many keys at a time; None calls it with each record.
         definition: what may not change while there is state, beside the types of states: for
             functions that are made from options, as those of windows are. By name.
     """

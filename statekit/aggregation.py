@@ -1,4 +1,4 @@
-"""Known aggregates as an operator: its function is called once per key and epoch, if at all.
+"""Known aggregates as an operator: no function is called per record, and none per key.
 
 What lives here: `aggregation`, which makes a process function of what a user asked for. What does
 not: `Stream.aggregate`, by which users come here (`job`), the aggregates (`field_aggregates`), and
@@ -7,14 +7,16 @@ combining records before they are routed to their shards (`combining`).
 
 from __future__ import annotations
 
+import decimal
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import repeat
 from typing import Annotated, Any
 
+from statekit.chunk import ManyKeys
 from statekit.combining import Combiner, Part
-from statekit.context import Context
-from statekit.field_aggregates import FieldAggregate
-from statekit.keygroup import key_fields
+from statekit.field_aggregates import EXACT_DIGITS, FieldAggregate
 from statekit.process import Process
 from statekit.records import RecordType
 from statekit.result_records import Make, ResultRecords
@@ -23,14 +25,17 @@ from statekit.state_options import TTL
 __all__ = ["aggregation"]
 
 
+_KEYS = "_keys"  # the parameter that takes keys: no state is called so
+
+
 class _Fold:
-    """Takes the combined rows of a key into its states, and tells what these come to.
+    """Takes the combined rows of many keys into their states, and tells what these come to.
 
     Parameters:
         name: of the operator.
         combiner: what rows are combined by.
         aggregates: with the place of the first of their parts in a row.
-        make: makes a result of key and values.
+        results: makes results of columns with keys and values.
     """
 
     __doc__ = None
@@ -40,37 +45,35 @@ class _Fold:
         name: str,
         combiner: Combiner,
         aggregates: Mapping[str, tuple[FieldAggregate, int]],
-        make: Make,
+        results: Callable[..., list[Any]],
     ) -> None:
         self.__name__ = name
         self.combiner = combiner
         self._aggregates = aggregates
         self._added = [of.added(place) for of, place in aggregates.values()]
-        self._make = make
+        self._results = results
 
     @property
     def __signature__(self) -> inspect.Signature:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        names = ("rows", "context", *self._aggregates)
+        names = (_KEYS, *self._aggregates)
         return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
-    def __call__(self, rows: Iterator[tuple[Any, ...]], context: Context, *states: Any) -> Any:
-        for row in rows:
-            for state, added in zip(states, self._added, strict=True):
-                value = added(row)
-                if value is not None:
-                    state.add(value)
-        return (self._make(*key_fields(context.key), *[state.get() for state in states]),)
+    def __call__(self, keys: ManyKeys, *states: Any) -> list[Any]:
+        with decimal.localcontext(prec=EXACT_DIGITS):
+            held = [
+                state._add_all(keys.prefixes, added(keys.columns))
+                for state, added in zip(states, self._added, strict=True)
+            ]
+        return self._results(*keys.columns[: self.combiner.key_size], *held)
 
 
 class AggregateProcess(Process[Any, Any, Any]):
     """A process function over combined rows. Made by `aggregation`."""
 
-    takes_runs = True
-
     def __init__(self, fn: _Fold, key: tuple[str, ...], hints: dict[str, Any], *rest: Any) -> None:
         super().__init__(fn, key, hints, *rest)
-        self.combiner = fn.combiner
+        self.combiner = fn.combiner  # so chunks have one row for each key
 
 
 def aggregation(
@@ -101,7 +104,7 @@ def aggregation(
     places: dict[str, tuple[FieldAggregate, int]] = {}
     first = len(fields) + 1  # behind the key and the number of records
     types = {name: results.annotation(name) for name in fields}
-    hints: dict[str, Any] = {"rows": record.cls, "context": Context}
+    hints: dict[str, Any] = {_KEYS: record.cls}
     for name, of in aggregates.items():
         if not isinstance(of, FieldAggregate):
             raise results.wrong(f"{name}={of!r}: give Count(), or Sum, Min, Max or Mean of a field")
@@ -116,7 +119,14 @@ def aggregation(
     name = "_".join(("aggregate", "by", *fields))
     put_out, make = results.made(name, types, into)
     hints["return"] = Iterator[put_out]  # type: ignore[valid-type]
-    fold = _Fold(name, Combiner(record, fields, parts), places, make)
+    fold = _Fold(name, Combiner(record, fields, parts), places, partial(_made, make))
     made = AggregateProcess(fold, fields, hints)
     made.definition = {name: repr(of) for name, of in aggregates.items()}
     return made
+
+
+def _made(make: Make, *columns: Sequence[Any]) -> list[Any]:
+    """A result of each row of columns."""
+    if isinstance(make, type) and issubclass(make, tuple):  # a NamedTuple's own takes twice as long
+        return list(map(tuple.__new__, repeat(make), zip(*columns, strict=True)))
+    return list(map(make, *columns))

@@ -1,8 +1,9 @@
 """Values of one Arrow column, or records of several, compiled from a declaration.
 
 What lives here: `record_assembler`, from the declared fields of a record and the columns of a
-schema or struct to a function that builds records, and `column_reader`, from an annotation and an
-Arrow type to a function that reads arrays. Types are compared once, while compiling: an annotation
+schema or struct to a function that builds records, its halves `record_columns` and
+`record_builder`, and `column_reader`, from an annotation and an Arrow type to a function that reads
+arrays. Types are compared once, while compiling: an annotation
 that the Arrow type cannot hold is `Unfit`. After that columns are read whole, nested ones too, and
 records are built in C loops.
 
@@ -37,7 +38,15 @@ from statekit.record_declaration import (
     show,
 )
 
-__all__ = ["EPOCH", "Unfit", "column_reader", "record_assembler", "timestamp_reader"]
+__all__ = [
+    "EPOCH",
+    "Unfit",
+    "column_reader",
+    "record_assembler",
+    "record_builder",
+    "record_columns",
+    "timestamp_reader",
+]
 
 Read = Callable[[Any], list[Any]]
 """Reads one Arrow array; unless said otherwise one that holds no nulls."""
@@ -60,6 +69,15 @@ def record_assembler(
     record: RecordDeclaration, columns: Sequence[Any], path: str
 ) -> Callable[[Sequence[Any], int], list[Any]]:
     """(arrays of these columns, row count) -> records."""
+    names, read = record_columns(record, columns, path)
+    build = record_builder(record, names)
+    return lambda arrays, count: build(read(arrays), count)
+
+
+def record_columns(
+    record: RecordDeclaration, columns: Sequence[Any], path: str
+) -> tuple[list[str], Callable[[Sequence[Any]], list[list[Any]]]]:
+    """The fields that these columns have, and (arrays) -> the values of each field."""
     fields = record.fields
     if fields is None:
         fields = {column.name: FieldType(Any, nullable=True, required=True) for column in columns}
@@ -78,8 +96,7 @@ def record_assembler(
         read = _field_reader(record, field, columns[index].type, f"{path}.{name}")
         readers.append((index, read))
         names.append(name)
-    build = _builder(record, names)
-    return lambda arrays, count: build([read(arrays[index]) for index, read in readers], count)
+    return names, lambda arrays: [read(arrays[index]) for index, read in readers]
 
 
 def _field_reader(record: RecordDeclaration, field: FieldType, arrow: Any, path: str) -> Read:
@@ -94,7 +111,7 @@ def _field_reader(record: RecordDeclaration, field: FieldType, arrow: Any, path:
     return column_reader(record.column_annotation(field), arrow, path)
 
 
-def _builder(
+def record_builder(
     record: RecordDeclaration, names: list[str]
 ) -> Callable[[Sequence[list[Any]], int], list[Any]]:
     """(values of these fields, record count) -> records."""

@@ -22,6 +22,7 @@ from statekit.mutation import DELETE, PUT, Batch
 __all__ = [
     "Backend",
     "Coming",
+    "ManyGetter",
     "MemoryBackend",
     "StateSize",
     "first_of_groups",
@@ -67,6 +68,9 @@ def total_size(sizes: Iterable[StateSize]) -> StateSize:
 Coming = Callable[[bytes], Sequence[bytes]]
 """Says which keys will probably be read after one that is being read, in order: a hint."""
 
+ManyGetter = Callable[[Sequence[bytes]], list[bytes | None]]
+"""The rows at keys that are in order, None where there is none."""
+
 
 class Backend(Protocol):
     """An ordered map of rows per state, changed only by batches."""
@@ -84,6 +88,9 @@ class Backend(Protocol):
         Parameters:
             coming: asked while a key is read; rows may be read along with that one.
         """
+
+    def many_getter(self, state: str) -> ManyGetter:
+        """`get_many` bound to one state, for keys in order: as `getter`."""
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
         """`scan` bound to one state, for a few rows each: as `getter`. Iterate at once."""
@@ -131,6 +138,10 @@ class MemoryBackend:
 
     def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
         return self._state(state).get
+
+    def many_getter(self, state: str) -> ManyGetter:
+        self._state(state)
+        return partial(self.get_many, state)
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
         self._state(state)

@@ -1,12 +1,13 @@
 """Records of one shard, some at a time, in the order in which they are handled.
 
-What lives here: `Chunk`, and `KeyRuns`, which says where in a chunk one key ends and the next one
-begins. What does not: who makes chunks (`local`, `spark/`) and who handles them (`task`).
+What lives here: `Chunk`, `KeyRuns`, which says where in a chunk one key ends and the next one
+begins, and `ManyKeys`, for functions that take many of them at a time. What does not: who makes
+chunks (`local`, `spark/`) and who handles them (`task`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, compress, islice
 from operator import add, ne, sub
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from statekit.byte_columns import big_endian
 from statekit.errors import StateTypeError
 from statekit.key_codec import KeyCodec
 
-__all__ = ["Chunk", "KeyRuns", "News"]
+__all__ = ["Chunk", "KeyRuns", "ManyKeys", "News"]
 
 
 class Chunk(NamedTuple):
@@ -25,7 +26,8 @@ class Chunk(NamedTuple):
         tokens: equal for neighbours of one key, different for different keys; often the keys.
         groups: the key group of each record.
         keys: the key of each record, a scalar or a tuple.
-        records: as the process function takes them.
+        records: as the process function takes them. Where it takes many keys at a time they are
+            columns, and each key has one row.
         times: the event time of each record in microseconds, if the operator has event time.
         inputs: the number of the input that each record came from, if there are several.
     """
@@ -85,9 +87,37 @@ class KeyRuns(NamedTuple):
         starts = [*compress(range(count), map(ne, tokens, chain((after,), tokens)))]
         sizes = list(map(sub, chain(islice(starts, 1, None), (count,)), starts))
         keys = tuple(map(chunk.keys.__getitem__, starts))
-        groups = big_endian(map(chunk.groups.__getitem__, starts), len(starts))
-        prefixes = list(map(add, groups, _encoded(keys, codec)))
+        prefixes = _prefixes(map(chunk.groups.__getitem__, starts), keys, codec)
         return cls(starts[0] if starts else count, sizes, keys, prefixes)
+
+
+class ManyKeys(NamedTuple):
+    """Some of the keys of a chunk that has one row for each, with the columns of their rows.
+
+    Parameters:
+        prefixes: what all row keys of each start with.
+        keys: each of them.
+        columns: of their rows.
+    """
+
+    prefixes: list[bytes]
+    keys: Sequence[Any]
+    columns: Sequence[Sequence[Any]]
+
+    @classmethod
+    def of(cls, chunk: Chunk, codec: KeyCodec[Any]) -> ManyKeys:
+        """All keys of a chunk. There are fewer prefixes where one cannot be encoded."""
+        return cls(_prefixes(chunk.groups, chunk.keys, codec), chunk.keys, chunk.records)
+
+    def part(self, start: int, end: int) -> ManyKeys:
+        """Those of them from one place up to another."""
+        columns = [column[start:end] for column in self.columns]
+        return ManyKeys(self.prefixes[start:end], self.keys[start:end], columns)
+
+
+def _prefixes(groups: Iterable[int], keys: Sequence[Any], codec: KeyCodec[Any]) -> list[bytes]:
+    """What all row keys of each key start with, up to one that is no key."""
+    return list(map(add, big_endian(groups, len(keys)), _encoded(keys, codec)))
 
 
 def _encoded(keys: Sequence[Any], codec: KeyCodec[Any]) -> list[bytes]:

@@ -4,9 +4,9 @@ What lives here: `Combiner`, which makes of many records one row for each of the
 such rows fewer of them. What does not: what a user declares (`field_aggregates`), and what becomes
 of the rows (`aggregation`).
 
-A row has the key, how many records it stands for, and a value per part. Rows are in the order in
-which keys first came. Arrow's hash aggregation runs in one thread, so that the same batch always
-gives the same rows.
+A row has the key, how many records it stands for, and a value per part. Arrow's hash aggregation
+runs in one thread, so that the same batch always gives the same rows, nearly in the order in which
+keys first came.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ _AGAIN = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 _RECORDS_AT_ONCE = 500_000
 _ROWS_AT_ONCE = 1_000_000
 
+_FIRST = "__statekit_first"  # the number of the first row of a key
+
 _DIGITS = 38  # of Spark's decimals, and those of 128 bits
 
 
@@ -60,6 +62,7 @@ class Combiner:
 
     Attributes:
         combined: the rows, as records: the key, the number of records, and the parts.
+        key_size: how many fields the key has.
 
     >>> class Order(NamedTuple):
     ...     customer: str
@@ -74,6 +77,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     def __init__(self, record: RecordType, key: tuple[str, ...], parts: Sequence[Part]) -> None:
         self._record = record
         self._key = key
+        self.key_size = len(key)
         self._parts = tuple(parts)
         looked_at = dict.fromkeys((*key, *(part.field for part in parts if part.field)))
         types = {name: _annotation(record, name) for name in looked_at}
@@ -149,31 +153,71 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         if made:
             yield made[0] if len(made) == 1 else self.again(pa.concat_tables(made))
 
+    def merged(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """The rows of batches in which those of a key follow each other: one for each, in order.
+
+        What stands in front of the key, the first of its rows says.
+        """
+        held: pa.Table | None = None
+        for batch in batches:
+            rows = pa.table(batch.columns, batch.schema.names)
+            if held is not None:
+                last = len(held) - 1
+                if last:
+                    yield held.slice(0, last)
+                rows = pa.concat_tables([held.slice(last), rows])  # its key may go on
+            held = self._in_order(rows)
+        if held is not None:
+            yield held
+
     def again(self, rows: pa.Table) -> pa.Table:
         """Rows that have been combined, of several tables: one for each key."""
+        return self._grouped(self._keys(rows), self._asked_again(rows))
+
+    def _in_order(self, rows: pa.Table) -> pa.Table:
+        """The same, in the order in which keys first came; what stands before the key stays so."""
+        before = rows.column_names.index(self._key[0])
+        numbers = pc.indices_nonzero(rows.column(self.number))  # of all rows: none stands for none
+        asked = [*self._asked_again(rows), ("min", pa.chunked_array([numbers]))]
+        made = self._grouped(self._keys(rows), asked, [_FIRST])
+        made = made.take(pc.sort_indices(made.column(_FIRST)))
+        columns = rows.select(range(before)).take(made.column(_FIRST)).columns
+        names = [*rows.column_names[:before], *made.column_names[:-1]]
+        return pa.table([*columns, *made.columns[:-1]], names)
+
+    def _keys(self, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+        return {name: rows.column(name) for name in self._key}
+
+    def _asked_again(self, rows: pa.Table) -> list[tuple[str, pa.ChunkedArray | None]]:
+        """What is asked for of rows, to combine them once more."""
         asked = [("sum", rows.column(self.number))]
-        asked += [
+        return asked + [
             (_AGAIN[part.verb], rows.column(name))
             for name, part in zip(self._values, self._parts, strict=True)
         ]
-        return self._grouped({name: rows.column(name) for name in self._key}, asked)
 
-    def count_of(self, rows: Sequence[Any]) -> int:
-        """How many records have been combined to these."""
-        place = len(self._key)
-        return sum(row[place] for row in rows)
+    def count_of(self, columns: Sequence[Sequence[int]]) -> int:
+        """How many records have been combined to rows with these columns."""
+        return sum(columns[self.key_size])
 
     def _rows(self, table: pa.Table) -> pa.Table:
         asked: list[tuple[str, pa.ChunkedArray | None]] = [("count_all", None)]
         for part in self._parts:
             column = None if part.field is None else table.column(part.field)
             asked.append((part.verb if part.field else "count_all", column))
-        return self._grouped({name: table.column(name) for name in self._key}, asked)
+        return self._grouped(self._keys(table), asked)
 
     def _grouped(
-        self, key: dict[str, pa.ChunkedArray], asked: Sequence[tuple[str, pa.ChunkedArray | None]]
+        self,
+        key: dict[str, pa.ChunkedArray],
+        asked: Sequence[tuple[str, pa.ChunkedArray | None]],
+        more: Sequence[str] = (),
     ) -> pa.Table:
-        """A column per name of the key, and one per aggregate that is asked for."""
+        """A column per name of the key, and one per aggregate that is asked for.
+
+        Parameters:
+            more: names of those that are asked for beside the number of records, and the parts.
+        """
         columns, names = list(key.values()), [f"key_{n}" for n in range(len(key))]
         made: list[tuple[Any, str]] = []
         for n, (verb, column) in enumerate(asked):
@@ -183,14 +227,25 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             made.append(([] if column is None else f"value_{n}", verb))
         grouped = pa.table(columns, names).group_by(names[: len(key)], use_threads=False)
         found = grouped.aggregate(made).columns
+        keys = dict(zip(key, found, strict=False))
         values = [
-            column if given is None else self._back(verb, column, given.type)
+            column if given is None else self._back(verb, column, given.type, keys)
             for column, (verb, given) in zip(found[len(key) :], asked, strict=True)
         ]
-        return pa.table([*found[: len(key)], *values], [*key, self.number, *self._values])
+        return pa.table([*keys.values(), *values], [*key, self.number, *self._values, *more])
 
-    def _back(self, verb: str, made: pa.ChunkedArray, given: pa.DataType) -> pa.ChunkedArray:
-        """An aggregate with the type of the values it was made of, or a wider one."""
+    def _back(
+        self,
+        verb: str,
+        made: pa.ChunkedArray,
+        given: pa.DataType,
+        keys: dict[str, pa.ChunkedArray],
+    ) -> pa.ChunkedArray:
+        """An aggregate with the type of the values it was made of, or a wider one.
+
+        Parameters:
+            keys: that it is of, for messages.
+        """
         if verb == "count":
             return made
         wanted = given
@@ -203,9 +258,11 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         try:
             return made.cast(wanted)
         except pa.ArrowInvalid as error:
+            at = next(n for n in range(len(made)) if not _fits(made.slice(n, 1), wanted))
+            key = ", ".join(f"{name}={column[at].as_py()!r}" for name, column in keys.items())
             raise ProcessError(
-                f"{self._record.where}: a sum of {given} values does not fit {wanted}: {error}; "
-                "sum a field of Decimal, or of float"
+                f"{self._record.where}: a sum of {given} values, that of the key {key}, does not "
+                f"fit {wanted}: {error}; sum a field of Decimal, or of float"
             ) from error
 
     def _columns(self, records: Sequence[Any]) -> pa.Table:
@@ -266,6 +323,14 @@ def _summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if max((abs(end) for end in ends if end is not None), default=0) * len(column) < 2**63:
         return column
     return column.cast(pa.decimal128(_DIGITS, 0))
+
+
+def _fits(values: pa.ChunkedArray, wanted: pa.DataType) -> bool:
+    try:
+        values.cast(wanted)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -56,7 +56,7 @@ def _calls(operator: Operator) -> str:
     declared = operator.declared
     if declared.combiner is not None:
         parts = ", ".join(declared.combiner.told)
-        return f"{parts}, combined in Arrow before the shuffle; called once per key and epoch"
+        return f"{parts}, combined in Arrow before the shuffle, kept for many keys at a time"
     if declared.takes_runs:
         return "called once per key and epoch, with all records of the key"
     if declared.ordered is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import decimal
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Optional
@@ -18,17 +18,20 @@ from statekit.record_declaration import peel
 from statekit.single_row_states import AggregatingState, ReducingState
 from statekit.state_options import Aggregate, Reduce
 
-__all__ = ["Count", "FieldAggregate", "Max", "Mean", "Min", "Sum"]
+__all__ = ["EXACT_DIGITS", "Count", "FieldAggregate", "Max", "Mean", "Min", "Sum"]
 
 
-_DIGITS, _PLACES = 76, 18  # of a mean of decimals: as many places as a column of Spark has
+EXACT_DIGITS = 76
+"""With so many, decimals of columns are added up exactly: those have half as many."""
+
+_PLACES = 18  # of a mean of decimals, as a column of Spark has
 
 
 class FieldAggregate(ABC):
     """An aggregate of a field: `Count`, `Sum`, `Min`, `Max` or `Mean`.
 
     What it keeps can be made of parts of the records in any number of steps: records are combined
-    batch by batch, and state takes what is left, once per key.
+    batch by batch, and state takes what is left, many keys at a time.
 
     Attributes:
         verb: what it does, for messages.
@@ -51,11 +54,11 @@ class FieldAggregate(ABC):
     def result(self, annotation: Any) -> Any:
         """The annotation of what it comes to, for a field that is annotated so."""
 
-    def added(self, place: int) -> Callable[[tuple[Any, ...]], Any]:
-        """A function from a row to what its parts add to the state; None for nothing.
+    def added(self, place: int) -> Callable[[Sequence[Sequence[Any]]], Sequence[Any]]:
+        """A function from columns of rows to what each row adds to the state; None for nothing.
 
         Parameters:
-            place: of the first of the parts in a row.
+            place: of the first column of the parts.
         """
         return itemgetter(place)
 
@@ -141,8 +144,12 @@ class Mean(FieldAggregate):
         mean = float if kept in (int, float) else kept
         return Optional[mean] if is_optional else mean  # noqa: UP045
 
-    def added(self, place: int) -> Callable[[tuple[Any, ...]], Any]:
-        return lambda row: None if row[place] is None else row[place : place + 2]
+    def added(self, place: int) -> Callable[[Sequence[Sequence[Any]]], Sequence[Any]]:
+        def pairs(columns: Sequence[Sequence[Any]]) -> Sequence[Any]:
+            found = zip(*columns[place : place + 2], strict=True)
+            return [None if pair[0] is None else pair for pair in found]
+
+        return pairs
 
 
 def _least(held: float, value: float) -> float:
@@ -174,5 +181,5 @@ def _quotient(held: tuple[Any, int]) -> Any:
     total, number = held
     if not isinstance(total, decimal.Decimal):
         return total / number
-    with decimal.localcontext(prec=_DIGITS):
+    with decimal.localcontext(prec=EXACT_DIGITS):
         return round(total / number, _PLACES)

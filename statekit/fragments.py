@@ -13,10 +13,17 @@ import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
-from statekit.backend import Coming, StateSize, total_size, unknown_state, used_after_close
+from statekit.backend import (
+    Coming,
+    ManyGetter,
+    StateSize,
+    total_size,
+    unknown_state,
+    used_after_close,
+)
 from statekit.keygroup import pack_group
 from statekit.mutation import DELETE_RANGE, Batch, Row
 from statekit.rocks import RocksBackend
@@ -65,6 +72,20 @@ class FragmentedBackend:
 
         def get(key: bytes) -> bytes | None:
             return getters[bisect_right(bounds, key)](key)
+
+        return get
+
+    def many_getter(self, state: str) -> ManyGetter:
+        getters = [fragment.many_getter(state) for fragment in self._fragments]
+        bounds = self._bounds
+
+        def get(keys: Sequence[bytes]) -> list[bytes | None]:
+            cuts = pairwise((0, *(bisect_left(keys, bound) for bound in bounds), len(keys)))
+            found: list[bytes | None] = []
+            for own, (start, end) in zip(getters, cuts, strict=True):
+                if start < end:
+                    found += own(keys[start:end])
+            return found
 
         return get
 

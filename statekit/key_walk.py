@@ -13,10 +13,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, compress, islice, pairwise
+from operator import ge
 from typing import Any
 
-from statekit.chunk import Chunk, KeyRuns
+from statekit.chunk import Chunk, KeyRuns, ManyKeys
 from statekit.errors import ProcessError, StateTypeError
 from statekit.key_codec import KeyCodec
 from statekit.keygroup import pack_group
@@ -26,6 +27,9 @@ __all__ = ["KeyWalk", "shown"]
 
 # At most so many keys are visited before changes are handed on; at first, a sixteenth of it.
 KEYS_MAX = 256
+
+# The same where a function takes many keys at a time.
+TOGETHER_MAX = 4_096
 
 # Fewer if what they hand on is larger than this.
 _BYTES_MAX = 512 * 1024
@@ -109,6 +113,42 @@ class KeyWalk:
                 start = end
             self._ended(chunk, runs)
 
+    def together(self, chunks: Iterator[Chunk]) -> Iterator[ManyKeys]:
+        """The keys of chunks that have one row for each, many at a time.
+
+        What is done with some of them is in the batch, or in the backend, before others come.
+
+        Raises:
+            ProcessError: something cannot be a key.
+        """
+        visit = self._visit
+        for chunk in chunks:
+            keys = ManyKeys.of(chunk, self._codec)
+            self._prefixes = prefixes = keys.prefixes
+            if len(prefixes) < len(keys.keys):
+                at = len(prefixes)
+                self.prefix(chunk.groups[at], chunk.keys[at], [c[at] for c in keys.columns])
+            # Where keys do not come in order, some were visited before, as `enter` has it.
+            falls = compress(range(1, len(prefixes)), map(ge, prefixes, islice(prefixes, 1, None)))
+            for start, end in pairwise((0, *falls, len(prefixes))):
+                if prefixes[start] <= visit.prefix:
+                    visit.spill()
+                while start < end:
+                    some = keys.part(start, min(start + self._at_once, end))
+                    start += len(some.prefixes)
+                    before = visit.batch.size_bytes
+                    yield some
+                    visit.prefix, visit.key = some.prefixes[-1], some.keys[-1]
+                    self._resize(visit.batch.size_bytes - before, TOGETHER_MAX)
+                    if visit.batch.full:
+                        visit.spill()
+
+    def apart(self, keys: ManyKeys) -> Iterator[ManyKeys]:
+        """Each of the keys by itself, once the visit has come to it."""
+        visit = self._visit
+        for at, (visit.prefix, visit.key) in enumerate(zip(keys.prefixes, keys.keys, strict=True)):
+            yield keys.part(at, at + 1)
+
     def _begun(self, chunk: Chunk) -> KeyRuns:
         """The runs of a chunk whose keys are to be entered."""
         runs = KeyRuns.of(chunk, self._codec, after=self._token)
@@ -185,12 +225,20 @@ class KeyWalk:
         self.is_between = True
         visit.leave()
         self.is_between = False
-        # Large rows are not to wait in numbers.
-        many = batch.size_bytes - before > _BYTES_MAX
-        self._at_once = max(1, self._at_once // 4) if many else min(2 * self._at_once, KEYS_MAX)
+        self._resize(batch.size_bytes - before, KEYS_MAX)
         self._left = self._at_once
         if batch.full:
             visit.spill()
+
+    def _resize(self, size: int, most: int) -> None:
+        """Take more keys at once, or fewer: large rows are not to wait in numbers.
+
+        Parameters:
+            size: of what those keys handed on.
+            most: as many keys at once.
+        """
+        at_once = self._at_once
+        self._at_once = max(1, at_once // 4) if size > _BYTES_MAX else min(2 * at_once, most)
 
     def _coming(self, key: bytes) -> Sequence[bytes]:
         """The prefixes of the keys that are visited next, where the chunk says so."""

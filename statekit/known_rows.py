@@ -11,7 +11,7 @@ counted together, which takes a fraction of what it takes one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
 
@@ -156,12 +156,29 @@ class KnownRows(State):
             self._remove([key for key in row_keys if known[key] is ABSENT])
             row_keys = [key for key in row_keys if known[key] is not ABSENT]
             found = list(map(known.__getitem__, row_keys))
+        before = list(map(sizes.__getitem__, row_keys))
+        indexed = map(self._indexed.get, row_keys, repeat(UNWRITTEN))
+        written = map(self._written.__getitem__, row_keys)
+        self._put_all(row_keys, found, before, indexed, written)
+
+    def _put_all(
+        self,
+        row_keys: list[bytes],
+        found: list[Any],
+        before: list[int],
+        indexed: Iterable[int],
+        written: Iterable[int],
+    ) -> None:
+        """Write many rows.
+
+        Parameters:
+            found: what is known of each.
+            before: the sizes of the rows that they replace, 0 for none.
+            indexed, written: of a state that expires, when those were written, and when these were.
+        """
         rows = found if self._to_row is None else self._rows(row_keys, found)
         if self.expiry is not None:
-            indexed = map(self._indexed.get, row_keys, repeat(UNWRITTEN))
-            written = map(self._written.__getitem__, row_keys)
             rows = self.expiry.rows(row_keys, rows, indexed, written)
-        before = list(map(sizes.__getitem__, row_keys))
         self.rows_added += before.count(0)
         self.bytes_added += self._visit.batch.put_all(self._name, row_keys, rows) - sum(before)
 
@@ -191,5 +208,6 @@ class KnownRows(State):
                 try:
                     to_row(value)
                 except StateTypeError as error:
-                    raise self._unstorable(value, error, self._changed[row_key]) from None
+                    key = self._changed.get(row_key, self._visit.key)
+                    raise self._unstorable(value, error, key) from None
             raise

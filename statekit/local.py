@@ -22,6 +22,7 @@ from statekit.job import Job
 from statekit.keygroup import group_range, key_group, pack_group, shard_of_group
 from statekit.manifest import ShardReport
 from statekit.plan import Operator
+from statekit.process import Process
 from statekit.repository import Repository
 from statekit.retention import DEFAULT_RETENTION, Retention
 from statekit.rocks_options import RocksOptions, check_options
@@ -188,12 +189,14 @@ def _routed(
         time = 0 if time_of is None else time_of(record)
         row = (prefix, group, key, record, time, number)
         rows[shard_of_group(group, shards, groups)].append(row)
-    return [_chunk(shard, len(incoming)) if shard else None for shard in rows]
+    return [_chunk(declared, shard, len(incoming)) if shard else None for shard in rows]
 
 
-def _chunk(rows: list[_Row], inputs: int) -> Chunk:
+def _chunk(declared: Process[Any, Any, Any], rows: list[_Row], inputs: int) -> Chunk:
     rows.sort(key=lambda row: row[0])  # stable: arrival order within a key
     chunk = Chunk(*zip(*rows, strict=True))
+    if declared.combiner is not None:
+        chunk = chunk._replace(records=tuple(zip(*chunk.records, strict=True)))
     return chunk if inputs > 1 else chunk._replace(inputs=())
 
 

@@ -219,7 +219,7 @@ class ChangeFileWriter:
         codes = pa.array(list(map(self._codes.__getitem__, batch.states)), pa.int16())
         columns = [
             pa.DictionaryArray.from_arrays(codes, self._names),
-            pa.array(batch.ops, pa.uint8()),
+            pa.Array.from_buffers(pa.uint8(), len(batch), [None, pa.py_buffer(bytes(batch.ops))]),
             pa.array(batch.keys, pa.binary()),
             pa.array(batch.values, pa.binary()),
         ]

@@ -78,7 +78,8 @@ class Process(Generic[R, P, U]):
         output_type: of what it yields; None if it yields nothing.
         states: what it declares, in order.
         handlers: of broadcast records.
-        combiner: makes records fewer before they are routed; None calls the function with each.
+        combiner: makes records fewer before they are routed, and the function takes what is left,
+            many keys at a time; None calls it with each record.
         definition: what may not change while there is state, beside the types of states: for
             functions that are made from options, as those of windows are. By name.
     """
@@ -335,7 +336,7 @@ class Process(Generic[R, P, U]):
 
     @property
     def taken(self) -> Records:
-        """What is routed to its shards, and what it is called with there."""
+        """What is routed to its shards."""
         return self.record_type if self.combiner is None else self.combiner.combined
 
     def count_of(self, taken: Sequence[Any]) -> int:

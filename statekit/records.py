@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import pydantic
 
-from statekit.arrow_columns import Unfit, record_assembler
+from statekit.arrow_columns import Unfit, record_assembler, record_builder, record_columns
 from statekit.errors import ProcessError
 from statekit.record_declaration import (
     FieldType,
@@ -178,9 +178,10 @@ class RecordReader:
         self._first = first_column
         columns = list(schema)[first_column:]
         try:
-            self._assemble = record_assembler(record_type, columns, record_type.name)
+            names, self._values = record_columns(record_type, columns, record_type.name)
         except Unfit as error:
             raise ProcessError(f"{record_type.where}: {error}") from None
+        self._build = record_builder(record_type, names)
 
     def read(self, batch: Any) -> list[Any]:
         """All rows of a record batch as records, in order.
@@ -193,8 +194,19 @@ class RecordReader:
         except Exception as error:
             raise self._explained(batch, error) from error
 
+    def columns(self, batch: Any) -> list[list[Any]]:
+        """The values of each field, of all rows, without records that are made of them.
+
+        Raises:
+            ProcessError: a row does not fit, as for `read`.
+        """
+        try:
+            return self._values(batch.columns[self._first :])
+        except Exception as error:
+            raise self._explained(batch, error) from error
+
     def _read(self, batch: Any) -> list[Any]:
-        return self._assemble(batch.columns[self._first :], batch.num_rows)
+        return self._build(self._values(batch.columns[self._first :]), batch.num_rows)
 
     def _explained(self, batch: Any, error: Exception) -> ProcessError:
         """The error about the first row that does not fit, found by reading them one by one."""

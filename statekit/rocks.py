@@ -27,7 +27,7 @@ from typing import cast
 
 import rocksdict
 
-from statekit.backend import Coming, StateSize, size_of, unknown_state, used_after_close
+from statekit.backend import Coming, ManyGetter, StateSize, size_of, unknown_state, used_after_close
 from statekit.errors import StatekitError, StorageError
 from statekit.hard_link import linked
 from statekit.mutation import DELETE, PUT, Batch
@@ -178,6 +178,10 @@ class RocksBackend:
         which costs two thirds. All that was read is as old as that, so a write ends it.
         """
         return self._reads(state, coming).get
+
+    def many_getter(self, state: str) -> ManyGetter:
+        """Reads of many rows at a time, out of the same blocks, or else looked for together."""
+        return self._reads(state).get_all
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
         """Scans of short ranges that mostly come in order, out of blocks like those of `getter`.

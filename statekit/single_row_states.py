@@ -6,11 +6,13 @@ declared (`process`) and combined (`state_options`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import compress
 from typing import Any, Generic, TypeVar, cast
 
 from statekit.backend import Backend
-from statekit.errors import StateTypeError
-from statekit.expiry import UNWRITTEN
+from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.expiry import PERMANENT, UNWRITTEN, Expiry
 from statekit.known_rows import UNKNOWN, KnownRows
 from statekit.state import ABSENT, StateSpec
 from statekit.visit import Visit
@@ -113,10 +115,11 @@ class ValueState(SingleRowState, Generic[T]):
 class _Accumulating(SingleRowState):
     """A single row whose decoded value is owned by the state and changed by `add`."""
 
-    __slots__ = ("_spoiled",)
+    __slots__ = ("_read_all", "_spoiled")
 
     def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
         super().__init__(spec, visit, backend)
+        self._read_all = backend.many_getter(spec.name)
         self._from_row, self._to_row = self._decode, self._encode
         # Where an `add` failed half-way, and what there is to say about it.
         self._spoiled: dict[bytes, str] = {}
@@ -124,6 +127,80 @@ class _Accumulating(SingleRowState):
     def _copy(self, value: Any) -> Any:
         """A value that shares nothing mutable with `value`."""
         return value if self._immutable else self._decode(self._encode(value))
+
+    def _add_all(self, prefixes: list[bytes], values: Sequence[Any]) -> list[Any]:
+        """`add` for many keys at a time, and what `get` says of each then.
+
+        Nothing is known of them before and after: what is read is not kept, and what changes is in
+        the batch at once. An error is about the key that is visited, if there is just that one.
+
+        Parameters:
+            prefixes: of the keys, each once.
+            values: of the declared type, which has no None: that adds nothing.
+
+        Raises:
+            StateTypeError: as for `add`.
+        """
+        before, held, indexed = self._look_all(prefixes)
+        made = self._combined(held, values)
+        row_keys, added, written = prefixes, made, indexed
+        if self.expiry is not None or None in values:
+            changed = [value is not None for value in values]
+            if self.expiry is not None:
+                written = self._times(self.expiry, changed, held, indexed)
+            columns: Any = (prefixes, made, before, indexed, written)
+            row_keys, added, before, indexed, written = (
+                list(compress(column, changed)) for column in columns
+            )
+        if not all(map(self._accepts, added)):
+            raise self._refuse(next(value for value in added if not self._accepts(value)))
+        self._put_all(row_keys, added, before, indexed, written)
+        return self._results(made)
+
+    def _look_all(self, prefixes: list[bytes]) -> tuple[list[int], list[Any], list[int]]:
+        """Of the rows of many keys: sizes, values or None, and when they were written.
+
+        The last is of a state that expires, and empty for others.
+        """
+        rows: list[Any] = self._read_all(prefixes)
+        sizes = [
+            0 if row is None else len(key) + len(row)
+            for key, row in zip(prefixes, rows, strict=True)
+        ]
+        decode, written = self._decode, []
+        try:
+            if self.expiry is not None:
+                read = self.expiry.read
+                found = [(None, UNWRITTEN) if row is None else read(row) for row in rows]
+                rows, written = map(list, zip(*found, strict=True))
+            if None in rows:
+                return sizes, [None if row is None else decode(row) for row in rows], written
+            return sizes, list(map(decode, rows)), written
+        except CorruptCheckpointError as error:
+            raise self._unreadable(error) from error
+
+    def _times(
+        self, expiry: Expiry, changed: list[bool], held: list[Any], before: list[int]
+    ) -> list[int]:
+        """When rows are written, now or before. Those that are read anew change with that."""
+        written = [
+            expiry.stamp(time) if is_new else time
+            for is_new, time in zip(changed, before, strict=True)
+        ]
+        if self._refreshes and not all(changed):
+            for at, time in enumerate(before):
+                if not changed[at] and held[at] is not None and time != PERMANENT:
+                    written[at] = expiry.stamp(time)
+                    changed[at] = written[at] != time
+        return written
+
+    def _combined(self, held: list[Any], values: Sequence[Any]) -> list[Any]:
+        """What many keys have once values were added, None for nothing."""
+        raise NotImplementedError
+
+    def _results(self, made: list[Any]) -> list[Any]:
+        """What `get` says of what keys have."""
+        return made
 
     def _accumulated(self, value: Any) -> None:
         """Keep what `add` made."""
@@ -209,6 +286,16 @@ class ReducingState(_Accumulating, Generic[T]):
                 raise
         self._accumulated(value)
 
+    def _combined(self, held: list[Any], values: Sequence[Any]) -> list[Any]:
+        assert not self._counts, "counts of aggregates are sums"
+        combine = self._combine
+        if None not in values and None not in held:
+            return list(map(combine, held, values))
+        return [
+            was if value is None else value if was is None else combine(was, value)
+            for was, value in zip(held, values, strict=True)
+        ]
+
     def get(self) -> T | None:
         """The combined value of this key; None if nothing was added."""
         found = self._got()
@@ -251,6 +338,17 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
             self._spoil(found)
             raise
         self._accumulated(accumulated)
+
+    def _combined(self, held: list[Any], values: Sequence[Any]) -> list[Any]:
+        create, add = self._aggregate.create, self._aggregate.add
+        return [
+            was if value is None else add(create() if was is None else was, value)
+            for was, value in zip(held, values, strict=True)
+        ]
+
+    def _results(self, made: list[Any]) -> list[Any]:
+        result = self._aggregate.result
+        return [None if has is None else result(has) for has in made]
 
     def get(self) -> Out | None:
         """The result for the accumulator of this key; None if nothing was added."""

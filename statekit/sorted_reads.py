@@ -6,8 +6,8 @@ measured is in docs/decisions/0005-reading-ahead.md.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -99,6 +99,27 @@ class SortedReads:
             if self._ahead and key > self._last:
                 self._read_ahead(key, row)
             return row
+        except StatekitError:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The rows of keys that are in order, each once."""
+        try:
+            rows: list[bytes | None] = []
+            at, count = 0, len(keys)
+            while at < count:
+                if self._ahead and keys[at] > self._last:
+                    self._read_ahead(keys[at], rows[-1] if rows else None)
+                end = bisect_right(keys, self._last, at) if keys[at] >= self._first else at
+                if end == at:  # there is no block, or it begins behind
+                    rows += self._look(list(keys[at:]))
+                    break
+                self._asked += end - at
+                rows += map(self._rows.get, keys[at:end])
+                at = end
+            return rows
         except StatekitError:
             raise
         except Exception as error:

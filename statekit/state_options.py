@@ -7,6 +7,7 @@ What lives here: the options of state parameters, pure data. What does not: the 
 from __future__ import annotations
 
 import datetime as dt
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -99,11 +100,11 @@ class Reduce:
         """The function of two arguments to call."""
         match self.known:
             case "sum":
-                return lambda current, added: current + added
+                return operator.add
             case "min":
-                return lambda current, added: added if added < current else current
+                return min  # of what is equal, the first: what there was
             case "max":
-                return lambda current, added: added if added > current else current
+                return max
             case "count":
                 return lambda current, added: current + 1
         if not callable(self.fn):

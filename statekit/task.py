@@ -9,14 +9,14 @@ the same code runs in a test, in a local job and in a Spark worker.
 from __future__ import annotations
 
 import inspect
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress, islice, repeat
 from operator import length_hint
 from typing import Any
 
 from statekit.backend import Backend, StateSize
-from statekit.chunk import Chunk
+from statekit.chunk import Chunk, ManyKeys
 from statekit.context import Context
 from statekit.errors import ProcessError, StatekitError, StateTypeError
 from statekit.job_file import TIMERS, WAITING, Clock
@@ -140,11 +140,14 @@ class ShardTask:
         yield from self._called(records, "record", current)
 
     def run_all(self, chunks: Iterator[Chunk]) -> Iterator[list[Any]]:
-        """Handle chunks, one after the other; for a function that takes runs, key by key.
+        """Handle chunks, one after the other, as the function takes what is in them.
 
         Raises:
             ProcessError, StateTypeError: as for `run`.
         """
+        if self._declared.combiner is not None:
+            yield from self._together(chunks)
+            return
         if not self._declared.takes_runs:
             for chunk in chunks:
                 yield from self.run(chunk)
@@ -174,6 +177,31 @@ class ShardTask:
             raise
         except Exception as error:
             raise self._failed(error, f"the {kind} was {shown(current())}") from error
+
+    def _together(self, chunks: Iterator[Chunk]) -> Iterator[list[Any]]:
+        """Call a function that takes many keys at a time."""
+        for keys in self._walk.together(self._taken(chunks)):
+            outputs = self._outputs(keys)
+            self.records_out += len(outputs)
+            yield outputs
+
+    def _outputs(self, keys: ManyKeys) -> list[Any]:
+        """What a function puts out for many keys.
+
+        If it fails it is called with each by itself, so that the error is about the right one.
+        Nothing of that counts, as the epoch has failed.
+        """
+        try:
+            outputs: list[Any] = self._call(keys, *self._arguments)
+            return outputs
+        except Exception as error:  # noqa: BLE001 - told with its key
+            failed = error
+        each = self._walk.apart(keys)
+        deque(self._called(each, "key", lambda: self.visit.key), maxlen=0)
+        if isinstance(failed, StatekitError):
+            raise failed
+        what = f"it was called with the keys {shown(keys.keys)}, and fails for none of them alone"
+        raise self._failed(failed, what) from failed
 
     def _taken(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         """Chunks, counted, without what is late."""

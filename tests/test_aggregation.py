@@ -163,8 +163,9 @@ def test_the_number_of_records_is_that_before_they_were_combined(tmp_path: Path)
 def test_a_sum_that_is_too_large_fails_and_changes_nothing(held: int, sent: list[int]) -> None:
     harness = Harness(stream(cents=sk.Sum("cents")))
     harness.send(sale(cents=held))
-    with pytest.raises(sk.StatekitError, match=r"sum of int64 values|does not fit"):
-        harness.send(*(sale(cents=cents) for cents in sent))
+    text = r"sum of int64 values, that of the key shop='a', does not fit|at key 'a' .*cannot hold|"
+    with pytest.raises(sk.StatekitError, match=text + "output 0, .*does not fit"):
+        harness.send(sale("b"), *(sale(cents=cents) for cents in sent))
     assert harness.state("cents", "a") == held
 
 
@@ -172,6 +173,15 @@ def test_large_values_that_cancel_out_are_summed_exactly() -> None:
     harness = Harness(stream(cents=sk.Sum("cents")))
     cents = [2**62, 2**62, -(2**62), -(2**62), 3]
     assert harness.send(*(sale(cents=value) for value in cents)) == [("a", 3)]
+
+
+def test_decimals_of_as_many_digits_as_a_column_has_are_summed_exactly() -> None:
+    harness = Harness(stream(euros=sk.Sum("euros"), mean=sk.Mean("euros")))
+    many = decimal.Decimal("12345678901234567890.123456789012345678")
+    for count in (1, 2, 3):
+        with decimal.localcontext(prec=38):
+            expected = many * count
+        assert harness.send(sale(euros=many)) == [("a", expected, many)]
 
 
 def test_a_record_with_none_where_its_type_has_none_of_it_fails() -> None:
@@ -193,6 +203,12 @@ def test_validators_of_records_see_them_before_they_are_combined() -> None:
     source = sk.Job("shop").source("orders", Order)
     harness = Harness(source.aggregate(key="shop", orders=sk.Count(), cents=sk.Sum("cents")))
     assert harness.send({"shop": "A", "cents": 2}, {"shop": "a", "cents": 3}) == [("a", 2, 5)]
+
+
+def test_aggregates_may_have_any_name() -> None:
+    names = ("keys", "rows", "context", "number", "states")
+    made = stream(**dict.fromkeys(names, sk.Count()))
+    assert Harness(made).send(sale()) == [("a", 1, 1, 1, 1, 1)]
 
 
 def test_results_are_of_a_class_of_the_users() -> None:

@@ -94,6 +94,9 @@ class Contract(RuleBasedStateMachine):
     def get_many(self, state: str, keys: list[bytes]) -> None:
         expected = [self.model.rows[state].get(key) for key in keys]
         assert self.backend.get_many(state, keys) == expected
+        in_order = sorted(set(keys))
+        found = dict(zip(keys, expected, strict=True))
+        assert self.backend.many_getter(state)(in_order) == [found[key] for key in in_order]
 
     @rule(state=st.sampled_from(STATES), start=KEYS, end=KEYS, reverse=st.booleans())
     def scan(self, state: str, start: bytes, end: bytes, reverse: bool) -> None:
@@ -276,6 +279,7 @@ def test_unknown_state_is_an_error_that_names_it_and_changes_nothing(opened: Ope
     calls: list[Callable[[], object]] = [
         lambda: backend.get("nope", b""),
         lambda: backend.getter("nope"),
+        lambda: backend.many_getter("nope"),
         lambda: backend.scanner("nope"),
         lambda: backend.get_many("nope", [b""]),
         lambda: backend.scan("nope", b"", END),
@@ -294,6 +298,7 @@ def test_every_call_after_close_is_an_error_that_says_so(opened: Open) -> None:
     calls: list[Callable[[], object]] = [
         lambda: backend.get("a", b""),
         lambda: backend.getter("a"),
+        lambda: backend.many_getter("a"),
         lambda: backend.scanner("a"),
         lambda: backend.get_many("a", [b""]),
         lambda: backend.scan("a", b"", END),
@@ -345,9 +350,9 @@ def test_abandoned_scans_do_not_keep_the_database_locked(tmp_path: Path) -> None
 
 def test_use_of_a_kept_getter_or_flush_after_close_is_a_clear_error(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path / "db", ["a"])
-    get = backend.getter("a")
+    get, get_all = backend.getter("a"), backend.many_getter("a")
     backend.close()
-    calls: list[Callable[[], object]] = [lambda: get(b"k"), backend.flush]
+    calls: list[Callable[[], object]] = [lambda: get(b"k"), lambda: get_all([b"k"]), backend.flush]
     for call in calls:
         with pytest.raises(StatekitError, match="was closed"):
             call()
@@ -492,6 +497,7 @@ def test_unreadable_block_is_an_error_and_never_the_end_of_the_rows(tmp_path: Pa
         lambda: list(backend.scan("a", b"", END, reverse=True)),
         lambda: backend.get_many("a", keys),
         lambda: list(map(get, keys)),
+        lambda: backend.many_getter("a")(keys),
         lambda: [backend.get("a", key) for key in keys],
     ]
     for read in reads:
@@ -529,6 +535,28 @@ def test_a_kept_getter_sees_what_get_sees_whatever_was_read_ahead(data: st.DataO
             position = max(0, min(255, position + jump))
             key = bytes([0, position])
             assert kept(key) == backend.get("a", key) == held.get(key)
+        backend.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_a_kept_getter_of_many_rows_sees_what_get_many_sees(data: st.DataObject) -> None:
+    numbers = st.integers(0, 9_999)
+    dense = st.builds(lambda first, count: set(range(first, first + count)), numbers, numbers)
+    large = data.draw(st.sampled_from([2, 100, 100_000]))  # one in so many rows is
+    held = {b"%05d" % n: b"%d" % n * (1 if n % large else 500) for n in range(0, 9_999, 3)}
+    with tempfile.TemporaryDirectory() as home:
+        backend = RocksBackend(home, ["a"])
+        backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+        kept = backend.many_getter("a")
+        for _ in range(data.draw(st.integers(1, 5))):
+            asked = data.draw(dense | st.sets(numbers, max_size=50))
+            keys = [b"%05d" % number for number in sorted(asked)]
+            assert kept(keys) == backend.get_many("a", keys) == [held.get(key) for key in keys]
+            if data.draw(st.booleans()):
+                changed = b"%05d" % data.draw(numbers)
+                held[changed] = b"new"
+                backend.write(Batch([Put("a", changed, b"new")]))
         backend.close()
 
 

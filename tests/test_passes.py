@@ -105,7 +105,7 @@ def _union(total_of: sk.Stream[Move]) -> None:
         (lambda s: s.process(dealt).sink("out"), "it is keyed by nothing, and total by player"),
         (
             lambda s: s.aggregate(key="player", n=sk.Count()).sink("out"),
-            "it is called with all records of a key at once",
+            "its records are combined before they are shuffled",
         ),
     ],
 )
@@ -135,9 +135,9 @@ pass 1, fed by moves
 pass 2, fed by best
     reads player, points of best, and nothing else
     shuffled once, by the key group of player
-    a pass of its own: it is called with all records of a key at once
+    a pass of its own: its records are combined before they are shuffled
     aggregate_by_player: count, sum of points, count of points, combined in Arrow before the \
-shuffle; called once per key and epoch
+shuffle, kept for many keys at a time
 pass 3, fed by rows
     reads all columns of rows: a dict does not say which
     dealt out to the shards in turn, as there is no key

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statekit.chunk import Chunk, News
+from statekit.combining import Combiner
 from statekit.errors import IncompleteEpochError, ProcessError
 from statekit.keygroup import key_group
 from statekit.process import Process
@@ -135,10 +136,11 @@ def chunks_of(
     """Typed records of each batch of one stream, from between the key group and the arrival."""
     (record_type,) = declared.taken.members
     reader = None
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        batch = batch.remove_column(batch.num_columns - 1)
+    filled = (batch.remove_column(batch.num_columns - 1) for batch in batches if batch.num_rows)
+    if declared.combiner is not None:
+        yield from _combined_chunks(declared, declared.combiner, filled)
+        return
+    for batch in filled:
         if reader is None:
             reader = record_type.reader(batch.schema, first_column=1)
         records, groups = reader.read(batch), batch.column(0).to_pylist()
@@ -147,6 +149,21 @@ def chunks_of(
         if declared.key and record_type.may_change_fields:
             _check_keys(declared, keys, groups, records, key_groups)
         yield Chunk(keys, groups, keys, records, times)
+
+
+def _combined_chunks(
+    declared: Process[Any, Any, Any], combiner: Combiner, batches: Iterator[pa.RecordBatch]
+) -> Iterator[Chunk]:
+    """The columns of combined rows, with one row for each key: partitions had one for each, too."""
+    reader = None
+    size = combiner.key_size
+    for rows in combiner.merged(batches):
+        (batch,) = rows.combine_chunks().to_batches()
+        if reader is None:
+            reader = combiner.combined.reader(batch.schema, first_column=1)
+        columns, groups = reader.columns(batch), batch.column(0).to_pylist()
+        keys = columns[0] if size == 1 else list(zip(*columns[:size], strict=True))
+        yield Chunk(keys, groups, keys, columns)
 
 
 class UnionRows:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from statekit.backend import Backend, Coming, StateSize
+from statekit.backend import Backend, Coming, ManyGetter, StateSize
 from statekit.mutation import DELETE, PUT, Batch
 
 __all__ = ["CountingBackend"]
@@ -45,6 +45,9 @@ class CountingBackend:
 
     def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
         return lambda key: self.get(state, key)
+
+    def many_getter(self, state: str) -> ManyGetter:
+        return partial(self.get_many, state)
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
         return partial(self.scan, state)

@@ -26,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Literal, TypeVar, get_args
 
 import xxhash
 
-from statekit.backend import Backend, Coming, StateSize
+from statekit.backend import Backend, Coming, ManyGetter, StateSize
 from statekit.clock import sleep_s
 from statekit.errors import StateTypeError, StorageError
 from statekit.manifest import ShardPlan, ShardState
@@ -256,6 +256,9 @@ class FaultyBackend:
 
     def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
         return partial(self.get, state)
+
+    def many_getter(self, state: str) -> ManyGetter:
+        return partial(self.get_many, state)
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
         return partial(self.scan, state)

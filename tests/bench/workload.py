@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import random
 from collections.abc import Iterator
 from typing import Annotated, NamedTuple
@@ -184,6 +185,24 @@ def events(count: int, seed: int, keys: int = KEYS) -> pa.Table:
     return pa.table(
         {
             "key": pa.array([draw.randrange(keys) for _ in range(count)], pa.int64()),
+            "value": pa.array([draw.randrange(1000) for _ in range(count)], pa.int64()),
+            "ts": pa.array(range(count), pa.int64()),
+        }
+    )
+
+
+def zipf_events(count: int, seed: int, keys: int = KEYS) -> pa.Table:
+    """Events with keys drawn by Zipf's law: the n-th most frequent one by 1 in n to the power 1.1.
+
+    One event in seven is of the most frequent key.
+    """
+    draw = random.Random(seed)
+    shuffled = random.Random(0).sample(range(keys), keys)
+    weights = list(itertools.accumulate(rank**-1.1 for rank in range(1, keys + 1)))
+    drawn = draw.choices(shuffled, cum_weights=weights, k=count)
+    return pa.table(
+        {
+            "key": pa.array(drawn, pa.int64()),
             "value": pa.array([draw.randrange(1000) for _ in range(count)], pa.int64()),
             "ts": pa.array(range(count), pa.int64()),
         }

@@ -25,7 +25,7 @@ import psutil
 from tests.bench.peers.environments import NotAvailable, last_line
 from tests.bench.peers.jobs.handshake import DONE, READY
 
-__all__ = ["Spent", "run"]
+__all__ = ["Spent", "peak", "run"]
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 200
@@ -45,9 +45,7 @@ class Spent(NamedTuple):
     told: dict[str, Any]
 
 
-def run(
-    python: Path, module: str, arguments: Sequence[str], *, limit_s: float = LIMIT_S
-) -> Spent:
+def run(python: Path, module: str, arguments: Sequence[str], *, limit_s: float = LIMIT_S) -> Spent:
     """Run a job to its end.
 
     Raises:
@@ -137,12 +135,13 @@ def _taken(session: int) -> tuple[float, int | None]:
         except psutil.NoSuchProcess:
             continue
         cpu_s += times.user + times.system + times.children_user + times.children_system
-        peaks.append(_peak(process.pid))
-    known = [peak for peak in peaks if peak is not None]
+        peaks.append(peak(process.pid))
+    known = [most for most in peaks if most is not None]
     return cpu_s, sum(known) if known else None
 
 
-def _peak(process: int) -> int | None:
+def peak(process: int) -> int | None:
+    """The most bytes of memory that a process held; None where the system does not tell."""
     status = Path(f"/proc/{process}/status")  # Linux alone tells
     if not status.exists():
         return None

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.bench.peers.environments import Environment, NotAvailable
 from tests.bench.peers.inputs import WORKLOADS, Input
 from tests.bench.peers.processes import Spent, run
-from tests.bench.report import Arm, Row
+from tests.bench.report import SPARK_DURABLE, STATEKIT_DURABLE, Arm, Row
 
 __all__ = ["BENCHMARKS", "Contender", "Match", "measured"]
 
@@ -57,8 +57,8 @@ class Contender:
         with tempfile.TemporaryDirectory() as home:
             given = (str(events.home), does, home, *self.arguments)
             spent = run(self.python(), f"tests.bench.peers.jobs.{self.job}", given)
-        told, right = spent.told["check"], events.checks[spent.told["of"]]
-        if told != right:
+        told, of = spent.told["check"], spent.told["of"]
+        if of != "nothing" and told != (right := events.checks[of]):
             raise NotAvailable(f"it gave wrong results: {told} in all, where {right} is right")
         return spent
 
@@ -125,11 +125,18 @@ def measured(match: Match, workload: str, rounds: int = ROUNDS) -> Row:
 
 # ---------------------------------------------------------------------------------- who takes part
 
-_OURS = "change files and a manifest for each 100,000 events, on the local disk"
-FUNCTION = Contender("statekit", "statekit_job", _OURS, (f"{PER_EPOCH}", "function"))
-AGGREGATES = Contender(
-    "statekit, known aggregates", "statekit_job", _OURS, (f"{PER_EPOCH}", "aggregates")
-)
+
+def _ours(name: str, per_epoch: int, by: str) -> Contender:
+    durable = f"change files and a manifest for each {per_epoch:,} events, on the local disk"
+    return Contender(name, "statekit_job", durable, (f"{per_epoch}", by))
+
+
+FUNCTION = _ours("statekit", PER_EPOCH, "function")
+AGGREGATES = _ours("statekit, known aggregates", EVENTS, "aggregates")
+
+
+def _on_spark(name: str, engine: str, durable: str) -> Contender:
+    return Contender(name, "spark_job", durable, (f"{PER_EPOCH}", engine))
 
 
 def _bytewax(every_s: float, name: str) -> Contender:
@@ -164,13 +171,13 @@ PATHWAY = Contender(
 )
 
 _IN_MEMORY = (
-    "Bytewax keeps state as Python objects in memory, and all of it has to fit; what has changed is "
-    "stored at snapshots, so that a crash takes back all since."
+    "Bytewax keeps state as Python objects in memory, where all of it has to fit; what has changed "
+    "is stored at snapshots, and a crash takes back all since."
 )
 _PER_COMMIT = (
     "Pathway's reducers are compiled, are given no function of the user's, and put out one change "
-    "per key and commit; what is stored is a log of the events, from which a start computes all "
-    "state anew in memory."
+    "per key and commit, of which there is one here; what is stored is a log of the events, from "
+    "which a start computes all state anew in memory."
 )
 _FUNCTION = "statekit calls a Python function for each event and puts out a result for each."
 
@@ -190,18 +197,26 @@ MATCHES = {
             "The store alone: a whole application also sends each change to a Kafka topic.",
         ),
     ),
+    "peer-spark": (
+        Match(
+            _on_spark("statekit on Spark", "StatekitCount", STATEKIT_DURABLE),
+            _on_spark("transformWithState (Row)", "SparkCount", SPARK_DURABLE),
+            "Two tasks on Spark, JVM included, 100,000 events per batch.",
+            events=200_000,
+            workloads=("count", "zipf"),
+            wanted="20",
+        ),
+    ),
     "peer-flink": (Match(FUNCTION, FLINK, events=100_000),),
     "peer-pathway": (
-        Match(AGGREGATES, PATHWAY, _PER_COMMIT),
+        Match(AGGREGATES, PATHWAY, f"{_PER_COMMIT} statekit's aggregates commit once, too."),
         Match(FUNCTION, PATHWAY, f"{_FUNCTION} {_PER_COMMIT}"),
     ),
 }
 
 
 def benchmark(matches: Sequence[Match]) -> Callable[[], list[Row]]:
-    return lambda: [
-        measured(match, workload) for match in matches for workload in match.workloads
-    ]
+    return lambda: [measured(match, workload) for match in matches for workload in match.workloads]
 
 
 BENCHMARKS = {name: benchmark(matches) for name, matches in MATCHES.items()}

@@ -81,9 +81,7 @@ def set_entry(held: Any, change: tuple[int, int]) -> tuple[Any, Any]:
 def main(events: Path, workload: str, home: Path, every_s: str) -> None:
     if workload == "entries":
         keys, entries, values = columns(events, "key", "entry", "value")
-        items: list[Any] = list(
-            zip(map(str, keys), zip(entries, values, strict=True), strict=True)
-        )
+        items: list[Any] = list(zip(map(str, keys), zip(entries, values, strict=True), strict=True))
     else:
         keys, values = columns(events, "key", "value")
         items = list(zip(map(str, keys), values, strict=True))

@@ -92,9 +92,7 @@ def configuration(home: Path, every_s: str) -> Configuration:
 
 
 def main(events: Path, workload: str, home: Path, every_s: str) -> None:
-    environment = StreamExecutionEnvironment.get_execution_environment(
-        configuration(home, every_s)
-    )
+    environment = StreamExecutionEnvironment.get_execution_environment(configuration(home, every_s))
     environment.set_parallelism(1)
     lines = FileSource.for_record_stream_format(
         StreamFormat.text_line_format(), str(events / "events.csv")

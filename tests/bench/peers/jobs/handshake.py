@@ -26,7 +26,8 @@ def done(*, check: int, of: str, written: int) -> None:
 
     Parameters:
         check: the sums that were put out, added up.
-        of: what: `events` where there is one for each, `keys` for the last one of each key.
+        of: what: `events` where there is one for each, `keys` for the last one of each key, and
+            `nothing` where what is put out goes nowhere.
         written: the bytes left on the disk.
     """
     _say(DONE, {"check": check, "of": of, "written": written})

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,8 +28,8 @@ from tests.bench.peers.jobs.handshake import bytes_in, done, ready
 from tests.bench.shard_alone import Shard
 from tests.bench.workload import Entry, Event, map_entry, running_count
 
-RECORDS = {"count": Event, "entries": Entry}
-FUNCTIONS = {"count": running_count, "entries": map_entry}
+RECORDS: dict[str, type[msgspec.Struct]] = {"count": Event, "entries": Entry}
+FUNCTIONS: dict[str, Process[Any, Any, Any]] = {"count": running_count, "entries": map_entry}
 KEYS = {"count": ("key",), "entries": ("key", "entry")}
 
 

@@ -1,4 +1,4 @@
-"""Other systems beside ours: where one cannot be measured, the row says why, and the rest goes on."""
+"""Other systems beside ours: where one cannot be measured, the row says why."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_system_that_is_not_there_or_fails_is_a_row_that_says_so() -> None:
 def test_wrong_results_are_no_number(tmp_path: Path) -> None:
     Input(tmp_path, UNIFORM, 2_000).write()
     fewer = Input(tmp_path, UNIFORM, 1_000)  # what is right for these is wrong for what is there
-    with pytest.raises(NotAvailable, match="it gave wrong results: .* is right"):
+    with pytest.raises(NotAvailable, match="it gave wrong results"):
         FUNCTION.run(fewer, "count")
 
 

@@ -13,6 +13,9 @@ import pyarrow as pa
 
 from tests.bench import on_spark
 from tests.bench.peers.jobs.handshake import bytes_in, done, ready
+from tests.bench.workload import events as drawn_events
+
+WARM, WARM_EVENTS = 2, 10_000
 
 
 def main(events: Path, home: Path, per_batch: int, engine: str) -> None:
@@ -20,6 +23,8 @@ def main(events: Path, home: Path, per_batch: int, engine: str) -> None:
     table = pa.table({**drawn, "ts": np.arange(len(drawn["key"]))})
     spark = on_spark.session()
     running = getattr(on_spark, engine)(spark, home)
+    for seed in range(WARM):  # the JVM compiles what is hot
+        running.feed(drawn_events(WARM_EVENTS, seed=seed))
     ready()
     for start in range(0, len(table), per_batch):
         running.feed(table.slice(start, per_batch))

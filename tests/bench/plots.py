@@ -220,7 +220,8 @@ def _latencies(rows: list[tuple[Measured, list[Side]]]) -> Figure:
 
 def _keys(held: list[tuple[int, Side]]) -> Figure:
     """Events per second and memory over the number of keys held."""
-    figure = Figure(figsize=(_WIDTH_INCHES, 3.2), layout="constrained")
+    figure = Figure(figsize=(12.0, 3.8), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.3)  # labels at the ends of axes keep apart
     speed, memory = figure.subplots(1, 2)
     keys = [count for count, _ in held]
     speed.plot(keys, [side.events_per_second for _, side in held], color=_DARK, marker="o")
@@ -232,7 +233,7 @@ def _keys(held: list[tuple[int, Side]]) -> Figure:
     memory.set_ylabel("MB")
     for axes in (speed, memory):
         axes.set_xscale("log")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.1)
         axes.grid(color=_LIGHT, linewidth=0.7)
         axes.set_xlabel("keys held (logarithmic)")
         for numbers in (axes.xaxis, axes.yaxis):

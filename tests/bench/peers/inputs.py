@@ -37,16 +37,12 @@ class Workload(NamedTuple):
     drawn: Callable[[int, int], pa.Table]
 
 
-UNIFORM = Workload("running count of 100,000 uniform keys", ("key", "value"), events)
+UNIFORM = Workload("running count, 100,000 keys", ("key", "value"), events)
 
 WORKLOADS = {
     "count": UNIFORM,
-    "zipf": UNIFORM._replace(
-        title="running count of 100,000 keys drawn by Zipf's law", drawn=zipf_events
-    ),
-    "entries": Workload(
-        "one of 100 entries in each of 1,000 maps", ("key", "entry", "value"), entries
-    ),
+    "zipf": UNIFORM._replace(title="running count, 100,000 keys by Zipf's law", drawn=zipf_events),
+    "entries": Workload("map entry, 1,000 maps of 100", ("key", "entry", "value"), entries),
 }
 
 

@@ -201,7 +201,7 @@ MATCHES = {
         Match(
             _on_spark("statekit on Spark", "StatekitCount", STATEKIT_DURABLE),
             _on_spark("transformWithState (Row)", "SparkCount", SPARK_DURABLE),
-            "Two tasks on Spark, JVM included, 100,000 events per batch, after two smaller batches.",
+            "Two tasks on Spark with its JVM, 100,000 events per batch, after two smaller batches.",
             events=200_000,
             workloads=("count",),
             wanted="20",

@@ -15,6 +15,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import LogLocator, NullLocator
 
 from tests.bench.report import NOT_DURABLE
@@ -220,8 +221,8 @@ def _latencies(rows: list[tuple[Measured, list[Side]]]) -> Figure:
 
 def _keys(held: list[tuple[int, Side]]) -> Figure:
     """Events per second and memory over the number of keys held."""
-    figure = Figure(figsize=(12.0, 3.8), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.3)  # labels at the ends of axes keep apart
+    figure = Figure(figsize=(12.0, 3.8))
+    figure.set_layout_engine(ConstrainedLayoutEngine(w_pad=0.3))  # labels at ends keep apart
     speed, memory = figure.subplots(1, 2)
     keys = [count for count, _ in held]
     speed.plot(keys, [side.events_per_second for _, side in held], color=_DARK, marker="o")

@@ -34,7 +34,7 @@ _COSTS = ("measured", "of", "p50, ms", "p99, ms", "left on disk, MB", "peak memo
 _NONE = "–"
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 84rem; margin: 2rem auto; padding: 0 1rem;
        color: #222; background: #fff; }
 h1, h2 { line-height: 1.2; }
 h2 { margin-top: 2.5rem; }
@@ -42,6 +42,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { border-bottom: 1px solid #ccc; padding: .35rem .6rem; text-align: left;
          vertical-align: top; }
 th { border-bottom: 2px solid #222; }
+th:last-child { min-width: 14rem; }
 td.number { text-align: right; white-space: nowrap; }
 img { max-width: 100%; height: auto; }
 code { background: #f2f2f2; padding: 0 .2em; }

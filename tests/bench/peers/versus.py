@@ -99,7 +99,8 @@ class Match:
 def measured(match: Match, workload: str, rounds: int = ROUNDS) -> Row:
     """One row; without numbers, and with the reason, where there are none."""
     title = f"one core, {WORKLOADS[workload].title}, {match.events:,} events"
-    title = f"{title}: {match.ours.name} against {match.theirs.name}"
+    name = "" if match.ours.name == "statekit" else f"{match.ours.name} "
+    title = f"{title}: {name}against {match.theirs.name}"
     sides = (match.ours, match.theirs)
     try:
         for side in sides:
@@ -171,23 +172,22 @@ PATHWAY = Contender(
 )
 
 _IN_MEMORY = (
-    "Bytewax keeps state as Python objects in memory, where all of it has to fit; what has changed "
-    "is stored at snapshots, and a crash takes back all since."
+    "Bytewax has all state in memory, as Python objects; a crash takes back all since the last "
+    "snapshot, which it takes"
 )
 _PER_COMMIT = (
-    "Pathway's reducers are compiled, are given no function of the user's, and put out one change "
-    "per key and commit, of which there is one here; what is stored is a log of the events, from "
-    "which a start computes all state anew in memory."
+    "Pathway's reducers are compiled, have all state in memory and put out one change per key and "
+    "commit, here one; a log of the events is stored, from which a start computes all anew."
 )
-_FUNCTION = "statekit calls a Python function for each event and puts out a result for each."
+_FUNCTION = "statekit calls a Python function and puts out a result for each event."
 
 MATCHES = {
     "peer-bytewax": (
-        Match(FUNCTION, _bytewax(10, "Bytewax"), f"{_IN_MEMORY} Here: every 10 s, as it comes."),
+        Match(FUNCTION, _bytewax(10, "Bytewax"), f"{_IN_MEMORY} every 10 s, by default."),
         Match(
             FUNCTION,
             _bytewax(0.4, "Bytewax, frequent snapshots"),
-            f"{_IN_MEMORY} Here: about as often as statekit commits.",
+            f"{_IN_MEMORY} about as often here as statekit commits.",
         ),
     ),
     "peer-quix": (

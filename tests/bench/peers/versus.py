@@ -207,7 +207,7 @@ MATCHES = {
             wanted="20",
         ),
     ),
-    "peer-flink": (Match(FUNCTION, FLINK, events=100_000),),
+    "peer-flink": (Match(FUNCTION, FLINK, events=50_000),),
     "peer-pathway": (
         Match(AGGREGATES, PATHWAY, f"{_PER_COMMIT} statekit's aggregates commit once, too."),
         Match(FUNCTION, PATHWAY, f"{_FUNCTION} {_PER_COMMIT}"),

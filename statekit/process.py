@@ -90,6 +90,9 @@ class Process(Generic[R, P, U]):
     timers_join = True
     """Whether timers that are set and deleted while others are called join in and stay out."""
 
+    outputs_at_once = 10_000
+    """How many outputs are gathered in Python before they become columns."""
+
     settles = False
     """Whether an epoch without records follows where event time has moved on and nothing comes."""
 

@@ -33,10 +33,6 @@ from statekit.watermark import BEGINNING, END, is_late
 
 __all__ = ["ShardTask", "stay_in_shard"]
 
-# Outputs are handed on in lists of this length; one call that yields more is cut up, so that a
-# function may stream a state of any size.
-OUTPUTS_MAX = 10_000
-
 
 class ShardTask:
     """One shard of one operator in one epoch.
@@ -58,6 +54,9 @@ class ShardTask:
         spill_local: Callable[[Batch], None] | None = None,
     ) -> None:
         self._declared = declared
+        # Outputs are handed on in lists of this length; one call that yields more is cut up, so
+        # that a function may stream a state of any size.
+        self._at_once = declared.outputs_at_once
         self._plan = plan
         self._backend = backend
         self._spill_batch = spill
@@ -166,7 +165,7 @@ class ShardTask:
         # From here on, no line of Python of ours runs for a record.
         emitted = chain.from_iterable(_calls(self._call, self._arguments, given))
         try:
-            while outputs := list(islice(emitted, OUTPUTS_MAX)):
+            while outputs := list(islice(emitted, self._at_once)):
                 self.records_out += len(outputs)
                 yield outputs
         except StatekitError as error:
@@ -255,8 +254,8 @@ class ShardTask:
         try:
             emitted = call(given, *arguments)
             if emitted is not None:
-                outputs.extend(islice(emitted, OUTPUTS_MAX))
-                if len(outputs) >= OUTPUTS_MAX:
+                outputs.extend(islice(emitted, self._at_once))
+                if len(outputs) >= self._at_once:
                     yield from self._more(outputs, emitted)
         except StatekitError as error:
             error.add_note(f"while operator {self.visit.operator!r} handled {shown(given)}")
@@ -358,12 +357,12 @@ class ShardTask:
         """Hand on full lists, and what one call emits beyond them. The rest stays in `outputs`."""
         more = iter(emitted)
         if more is not emitted:  # a list, say, which starts again
-            more = islice(more, OUTPUTS_MAX, None)
-        while len(outputs) >= OUTPUTS_MAX:
+            more = islice(more, self._at_once, None)
+        while len(outputs) >= self._at_once:
             self.records_out += len(outputs)
             yield outputs[:]
             outputs.clear()
-            outputs.extend(islice(more, OUTPUTS_MAX))
+            outputs.extend(islice(more, self._at_once))
 
     def finish(self) -> dict[str, StateSize]:
         """Leave the last key. What remains to be applied is then in `batch` and `local_batch`.

@@ -14,7 +14,7 @@ from statekit.keygroup import key_group, pack_group
 from statekit.manifest import ShardPlan, ShardState
 from statekit.mutation import Batch
 from statekit.process import Process
-from statekit.task import OUTPUTS_MAX, ShardTask
+from statekit.task import ShardTask
 from statekit.testing import Harness
 
 
@@ -148,7 +148,7 @@ def test_one_record_may_put_out_a_million_without_holding_them() -> None:
     chunk = Chunk(["a"], [0], ["a"], [Event("a", 1_000_000)])
     for part in task.task.run(chunk):
         assert part[0] == seen
-        assert len(part) <= 2 * OUTPUTS_MAX
+        assert len(part) <= 2 * many.outputs_at_once
         seen += len(part)
         parts += 1
     assert seen == task.task.records_out == 1_000_000

@@ -90,6 +90,7 @@ class EpochRunner:
         }
         self._frames: dict[Pass, OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
+        self._adapts = True
         self._passes = passes(coordinator.job)
         self._inputs: Mapping[str, DataFrame] = {}
         self._read: list[DataFrame] = []
@@ -108,6 +109,10 @@ class EpochRunner:
         self._inputs = inputs
         self._read = [inputs.whole] if isinstance(inputs, MergedInputs) else [*inputs.values()]
         self._is_small = cache(lambda: batch is not None and _is_small(self._read))
+        if batch is not None and self._adapts:
+            self._adapts = any(isinstance(sink, Callback) for sink in self._outputs.values())
+            if not self._adapts:
+                _plan_once(self._read[0])
         while True:
             self._coordinator.begin(what=what)
             try:
@@ -265,6 +270,16 @@ def runs_here(context: SparkContext) -> bool:
 def _with_outputs(inputs: Mapping[str, DataFrame]) -> ChainMap[str, DataFrame]:
     """The streams of an epoch: its inputs, to which outputs are added without asking for them."""
     return ChainMap({}, inputs)  # type: ignore[arg-type]  # the first one alone is written to
+
+
+def _plan_once(micro_batch: DataFrame) -> None:
+    """Have Spark plan the micro-batches of a stream before they run, and not again meanwhile.
+
+    That is what it does for stateful queries of its own. To plan the rest after each shuffle takes
+    some 40 ms, and shards have their tasks already. The session is one that Spark made for the
+    stream. Users' functions keep what they have: they may well join what they are given.
+    """
+    micro_batch.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
 
 
 def _is_small(frames: Sequence[DataFrame]) -> bool:

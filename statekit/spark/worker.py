@@ -41,6 +41,10 @@ __all__ = ["COMMIT", "CombineStep", "LateStep", "ShardStep", "Stage", "output_sc
 COMMIT = "__statekit_commit"
 """The column of the commit record."""
 
+# Outputs cross over to Spark in batches of so many rows; in smaller ones, if rows are large.
+_BATCH_ROWS = 10_000
+_BATCH_BYTES = 1024 * 1024
+
 
 def output_schema(output_type: OutputType | None) -> pa.Schema:
     """Columns of a step: the outputs', all nullable, and the commit record."""
@@ -119,8 +123,8 @@ class ShardStep:
                 shard_run = run_shard(declared, plan, chunks, repository, copies)
                 running = Outputs(declared, shard_run)
                 passed.append(running)
-            for outputs in running:
-                yield _output_batch(declared, schema, outputs)
+            made = (_output_batch(declared, schema, outputs) for outputs in running)
+            yield from _joined(made)
             for each in passed:
                 yield _commit_batch(schema, each.report)
         finally:
@@ -212,6 +216,21 @@ def _executors_directory() -> str:
 @cache
 def _repository(url: str) -> Repository:
     return Repository(url)
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Small batches in large ones: each that crosses over to Spark takes time of its own."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
 def _output_batch(

@@ -233,3 +233,32 @@ def test_an_output_that_does_not_fit_its_declaration_fails_the_epoch(
     for part in parts:
         assert part in str(caught.value)
     assert runs.epochs() == []
+
+
+@pytest.mark.parametrize("calls_back", [False, True])
+def test_micro_batches_are_planned_once_unless_a_function_takes_them(
+    runs: Runs, calls_back: bool
+) -> None:
+    seen: list[str | None] = []
+
+    def look(df: DataFrame, epoch: int) -> None:
+        seen.append(df.sparkSession.conf.get("spark.sql.adaptive.enabled"))
+        df.collect()
+
+    before = _plans(runs)
+    stream = _feed(runs, events(seed=6, size=2 * SIZE))
+    sink = sk.sinks.callback(look) if calls_back else sk.sinks.writer("noop")
+    runs.finish(counting_job(), {"events": stream}, outputs={"counted": sink})
+    plans = [plan for number, plan in _plans(runs).items() if number not in before]
+    assert any("MapInArrow" in plan for plan in plans)
+    assert any("AdaptiveSparkPlan" in plan and "MapInArrow" in plan for plan in plans) is calls_back
+    assert seen == (["true", "true"] if calls_back else [])
+    assert runs.spark.conf.get("spark.sql.adaptive.enabled") == "true"  # that of the user
+
+
+def _plans(runs: Runs) -> dict[int, str]:
+    """What Spark has run, by its number."""
+    session: Any = runs.spark._jsparkSession
+    found = session.sharedState().statusStore().executionsList()
+    plans = [found.apply(number) for number in range(found.size())]
+    return {plan.executionId(): plan.physicalPlanDescription() for plan in plans}

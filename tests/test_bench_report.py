@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import html.parser
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.image import imread
@@ -14,7 +15,7 @@ from tests.bench.__main__ import BENCHMARKS, record
 from tests.bench.pages import html as html_page
 from tests.bench.pages import markdown, publish
 from tests.bench.plots import PLOTS, fingerprint
-from tests.bench.report import SPARK_DURABLE, Arm, Row, faster, statekit
+from tests.bench.report import NOT_DURABLE, SPARK_DURABLE, Arm, Row, faster, statekit
 from tests.bench.results import Measured, Results
 
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
@@ -41,10 +42,45 @@ SAMPLE = {
     "nexmark-q3": [compared("half as fast", 4.0, 2.0, 1_000)],
 }
 
+DICT = Arm("a dict", 1.0, NOT_DURABLE, 1_000)
+OTHER = Arm("Other", 4.0, "a snapshot every 10 s", 1_000, written=3_000_000, memory=20_000_000)
+WORKS_OTHERWISE = "It puts out one result per key."
+MORE = {
+    "task": [
+        Row("dict", "0.5", "", (statekit(2.0, 1_000), Arm("a dict", 1.0, NOT_DURABLE, 1_000)))
+    ],
+    "peer-bytewax": [
+        Row("one core", "2 times as many", "", (statekit(2.0, 1_000), OTHER), note=WORKS_OTHERWISE)
+    ],
+    "peer-quix": [Row("one core", "no number: it is not here", "", without="it is not here")],
+    "keys": [
+        Row(
+            f"{keys:,} keys",
+            "100",
+            "",
+            (statekit(keys / 1e4, 100)._replace(memory=10**8),),
+            keys=keys,
+        )
+        for keys in (10_000, 100_000)
+    ],
+    "spark-1": [
+        Row(
+            "one event",
+            "2 times as fast",
+            "",
+            (
+                statekit(0.1, 1)._replace(p50=0.1, p99=0.3),
+                Arm("Spark", 0.2, SPARK_DURABLE, 1, p50=0.2, p99=0.25),
+            ),
+        )
+    ],
+}
+"""Rows of all other kinds."""
 
-def sample() -> Results:
+
+def sample(of: Mapping[str, list[Row]] = SAMPLE) -> Results:
     results = Results()
-    for name, rows in SAMPLE.items():
+    for name, rows in of.items():
         measured = [Measured.of(name, row, DAY) for row in rows]
         results = results.with_rows(name, measured, list(BENCHMARKS))
     return results
@@ -109,8 +145,8 @@ def test_a_row_says_what_it_is_held_against_and_what_was_durable(tmp_path: Path)
 
 
 def test_both_pages_have_all_rows_and_the_plots() -> None:
-    text, page = markdown(sample()), Page(html_page(sample()))
-    for row in sample().rows:
+    text, page = markdown(sample(SAMPLE | MORE)), Page(html_page(sample(SAMPLE | MORE)))
+    for row in sample(SAMPLE | MORE).rows:
         assert row.measured in text
         assert {row.measured, row.result} <= set(page.cells)
     assert "| 0.5 | Spark \\| SQL | 5 | 10 | 2,000 | 200 |" in text
@@ -120,13 +156,28 @@ def test_both_pages_have_all_rows_and_the_plots() -> None:
 
 
 def test_plots_are_there_for_rows_that_have_something_to_show(tmp_path: Path) -> None:
-    publish(sample(), tmp_path)
+    publish(sample(SAMPLE | MORE), tmp_path)
     for name in PLOTS:
         drawn = imread(tmp_path / name)[:, :, :3]
         assert 0.005 < (drawn < 0.5).mean() < 0.5, "neither empty nor black"
         assert (drawn.max(axis=2) - drawn.min(axis=2)).max() < 0.01, "greys alone"
+    publish(sample(), tmp_path)
+    assert not [name for name in ("peers.png", "keys.png") if (tmp_path / name).exists()]
     publish(Results(), tmp_path)
     assert not [name for name in PLOTS if (tmp_path / name).exists()]
+
+
+def test_a_reason_stands_beside_the_number_or_in_its_place() -> None:
+    lines = markdown(sample(MORE)).splitlines()
+    assert f"| one core | 2 | Other | 4 | 2 | 500 | 250 | {WORKS_OTHERWISE} |" in lines
+    assert "| one core | – | – | – | – | – | – | it is not here |" in lines
+
+
+def test_latency_bytes_and_memory_of_each_side_are_told() -> None:
+    lines = markdown(sample(MORE)).splitlines()
+    assert "| one event | statekit | 100 | 300 | – | – |" in lines
+    assert "| one event | Spark | 200 | 250 | – | – |" in lines
+    assert "| one core | Other | – | – | 3 | 20 |" in lines
 
 
 def test_a_benchmark_that_runs_again_replaces_its_own_rows_alone(tmp_path: Path) -> None:

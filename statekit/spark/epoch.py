@@ -15,7 +15,8 @@ bring the commit records to the driver:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial, reduce
 from typing import Any
 
@@ -36,6 +37,7 @@ from statekit.rocks_options import RocksOptions
 from statekit.sinks import Callback, Sink
 from statekit.spark.failures import translated
 from statekit.spark.frames import OperatorFrames, late_records
+from statekit.spark.merged import MergedInputs
 from statekit.spark.rows import Layout
 from statekit.spark.shipping import PackedPlans, Shipment, pack
 from statekit.spark.union_frames import UnionFrames, initial_frames, layout_of, union_frames
@@ -90,6 +92,8 @@ class EpochRunner:
         self._strayed: set[str] = set()
         self._adapts = True
         self._passes = passes(coordinator.job)
+        self._inputs: Mapping[str, DataFrame] = {}
+        self._read: list[DataFrame] = []
         self._is_small: Callable[[], bool] = lambda: False
         self._written: set[str] = set()
         self._single_read = _is_single_read(coordinator.job, outputs)
@@ -102,11 +106,13 @@ class EpochRunner:
             what: what it is, as for `Coordinator.begin`.
             batch: Spark's number of the micro-batch, if it is one.
         """
-        self._is_small = cache(lambda: batch is not None and _is_small(inputs.values()))
+        self._inputs = inputs
+        self._read = [inputs.whole] if isinstance(inputs, MergedInputs) else [*inputs.values()]
+        self._is_small = cache(lambda: batch is not None and _is_small(self._read))
         if batch is not None and self._adapts:
             self._adapts = any(isinstance(sink, Callback) for sink in self._outputs.values())
             if not self._adapts:
-                _plan_once(next(iter(inputs.values())))
+                _plan_once(self._read[0])
         while True:
             self._coordinator.begin(what=what)
             try:
@@ -156,22 +162,33 @@ class EpochRunner:
             key_groups=groups,
             layout=layout,
         )
-        given = [streams[name] for name in operator.streams]
         if initial is not None:
-            given = [initial, *given]
-            frames = initial_frames(given, operator, shards, groups, of.last)
-            return frames.frame(given, step, self._tasks(operator, given[0]))
+            given = [initial, *(streams[name] for name in operator.streams)]
+            first = initial_frames(given, operator, shards, groups, of.last)
+            return first.frame(given, step, self._tasks(operator))
         if of not in self._frames:
+            likes = [streams[name] for name in operator.streams]
             self._frames[of] = (
-                OperatorFrames(given[0], operator, shards, groups, of.last)
+                OperatorFrames(likes[0], operator, shards, groups, of.last)
                 if layout is None
-                else union_frames(given, operator, coordinator.job, shards, groups, of.last)
+                else union_frames(likes, operator, coordinator.job, shards, groups, of.last)
             )
-        return self._frames[of].frame(given, step, self._tasks(operator, given[0]))
+        frames, tasks = self._frames[of], self._tasks(operator)
+        if isinstance(frames, UnionFrames) and (whole := self._whole(operator, frames)):
+            return frames.frame_of_whole(whole, operator.streams, step, tasks)
+        return frames.frame([streams[name] for name in operator.streams], step, tasks)
 
-    def _tasks(self, operator: Operator, df: DataFrame) -> int | None:
+    def _whole(self, operator: Operator, frames: UnionFrames) -> MergedInputs | None:
+        """What an operator can take all its rows from in one reading, if there is such."""
+        inputs, names = self._inputs, set(operator.streams)
+        if not isinstance(inputs, MergedInputs) or not frames.takes_whole:
+            return None
+        return inputs if names <= set(inputs) and len(names) == len(operator.streams) else None
+
+    def _tasks(self, operator: Operator) -> int | None:
         """How many tasks of Spark run the shards of an operator; None for one without a shuffle."""
-        cores: int = df.sparkSession.sparkContext.defaultParallelism  # executors come and go
+        context = self._read[0].sparkSession.sparkContext
+        cores: int = context.defaultParallelism  # executors come and go
         last = self._coordinator.last
         before = None if last is None else last.operators.get(operator.name)
         count = None if before is None else sum(before.records_by_input.values())
@@ -206,7 +223,7 @@ class EpochRunner:
         """Everything in the action of the one sink."""
         job = self._coordinator.job
         (sink,) = job.sinks
-        streams = dict(inputs)
+        streams = _with_outputs(inputs)
         observations = []
         for each in self._passes:
             observation = Observation()
@@ -222,7 +239,7 @@ class EpochRunner:
     def _persisted(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
         """Each pass in an action of its own, then the sinks from what is kept."""
         job = self._coordinator.job
-        streams = dict(inputs)
+        streams = _with_outputs(inputs)
         kept: list[DataFrame] = []
         reports: list[ShardReport] = []
         try:
@@ -250,6 +267,11 @@ def runs_here(context: SparkContext) -> bool:
     return _LOCAL_MASTER.match(str(context.master)) is not None
 
 
+def _with_outputs(inputs: Mapping[str, DataFrame]) -> ChainMap[str, DataFrame]:
+    """The streams of an epoch: its inputs, to which outputs are added without asking for them."""
+    return ChainMap({}, inputs)  # type: ignore[arg-type]  # the first one alone is written to
+
+
 def _plan_once(micro_batch: DataFrame) -> None:
     """Have Spark plan the micro-batches of a stream before they run, and not again meanwhile.
 
@@ -260,13 +282,12 @@ def _plan_once(micro_batch: DataFrame) -> None:
     micro_batch.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
 
 
-def _is_small(batch: Iterable[DataFrame]) -> bool:
+def _is_small(frames: Sequence[DataFrame]) -> bool:
     """Whether a micro-batch may be left to one task.
 
     Not on a cluster, where the shards would follow that task from host to host. And what comes in
     more pieces than there are cores may be more than it was before.
     """
-    frames = list(batch)
     context = frames[0].sparkSession.sparkContext
     pieces = sum(df.rdd.getNumPartitions() for df in frames) if runs_here(context) else 0
     return 0 < pieces <= context.defaultParallelism

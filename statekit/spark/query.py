@@ -11,13 +11,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from statekit.clock import stopwatch_s
@@ -33,15 +32,14 @@ from statekit.running import Progress
 from statekit.savepoint import savepoint_folder, write_savepoint
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
-from statekit.spark.frames import quoted
 from statekit.spark.idle import IdleEpochs
+from statekit.spark.merged import merged, split
 from statekit.spark.offsets import sparks_part
 from statekit.spark.whole_query import WholeQuery
 from statekit.timestamp import duration_to_micros, instant
 
 __all__ = ["QUERIES", "Query", "Run"]
 
-SOURCE = "__statekit_source"
 _KEPT_PROGRESS = 100
 _SETTLED_S = 0.5
 QUERIES: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()
@@ -237,7 +235,7 @@ class Run:
         settles = any(op.declared.settles for op in self._coordinator.job.operators)
         if drain or settles or every_s is not None:
             self._coordinator.notes_beginnings = True
-        writer = _merged(inputs).writeStream.foreachBatch(self._on_batch)
+        writer = merged(inputs).writeStream.foreachBatch(self._on_batch)
         writer = writer.option("checkpointLocation", sparks_part(self._coordinator.repository))
         if name is not None:
             writer = writer.queryName(name)
@@ -279,7 +277,7 @@ class Run:
                 "or start with a new checkpoint"
             )
         self._finish_idle()
-        self._epoch(_split(df, coordinator.job), f"batch {batch}", batch)
+        self._epoch(split(df, coordinator.job), f"batch {batch}", batch)
 
     def _beat(self, every_s: float, may: Callable[[], bool]) -> float:
         """Make an epoch if the last one was long ago; how many seconds there are to the next.
@@ -361,28 +359,3 @@ def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: flo
         state_bytes=sizes,
         changed_bytes=changed,
     )
-
-
-def _merged(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """All inputs as one frame, because a streaming query has one; alone, as it is."""
-    frames = list(inputs.items())
-    if len(frames) == 1:
-        return frames[0][1]
-    tagged = [
-        df.select(
-            F.lit(name).alias(SOURCE),
-            F.struct(*(F.col(quoted(column)) for column in df.columns)).alias(name),
-        )
-        for name, df in frames
-    ]
-    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), tagged)
-
-
-def _split(df: DataFrame, job: Job) -> dict[str, DataFrame]:
-    """The inverse of `_merged`, for one micro-batch."""
-    if len(job.sources) == 1:
-        return {job.sources[0].name: df}
-    return {
-        source.name: df.where(F.col(SOURCE) == source.name).select(f"`{source.name}`.*")
-        for source in job.sources
-    }

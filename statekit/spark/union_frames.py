@@ -28,6 +28,8 @@ from statekit.spark.frames import (
     quoted,
     with_derived,
 )
+from statekit.spark.merged import MergedInputs
+from statekit.spark.processor_rows import RowRecords
 from statekit.spark.processors import ProcessorProcess
 from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, Layout, row_of
 from statekit.spark.worker import ShardStep, output_schema
@@ -94,6 +96,10 @@ class UnionFrames:
         operator: what runs.
         shards, groups: how many.
         last: the operator whose outputs come out; the same, or one behind it.
+
+    Attributes:
+        takes_whole: whether it can take rows of inputs that were not taken apart: not where columns
+            have to be made first.
     """
 
     def __init__(
@@ -108,6 +114,7 @@ class UnionFrames:
     ) -> None:
         self._inputs = inputs
         self._types = list(types)
+        self.takes_whole = not any(of.derived for of in types if isinstance(of, RowRecords))
         projected = [projected_to(of, like) for of, like in zip(types, likes, strict=True)]
         rows = [
             spark_types.StructField(row_of(number), df.schema)
@@ -129,11 +136,9 @@ class UnionFrames:
             self._selected.append(columns)
         keyed = projected[0].select(*self._selected[0])
         self._marks = marks(keyed, shards)
-        copies = F.sequence(F.lit(FIRST_MARK - shards + 1), F.lit(FIRST_MARK))
-        self._copied = [
-            F.explode(copies).alias(GROUP),
-            *(nothing_as(field) for field in keyed.schema.fields[1 : len(key) + 1]),
-        ]
+        self._copies = F.sequence(F.lit(FIRST_MARK - shards + 1), F.lit(FIRST_MARK))
+        self._no_group, *self._no_key = map(nothing_as, keyed.schema.fields[: len(key) + 1])
+        self._copied = [F.explode(self._copies).alias(GROUP), *self._no_key]
         order = in_order_of_keys(keyed, key, shards, groups)
         self._routing = Routing([*order, F.col(INPUT), F.col(ARRIVAL)], shards, groups)
         self._schema = from_arrow_schema(output_schema(last.declared.output_type))
@@ -144,5 +149,25 @@ class UnionFrames:
         selected = [df.select(*columns) for df, columns in zip(given, self._selected, strict=True)]
         keyed, news = selected[: self._inputs], selected[self._inputs :]
         copied = [df.select(*self._copied, "*") for df in news]
-        united = reduce(DataFrame.unionAll, [*keyed, *copied, self._marks])
+        return self._run([*keyed, *copied], step, tasks)
+
+    def frame_of_whole(
+        self, inputs: MergedInputs, streams: Sequence[str], step: ShardStep, tasks: int | None
+    ) -> DataFrame:
+        """The same of inputs that come as one frame, which is read once.
+
+        Parameters:
+            streams: the names of its streams, each another of the inputs.
+        """
+        chosen = dict(zip(streams, self._selected, strict=True))
+        for news in streams[self._inputs :]:
+            chosen[news] = [self._no_group, *self._no_key, *chosen[news]]
+        rows = inputs.selected(chosen)
+        if streams[self._inputs :]:
+            copies = F.when(F.col(GROUP).isNull(), self._copies).otherwise(F.array(GROUP))
+            rows = rows.withColumn(GROUP, F.explode(copies))
+        return self._run([rows], step, tasks)
+
+    def _run(self, rows: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
+        united = reduce(DataFrame.unionAll, [*rows, self._marks])
         return self._routing.routed(united, tasks).mapInArrow(step, self._schema)

@@ -20,19 +20,25 @@ from statekit.timestamp import instant
 from tests.bench import (
     durability,
     hot_loop,
+    keys_held,
     on_spark,
+    pandas_on_spark,
     rescale,
     shard_alone,
+    states_on_spark,
     time_on_spark,
     timers_alone,
 )
 from tests.bench.nexmark import on_spark as nexmark_on_spark
 from tests.bench.pages import publish
+from tests.bench.peers import versus
 from tests.bench.report import Row
 from tests.bench.results import Measured, Results
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "task": hot_loop.rates,
+    **versus.BENCHMARKS,
+    "keys": keys_held.scaling,
     "maps": shard_alone.map_sizes,
     "commits": shard_alone.commit_cost,
     "ttl": shard_alone.state_that_expires,
@@ -45,9 +51,12 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "timers-alone": timers_alone.rate,
     "timers-memory": timers_alone.memory,
     "timers-idle": timers_alone.pending,
+    "spark-1": on_spark.batches_of_1,
     "spark-100": on_spark.batches_of_100,
     "spark-100k": on_spark.batches_of_100_000,
     "spark-1m": on_spark.batches_of_1_000_000,
+    "spark-pandas": pandas_on_spark.against_pandas,
+    **states_on_spark.BENCHMARKS,
     "timers": time_on_spark.session_timeouts,
     "ordered": time_on_spark.ordered_against_unordered,
     **nexmark_on_spark.BENCHMARKS,

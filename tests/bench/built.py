@@ -66,7 +66,7 @@ def _rotated(words: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[np.uint64]
     return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
 
 
-def _groups_of(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def groups_of(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The key groups of int keys: XXH64 of their eight bytes, as columns."""
     primes = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63)
     first, second, third, fourth = map(np.uint64, primes)
@@ -92,7 +92,7 @@ def payloads(count: int, seed: int, *, text: bool) -> npt.NDArray[np.uint8]:
 def _columns(rows: int, groups: tuple[int, int], *, text: bool) -> Columns:
     """The rows of the keys 0, 1, … that fall into these key groups."""
     keys = np.arange(rows, dtype=np.int64)
-    group = _groups_of(keys)
+    group = groups_of(keys)
     own = (group >= groups[0]) & (group <= groups[1])
     keys, group = keys[own], group[own]
     order = np.lexsort((keys, group))

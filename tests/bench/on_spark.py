@@ -13,9 +13,9 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,13 +30,15 @@ from statekit.aggregation import aggregation
 from statekit.process import Process
 from statekit.records import RecordType
 from statekit.spark import transform_with_state
-from tests.bench.report import NOT_DURABLE, SPARK_DURABLE, Arm, Row, faster, statekit
+from tests.bench.peers.jobs.handshake import bytes_in
+from tests.bench.report import NOT_DURABLE, SPARK_DURABLE, STATEKIT_DURABLE, Arm, Row, faster
 from tests.bench.spark_processor import CountProcessor
 from tests.bench.workload import Event, events, running_count
 
 OUT = "key long, count long, sum long"
 SHARDS = 2
 WARM_EVENTS = 100_000
+SPARK_ROW = "transformWithState (Row)"
 
 
 def session() -> SparkSession:
@@ -73,6 +75,7 @@ class Engine:
 
     name = ""
     schema: ClassVar[str | StructType] = "key long, value long, ts long"
+    shards: ClassVar[int] = SHARDS
 
     def __init__(self, spark: SparkSession, home: Path, writes: str = "noop") -> None:
         self.home = home
@@ -85,6 +88,27 @@ class Engine:
 
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
         raise NotImplementedError
+
+    def started(self, out: DataFrame, mode: str = "append") -> StreamingQuery:
+        """Start a query of Spark's that puts this out."""
+        writer = out.writeStream.format(self.writes).outputMode(mode)
+        writer = writer.option("path", str(self.home / "out"))
+        return writer.option("checkpointLocation", str(self.home / "checkpoint")).start()
+
+    def started_job(
+        self, job: sk.Job, spark: SparkSession, frames: Mapping[str, DataFrame]
+    ) -> StreamingQuery:
+        """Start a job of ours that puts this out."""
+        started = job.start(
+            spark,
+            frames,
+            outputs={"out": sk.sinks.writer(self.writes, path=str(self.home / "out"))},
+            checkpoint=self.home / "checkpoint",
+            parallelism=self.shards,
+            working_directory=self.home / "working",
+        )
+        query: StreamingQuery = started.query
+        return query
 
     def feed(self, table: pa.Table) -> float:
         """Run one micro-batch; its seconds."""
@@ -105,7 +129,6 @@ class StatekitEngine(Engine):
     """Runs one process function."""
 
     name = "statekit"
-    shards: ClassVar[int] = SHARDS
 
     def declared(self) -> Process[Any, Any, Any]:
         raise NotImplementedError
@@ -113,16 +136,7 @@ class StatekitEngine(Engine):
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
         job, declared = sk.Job("bench"), self.declared()
         job.source("events", declared.record_type.cls).process(declared).sink("out")
-        started = job.start(
-            spark,
-            {"events": df},
-            outputs={"out": sk.sinks.writer(self.writes, path=str(self.home / "out"))},
-            checkpoint=self.home / "checkpoint",
-            parallelism=self.shards,
-            working_directory=self.home / "working",
-        )
-        query: StreamingQuery = started.query
-        return query
+        return self.started_job(job, spark, {"events": df})
 
 
 class StatekitCount(StatekitEngine):
@@ -165,17 +179,16 @@ class TransformWithState(Engine):
     processor: ClassVar[type[StatefulProcessor]]
     outputs: ClassVar[str]
     time_mode = "None"
+    method = "transformWithState"
 
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
-        out = df.groupBy("key").transformWithState(
+        out = getattr(df.groupBy("key"), self.method)(
             statefulProcessor=self.processor(),
             outputStructType=self.outputs,
             outputMode="Append",
             timeMode=self.time_mode,
         )
-        writer = out.writeStream.format(self.writes).outputMode("append")
-        writer = writer.option("path", str(self.home / "out"))
-        return writer.option("checkpointLocation", str(self.home / "checkpoint")).start()
+        return self.started(out)
 
 
 class SparkCount(TransformWithState):
@@ -214,10 +227,31 @@ def _floor_step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch(columns, names=["key", "count", "sum"])
 
 
-def interleaved(
-    engines: Sequence[type[Engine]], tables: Iterable[pa.Table], warm: int
-) -> list[float]:
-    """Median seconds of a micro-batch per engine; each table is fed to one after the other.
+class Taken(NamedTuple):
+    """What an engine took.
+
+    Parameters:
+        seconds: of each micro-batch that counts.
+        written: the bytes in its checkpoint when it ended.
+    """
+
+    seconds: list[float]
+    written: int
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    def arm(self, name: str, durable: str, events: int) -> Arm:
+        """With what half of the batches and 99 of 100 took, if there are as many."""
+        enough = len(self.seconds) >= 100
+        p99 = statistics.quantiles(self.seconds, n=100)[-1] if enough else None
+        p50 = self.median if enough else None
+        return Arm(name, self.median, durable, events, p50=p50, p99=p99, written=self.written)
+
+
+def in_turn(engines: Sequence[type[Engine]], tables: Iterable[pa.Table], warm: int) -> list[Taken]:
+    """What each engine took; each table is fed to one after the other.
 
     Parameters:
         warm: so many tables do not count.
@@ -229,9 +263,18 @@ def interleaved(
             spent = [[engine.feed(table) for engine in running] for table in tables]
             for engine in running:
                 engine.query.stop()
+            written = [bytes_in(engine.home / "checkpoint") for engine in running]
     finally:
         spark.stop()
-    return [statistics.median(seconds) for seconds in zip(*spent[warm:], strict=True)]
+    each = zip(*spent[warm:], strict=True)
+    return [Taken(list(seconds), size) for seconds, size in zip(each, written, strict=True)]
+
+
+def interleaved(
+    engines: Sequence[type[Engine]], tables: Iterable[pa.Table], warm: int
+) -> list[float]:
+    """As `in_turn`: median seconds of a micro-batch per engine."""
+    return [taken.median for taken in in_turn(engines, tables, warm)]
 
 
 def _tables(per_batch: int, rounds: int, warm: int) -> Iterator[pa.Table]:
@@ -248,13 +291,13 @@ def _rows(per_batch: int, rounds: int, warm: int, wanted: Sequence[str]) -> list
         wanted: of a process function, the drop-in and known aggregates.
     """
     mine = (StatekitCount, DropIn, StatekitTotals)
-    seconds = interleaved((SparkCount, Floor, *mine), _tables(per_batch, rounds, warm), warm)
-    theirs = Arm("transformWithState (Row)", seconds[0], SPARK_DURABLE, per_batch)
-    floor = Arm("floor: a dict in the worker", seconds[1], NOT_DURABLE, per_batch)
-    title = f"running count on Spark, {per_batch:,} events per batch"
+    floors = (Floor,) if per_batch >= 100_000 else ()
+    spark, *rest = in_turn((SparkCount, *mine, *floors), _tables(per_batch, rounds, warm), warm)
+    theirs = spark.arm(SPARK_ROW, SPARK_DURABLE, per_batch)
+    title = f"running count on Spark, {per_batch:,} event{'s' * (per_batch > 1)} per batch"
     arms = [
-        statekit(spent, per_batch, engine.name)
-        for engine, spent in zip(mine, seconds[2:], strict=True)
+        taken.arm(engine.name, STATEKIT_DURABLE, per_batch)
+        for engine, taken in zip(mine, rest, strict=False)
     ]
     found = [
         Row(
@@ -265,16 +308,20 @@ def _rows(per_batch: int, rounds: int, warm: int, wanted: Sequence[str]) -> list
         )
         for arm, to in zip(arms, wanted, strict=True)
     ]
-    ours = arms[0]
-    if per_batch >= 100_000:
+    for taken in rest[len(mine) :]:
+        ours, floor = arms[0], taken.arm("floor: a dict in the worker", NOT_DURABLE, per_batch)
         share = floor.seconds / ours.seconds
         told = f"{share:.2f} of its events per second ({floor.seconds:.2f} s)"
         found.append(Row(f"{title}: against the floor", told, "at least 0.7", (ours, floor)))
     return found
 
 
+def batches_of_1() -> list[Row]:
+    return _rows(1, rounds=100, warm=10, wanted=["at least 1.0"] * 3)
+
+
 def batches_of_100() -> list[Row]:
-    return _rows(100, rounds=25, warm=10, wanted=["at least 1.0"] * 3)
+    return _rows(100, rounds=100, warm=10, wanted=["at least 1.0"] * 3)
 
 
 def batches_of_100_000() -> list[Row]:

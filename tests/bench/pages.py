@@ -28,11 +28,13 @@ _NOTHING = "Nothing has been measured for this version yet. `make bench` measure
 _HEAD = ("measured", "result", "wanted")
 _COMPARED = (
     *("measured", "seconds", "held against", "its seconds"),
-    *("ratio", "events/s", "its events/s"),
+    *("ratio", "events/s", "its events/s", "what to know of it"),
 )
+_COSTS = ("measured", "of", "p50, ms", "p99, ms", "left on disk, MB", "peak memory, MB")
+_NONE = "–"
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem;
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 84rem; margin: 2rem auto; padding: 0 1rem;
        color: #222; background: #fff; }
 h1, h2 { line-height: 1.2; }
 h2 { margin-top: 2.5rem; }
@@ -40,6 +42,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { border-bottom: 1px solid #ccc; padding: .35rem .6rem; text-align: left;
          vertical-align: top; }
 th { border-bottom: 2px solid #222; }
+th:last-child { min-width: 14rem; }
 td.number { text-align: right; white-space: nowrap; }
 img { max-width: 100%; height: auto; }
 code { background: #f2f2f2; padding: 0 .2em; }
@@ -63,28 +66,53 @@ def _significant(number: float) -> str:
 
 
 def _rate(side: Side | None) -> str:
-    return (
-        "–" if side is None or side.events_per_second is None else f"{side.events_per_second:,.0f}"
-    )
+    return _scaled(side.events_per_second if side else None, 1)
+
+
+def _seconds(side: Side | None) -> str:
+    return _scaled(side.seconds if side else None, 1)
+
+
+def _scaled(number: float | None, by: float) -> str:
+    return _NONE if number is None else _significant(number * by)
 
 
 def _compared(results: Results) -> list[tuple[str, ...]]:
     return [
         (
             row.measured,
-            _significant(ours.seconds),
-            against.name,
-            _significant(against.seconds),
-            _significant(ratio),
-            _rate(ours),
-            _rate(against),
+            _seconds(row.ours),
+            row.against.name if row.against else _NONE,
+            _seconds(row.against),
+            _scaled(row.ratio, 1),
+            _rate(row.ours),
+            _rate(row.against),
+            " ".join(filter(None, (row.without, row.note))),
         )
-        for row, ours, against, ratio in results.compared()
+        for row in results.rows
+        if row.without or (row.ours and row.against and row.ratio is not None)
+    ]
+
+
+def _costs(results: Results) -> list[tuple[str, ...]]:
+    """Latency, bytes and memory of each side that tells."""
+    return [
+        (
+            row.measured,
+            side.name,
+            _scaled(side.p50, 1e3),
+            _scaled(side.p99, 1e3),
+            _scaled(side.written, 1e-6),
+            _scaled(side.memory, 1e-6),
+        )
+        for row in results.rows
+        for side in (row.ours, row.against)
+        if side and (side.p50 or side.written or side.memory)
     ]
 
 
 def _all(results: Results) -> list[tuple[str, ...]]:
-    return [(row.measured, row.result, row.wanted or "–") for row in results.rows]
+    return [(row.measured, row.result, row.wanted or _NONE) for row in results.rows]
 
 
 def _durable(results: Results) -> list[tuple[str, ...]]:
@@ -118,6 +146,7 @@ def _sections(results: Results) -> list[_Section]:
     plots = drawable(results)
     found: list[_Section] = [
         ("Side by side", plots, _COMPARED, _compared(results)),
+        ("Latency, bytes and memory", (), _COSTS, _costs(results)),
         ("All rows", (), _HEAD, _all(results)),
         ("What was durable", (), ("of", "what would outlive a crash"), _durable(results)),
         ("Where and when", (), ("day", "cores", "machine", "benchmarks"), _runs(results)),

@@ -1,4 +1,4 @@
-"""Plots of what was measured: ratios, and events per second of both sides.
+"""Plots of what was measured: ratios, events per second, latencies, and what more keys cost.
 
 What lives here: drawing, in shapes and greys that survive a printer. What does not: the numbers
 (`results`), and the pages that show the plots (`pages`).
@@ -8,22 +8,30 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import LogLocator, NullLocator
 
+from tests.bench.report import NOT_DURABLE
 from tests.bench.results import Measured, Results, Side
 
 __all__ = ["PLOTS", "draw", "drawable", "fingerprint"]
 
 PLOTS = {
-    "peers.png": "How many times as fast as what it is held against",
+    "peers.png": "How many times as fast as other systems, per core",
+    "spark.png": "How many times as fast as Spark",
+    "floors.png": "How much of a floor, which keeps nothing durably",
     "costs.png": "statekit against itself: what size and options cost",
-    "rates.png": "Events per second, statekit and what it is held against",
+    "rates.png": "Events per second and core",
+    "spark-rates.png": "Events per second on Spark",
+    "latency.png": "Latency of a batch on Spark",
+    "keys.png": "What it costs to hold more keys",
 }
 
 _DARK, _MID, _LIGHT = "0.15", "0.55", "0.85"
@@ -39,6 +47,13 @@ _STYLE: Any = {  # the names are literals to a type checker
 }
 _LINE_INCHES, _FRAME_INCHES, _WIDTH_INCHES = 0.34, 1.5, 9.0
 _LABEL_CHARACTERS = 62
+_ABOVE: Any = {  # where a legend is out of the way
+    "loc": "lower right",
+    "bbox_to_anchor": (1, 1),
+    "ncols": 2,
+    "frameon": False,
+    "borderaxespad": 0,
+}
 
 
 def fingerprint(results: Results) -> str:
@@ -48,41 +63,91 @@ def fingerprint(results: Results) -> str:
 
 def drawable(results: Results) -> list[str]:
     """The plots that these results have something for."""
-    rows = (_with_others(results), _with_itself(results), _counted(results))
-    return [name for name, found in zip(PLOTS, rows, strict=True) if found]
+    found = {
+        "peers.png": _against(results, "peer"),
+        "spark.png": _against(results, "spark"),
+        "floors.png": _against(results, "floor"),
+        "costs.png": _against(results, "statekit"),
+        "rates.png": _counted(results, on_spark=False),
+        "spark-rates.png": _counted(results, on_spark=True),
+        "latency.png": _timed(results),
+        "keys.png": _holding(results),
+    }
+    return [name for name in PLOTS if found[name]]
 
 
-def _with_others(results: Results) -> list[tuple[Measured, float]]:
-    """The rows that are held against something else, with how many times as fast ours is."""
-    return [(row, ratio) for row, _, other, ratio in results.compared() if not _is_ours(other)]
+def _against(results: Results, kind: str) -> list[tuple[Measured, float]]:
+    """The rows held against something of a kind, with how many times as fast ours is."""
+    return [
+        (row, ratio)
+        for row, _, other, ratio in results.compared()
+        if row.keys is None and _kind(other) == kind
+    ]
 
 
-def _with_itself(results: Results) -> list[tuple[Measured, float]]:
-    return [(row, ratio) for row, _, other, ratio in results.compared() if _is_ours(other)]
+_OF_SPARK = ("transformWithState", "applyInPandas", "Spark")
 
 
-def _is_ours(side: Side) -> bool:
-    return side.name.startswith("statekit")
+def _kind(side: Side) -> str:
+    """`statekit`, `spark`, `floor` or `peer`."""
+    if side.name.startswith("statekit"):
+        return "statekit"
+    if side.durable == NOT_DURABLE:
+        return "floor"
+    return "spark" if side.name.startswith(_OF_SPARK) else "peer"
 
 
-def _counted(results: Results) -> list[tuple[Measured, float, float | None]]:
+def _counted(results: Results, *, on_spark: bool) -> list[tuple[Measured, float, float | None]]:
     """The rows that count events: with our events per second, and those of the other side."""
     found: list[tuple[Measured, float, float | None]] = []
     for row in results.rows:
-        if row.ours is not None and row.ours.events_per_second:
+        if row.ours is None or not row.ours.events_per_second or row.keys is not None:
+            continue
+        runs_there = row.benchmark.startswith(("spark", "nexmark", "peer-spark"))
+        if (runs_there or "on Spark" in row.measured) == on_spark:
             other = row.against.events_per_second if row.against else None
             found.append((row, row.ours.events_per_second, other))
     return found
 
 
+def _timed(results: Results) -> list[tuple[Measured, list[Side]]]:
+    """The rows that know how long their batches took, with the sides that do."""
+    found = []
+    for row in results.rows:
+        sides = [side for side in (row.ours, row.against) if side and side.p50 and side.p99]
+        if sides:
+            found.append((row, sides))
+    return found
+
+
+def _holding(results: Results) -> list[tuple[int, Side]]:
+    """Numbers of keys held, with what was measured."""
+    return sorted(
+        (row.keys, row.ours)
+        for row in results.rows
+        if row.keys and row.ours and row.ours.events_per_second
+    )
+
+
 def draw(results: Results, directory: Path) -> None:
     """Draw what there is something for, and remove what there is nothing for."""
     with mpl.rc_context(_STYLE):
-        figures: dict[str, Callable[[], Figure]] = {
-            "peers.png": lambda: _ratios(PLOTS["peers.png"], _with_others(results)),
-            "costs.png": lambda: _ratios(PLOTS["costs.png"], _with_itself(results)),
-            "rates.png": lambda: _rates(_counted(results)),
+        kinds = {
+            "peers.png": "peer",
+            "spark.png": "spark",
+            "floors.png": "floor",
+            "costs.png": "statekit",
         }
+        figures: dict[str, Callable[[], Figure]] = {
+            name: partial(_ratios, PLOTS[name], _against(results, kind))
+            for name, kind in kinds.items()
+        }
+        figures["rates.png"] = lambda: _rates("rates.png", _counted(results, on_spark=False))
+        figures["spark-rates.png"] = lambda: _rates(
+            "spark-rates.png", _counted(results, on_spark=True)
+        )
+        figures["latency.png"] = lambda: _latencies(_timed(results))
+        figures["keys.png"] = lambda: _keys(_holding(results))
         told = {"Source": fingerprint(results), "Software": None}
         for name, made in figures.items():
             if name in drawable(results):
@@ -107,7 +172,7 @@ def _ratios(title: str, rows: list[tuple[Measured, float]]) -> Figure:
     return figure
 
 
-def _rates(rows: list[tuple[Measured, float, float | None]]) -> Figure:
+def _rates(name: str, rows: list[tuple[Measured, float, float | None]]) -> Figure:
     """A disc for ours and a hollow diamond for the other, on one line."""
     figure, axes = _framed(len(rows))
     rates = []
@@ -125,9 +190,56 @@ def _rates(rows: list[tuple[Measured, float, float | None]]) -> Figure:
     )
     _log_scale(axes, min(rates), max(rates))
     axes.set_xlabel("events per second (logarithmic)")
-    axes.set_title("Events per second", pad=22)
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0)
+    axes.set_title(PLOTS[name], pad=22)
+    axes.legend(**_ABOVE)
     _name_rows(axes, [row for row, _, _ in rows])
+    return figure
+
+
+def _latencies(rows: list[tuple[Measured, list[Side]]]) -> Figure:
+    """From what half of the batches took to what 99 of 100 took: ours above, the other below."""
+    figure, axes = _framed(len(rows))
+    spans: list[float] = []
+    for place, (_, sides) in enumerate(rows):
+        for side in sides:
+            assert side.p50 is not None
+            assert side.p99 is not None
+            span, is_ours = [side.p50 * 1000, side.p99 * 1000], _kind(side) == "statekit"
+            height, shade = place + (-0.15 if is_ours else 0.15), _DARK if is_ours else "white"
+            axes.plot(span, [height, height], color=_MID, linewidth=1.2, zorder=1)
+            axes.scatter(span, [height] * 2, marker="o", s=26, facecolor=shade, edgecolor=_DARK)
+            spans += span
+    for name, shade in (("statekit", _DARK), ("held against", "white")):
+        axes.scatter([], [], marker="o", s=26, facecolor=shade, edgecolor=_DARK, label=name)
+    _log_scale(axes, min(spans), max(spans))
+    axes.set_xlabel("milliseconds, from the median to the 99th percentile (logarithmic)")
+    axes.set_title(PLOTS["latency.png"], pad=22)
+    axes.legend(**_ABOVE)
+    _name_rows(axes, [row for row, _ in rows])
+    return figure
+
+
+def _keys(held: list[tuple[int, Side]]) -> Figure:
+    """Events per second and memory over the number of keys held."""
+    figure = Figure(figsize=(12.0, 3.8))
+    figure.set_layout_engine(ConstrainedLayoutEngine(w_pad=0.3))  # labels at ends keep apart
+    speed, memory = figure.subplots(1, 2)
+    keys = [count for count, _ in held]
+    speed.plot(keys, [side.events_per_second for _, side in held], color=_DARK, marker="o")
+    speed.set_title("Events per second and core")
+    speed.set_ylabel("events per second")
+    peaks = [(count, side.memory / 1e6) for count, side in held if side.memory]
+    memory.plot([count for count, _ in peaks], [peak for _, peak in peaks], color=_DARK, marker="o")
+    memory.set_title("Peak memory of the process")
+    memory.set_ylabel("MB")
+    for axes in (speed, memory):
+        axes.set_xscale("log")
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.1)
+        axes.grid(color=_LIGHT, linewidth=0.7)
+        axes.set_xlabel("keys held (logarithmic)")
+        for numbers in (axes.xaxis, axes.yaxis):
+            numbers.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.xaxis.set_minor_locator(NullLocator())
     return figure
 
 

@@ -13,12 +13,19 @@ class Arm(NamedTuple):
         seconds: how long it took, in the median.
         durable: what of its state would have outlived a crash.
         events: how many it handled in that time; 0 where nothing is counted.
+        p50, p99: the seconds that half of its epochs, and 99 of 100, took at most.
+        written: the bytes that it had left on the disk when it ended.
+        memory: the most bytes that it held in memory, all its processes together.
     """
 
     name: str
     seconds: float
     durable: str
     events: int = 0
+    p50: float | None = None
+    p99: float | None = None
+    written: int | None = None
+    memory: int | None = None
 
 
 class Row(NamedTuple):
@@ -29,6 +36,8 @@ class Row(NamedTuple):
         without: why there is nothing to hold it against, where there should be.
         ratio: how many times as fast it is; None for the quotient of the arms' seconds. The median
             of the ratios of pairs is another number.
+        note: what has to be known to read the ratio.
+        keys: how many were held, in rows that show what it costs to hold more.
     """
 
     measured: str
@@ -37,6 +46,8 @@ class Row(NamedTuple):
     arms: tuple[Arm, ...] = ()
     without: str = ""
     ratio: float | None = None
+    note: str = ""
+    keys: int | None = None
 
     @property
     def times_as_fast(self) -> float | None:

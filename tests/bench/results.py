@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.bench.report import Row
+from tests.bench.report import Arm, Row
 
 __all__ = ["Measured", "Results", "Side"]
 
@@ -28,12 +28,32 @@ class Side(msgspec.Struct, frozen=True):
     Parameters:
         events_per_second: None where nothing is counted.
         durable: what of its state would have outlived a crash.
+        p50, p99: the seconds that half of its epochs, and 99 of 100, took at most.
+        written: the bytes that it had left on the disk.
+        memory: the most bytes that it held in memory.
     """
 
     name: str
     seconds: float
     events_per_second: float | None
     durable: str
+    p50: float | None = None
+    p99: float | None = None
+    written: int | None = None
+    memory: int | None = None
+
+    @classmethod
+    def of(cls, arm: Arm) -> Side:
+        return cls(
+            name=arm.name,
+            seconds=round(arm.seconds, 4),
+            events_per_second=round(arm.events / arm.seconds, 1) if arm.events else None,
+            durable=arm.durable,
+            p50=arm.p50,
+            p99=arm.p99,
+            written=arm.written,
+            memory=arm.memory,
+        )
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +66,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         against: what it is held against, in the same run.
         without: why it is held against nothing, where it should be.
         ratio: how many times as fast as that ours is.
+        note: what has to be known to read the ratio.
+        keys: how many were held, in rows that show what it costs to hold more.
         cores: of the machine, as this process may use them.
         machine: what kind, with the versions that matter.
         on: the day.
@@ -59,21 +81,15 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     against: Side | None = None
     without: str = ""
     ratio: float | None = None
+    note: str = ""
+    keys: int | None = None
     cores: int
     machine: str
     on: dt.date
 
     @classmethod
     def of(cls, benchmark: str, row: Row, on: dt.date) -> Measured:
-        sides = [
-            Side(
-                arm.name,
-                round(arm.seconds, 4),
-                round(arm.events / arm.seconds, 1) if arm.events else None,
-                arm.durable,
-            )
-            for arm in row.arms
-        ]
+        sides = [Side.of(arm) for arm in row.arms]
         ours = sides[0] if sides else None
         against = sides[1] if sides[1:] else None
         times = row.times_as_fast
@@ -86,6 +102,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             against=against,
             without=row.without,
             ratio=None if times is None else round(times, 3),
+            note=row.note,
+            keys=row.keys,
             cores=_cores(),
             machine=f"{platform.machine()}, Python {platform.python_version()}, "
             f"Spark {version('pyspark')}",

@@ -54,8 +54,16 @@ class Shard:
         self.coordinator = Coordinator(job, repository, parallelism=1, clock=clock)
         self.copies = DiskCopies(home / "working")
 
-    def epoch(self, batches: list[pa.RecordBatch]) -> tuple[float, float, int]:
-        """Run and commit one epoch: CPU seconds, wall seconds, bytes of the change file."""
+    def epoch(
+        self,
+        batches: list[pa.RecordBatch],
+        put_out: Callable[[pa.RecordBatch], object] | None = None,
+    ) -> tuple[float, float, int]:
+        """Run and commit one epoch: CPU seconds, wall seconds, bytes of the change file.
+
+        Parameters:
+            put_out: is given what comes out.
+        """
         cpu, wall = time.process_time(), time.perf_counter()
         self.coordinator.begin()
         plan = self.coordinator.plan(self.declared.name, 0)
@@ -66,7 +74,9 @@ class Shard:
             while True:
                 outputs = next(running)
                 assert output_type is not None
-                output_type.to_batch(outputs)
+                batch = output_type.to_batch(outputs)
+                if put_out is not None:
+                    put_out(batch)
         except StopIteration as stop:
             report = stop.value
         self.coordinator.commit([report])
@@ -77,9 +87,14 @@ class Shard:
         reader = None
         for batch in batches:
             if reader is None:
-                reader = self.declared.record_type.members[0].reader(batch.schema, first_column=1)
-            keys, times = batch.column("key").to_pylist(), self._times(batch)
+                reader = self.declared.taken.members[0].reader(batch.schema, first_column=1)
+            keys, times = self._keys(batch), self._times(batch)
             yield Chunk(keys, batch.column(0).to_pylist(), keys, reader.read(batch), times)
+
+    def _keys(self, batch: pa.RecordBatch) -> list[Any]:
+        """The key of each record: a value, or a tuple of several."""
+        columns = [batch.column(name).to_pylist() for name in self.declared.key]
+        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def _times(self, batch: pa.RecordBatch) -> list[int]:
         """Event times in microseconds, if the operator has any."""

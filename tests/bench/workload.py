@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import random
 from collections.abc import Iterator
 from typing import Annotated, NamedTuple
@@ -106,6 +107,37 @@ def append_value(event: Event, held: sk.ListState[int]) -> None:
     held.append(event.value)
 
 
+class Order(NamedTuple):
+    key: int
+    value: int
+
+
+class Offer(NamedTuple):
+    key: int
+    value: int
+
+
+class Match(NamedTuple):
+    key: int
+    ordered: int
+    offered: int
+
+
+@sk.process(key="key")
+def matched(
+    event: Order | Offer, orders: sk.ListState[int], offers: sk.ListState[int]
+) -> Iterator[Match]:
+    """Joins all orders and all offers of a key, whichever comes first, for ever."""
+    if isinstance(event, Order):
+        orders.append(event.value)
+        for offered in offers:
+            yield Match(event.key, event.value, offered)
+    else:
+        offers.append(event.value)
+        for ordered in orders:
+            yield Match(event.key, ordered, event.value)
+
+
 # One batch covers a minute of event time, in any order.
 SPAN = dt.timedelta(minutes=1)
 SPAN_MS = 60_000
@@ -190,6 +222,24 @@ def events(count: int, seed: int, keys: int = KEYS) -> pa.Table:
     )
 
 
+def zipf_events(count: int, seed: int, keys: int = KEYS) -> pa.Table:
+    """Events with keys drawn by Zipf's law: the n-th most frequent one by 1 in n to the power 1.1.
+
+    One event in seven is of the most frequent key.
+    """
+    draw = random.Random(seed)
+    shuffled = random.Random(0).sample(range(keys), keys)
+    weights = list(itertools.accumulate(rank**-1.1 for rank in range(1, keys + 1)))
+    drawn = draw.choices(shuffled, cum_weights=weights, k=count)
+    return pa.table(
+        {
+            "key": pa.array(drawn, pa.int64()),
+            "value": pa.array([draw.randrange(1000) for _ in range(count)], pa.int64()),
+            "ts": pa.array(range(count), pa.int64()),
+        }
+    )
+
+
 def entries(count: int, seed: int) -> pa.Table:
     """Entries of 1,000 maps of 100, drawn uniformly."""
     draw = random.Random(seed)
@@ -198,6 +248,19 @@ def entries(count: int, seed: int) -> pa.Table:
             "key": pa.array([draw.randrange(1_000) for _ in range(count)], pa.int64()),
             "entry": pa.array([draw.randrange(100) for _ in range(count)], pa.int64()),
             "value": pa.array([draw.randrange(1000) for _ in range(count)], pa.int64()),
+        }
+    )
+
+
+def orders_and_offers(count: int, number: int) -> pa.Table:
+    """The orders and offers of batch `number`: a key has one of each on average, in two batches."""
+    draw = random.Random(number)
+    first = number * count // 2
+    return pa.table(
+        {
+            "key": pa.array([first + draw.randrange(count) for _ in range(count)], pa.int64()),
+            "value": pa.array([draw.randrange(1000) for _ in range(count)], pa.int64()),
+            "is_order": pa.array([draw.random() < 0.5 for _ in range(count)], pa.bool_()),
         }
     )
 

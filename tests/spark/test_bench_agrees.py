@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.bench.on_spark import Engine
+from tests.bench.pandas_on_spark import GroupedPandasCount, PandasCount
+from tests.bench.states_on_spark import (
+    SparkEntries,
+    SparkJoin,
+    SparkWindows,
+    StatekitEntries,
+    StatekitJoin,
+    StatekitWindows,
+)
 from tests.bench.time_on_spark import SparkSessions, StatekitSessions, session_moments
+from tests.bench.workload import entries, events, moments, orders_and_offers
 from tests.spark.spark_runs import parquet_rows
 
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -30,18 +44,41 @@ def as_measured(spark: SparkSession) -> Iterator[SparkSession]:
         spark.conf.unset(name)
 
 
+def put_out(
+    spark: SparkSession, home: Path, engines: Sequence[type[Engine]], tables: Iterable[pa.Table]
+) -> list[list[tuple[Any, ...]]]:
+    """What each engine writes, sorted; each is fed all tables in turn."""
+    homes = [home / made.__name__ for made in engines]
+    running = [made(spark, own, "parquet") for made, own in zip(engines, homes, strict=True)]
+    for table in tables:
+        for engine in running:
+            engine.feed(table)
+    return [sorted(tuple(row.values()) for row in parquet_rows(own / "out")) for own in homes]
+
+
 def test_both_engines_end_the_same_sessions(as_measured: SparkSession, tmp_path: Path) -> None:
-    homes = [tmp_path / "ours", tmp_path / "theirs"]
-    made = (StatekitSessions, SparkSessions)
-    engines = [
-        engine(as_measured, home, writes="parquet")
-        for engine, home in zip(made, homes, strict=True)
-    ]
-    for number in range(3):
-        for engine in engines:
-            engine.feed(session_moments(60, number, keys=40))
-    ours, theirs = (
-        sorted((row["key"], row["events"]) for row in parquet_rows(home / "out")) for home in homes
-    )
+    tables = (session_moments(60, number, keys=40) for number in range(3))
+    ours, theirs = put_out(as_measured, tmp_path, (StatekitSessions, SparkSessions), tables)
+    assert ours == theirs
+    assert len(ours) > 10
+
+
+@pytest.mark.parametrize(
+    ("engines", "drawn"),
+    [
+        ((StatekitEntries, SparkEntries), entries),
+        ((StatekitWindows, SparkWindows), partial(moments, keys=20)),
+        ((StatekitJoin, SparkJoin), orders_and_offers),
+        ((PandasCount, GroupedPandasCount), partial(events, keys=10)),
+    ],
+    ids=["entries", "windows", "join", "pandas"],
+)
+def test_engines_put_out_the_same(
+    engines: tuple[type[Engine], type[Engine]],
+    drawn: Callable[[int, int], pa.Table],
+    as_measured: SparkSession,
+    tmp_path: Path,
+) -> None:
+    ours, theirs = put_out(as_measured, tmp_path, engines, (drawn(40, 0), drawn(40, 1)))
     assert ours == theirs
     assert len(ours) > 10

@@ -82,6 +82,11 @@ def observing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ways
 
 
+def rows_read(query: Any) -> list[int]:
+    """How many rows Spark's sources gave in each batch; those read again are counted again."""
+    return [batch["numInputRows"] for batch in query.query.recentProgress if batch["numInputRows"]]
+
+
 # ------------------------------------------------------------------------------------------ joins
 
 
@@ -108,6 +113,7 @@ def test_two_streams_are_joined_as_sql_joins_them(
     assert sorted(tuple(row.values()) for row in runs.parquet("out")) == sorted(map(tuple, rows))
     assert set(ways) == {"_observed"}, "one action per epoch"
     assert [told.records_in for told in query.progress] == [40, 40, 40]
+    assert rows_read(query) == [40, 40, 40], "each source is read once"
 
 
 @pytest.mark.parametrize("parallelism", [1, 4])
@@ -121,7 +127,7 @@ def test_order_and_broadcast_are_as_in_one_process(
     feed(runs, records, 25)
     spark.conf.set(name, "3")
     try:
-        runs.finish(
+        query = runs.finish(
             billing_job(),
             streams(runs, *records),
             outputs={"bills": sk.sinks.parquet(runs.home / "out")},
@@ -130,6 +136,7 @@ def test_order_and_broadcast_are_as_in_one_process(
     finally:
         spark.conf.set(name, before)
     _check(runs, records, parallelism)
+    assert rows_read(query) == [75, 75, 75], "each source is read once"
 
 
 def test_what_was_broadcast_goes_along_when_the_parallelism_changes(runs: Runs) -> None:

@@ -19,11 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
-import statekit as sk
 from tests.bench.nexmark.bids import LATENESS
 from tests.bench.nexmark.events import Events
 from tests.bench.nexmark.queries import QUERIES, Query
-from tests.bench.on_spark import SHARDS, Engine, interleaved
+from tests.bench.on_spark import Engine, interleaved
 from tests.bench.report import SPARK_DURABLE, Arm, Row, faster, statekit
 
 EVENTS = int(os.environ.get("STATEKIT_BENCH_NEXMARK_EVENTS", "500_000"))
@@ -156,16 +155,8 @@ class StatekitNexmark(NexmarkEngine):
 
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
         query: Query = QUERIES[self.number]
-        started = query.job().start(
-            spark,
-            {name: front.of_frame(df) for name, front in query.fronts.items()},
-            outputs={"out": sk.sinks.writer(self.writes, path=str(self.home / "out"))},
-            checkpoint=self.home / "checkpoint",
-            parallelism=SHARDS,
-            working_directory=self.home / "working",
-        )
-        streaming: StreamingQuery = started.query
-        return streaming
+        frames = {name: front.of_frame(df) for name, front in query.fronts.items()}
+        return self.started_job(query.job(), spark, frames)
 
 
 class SparkNexmark(NexmarkEngine):
@@ -174,9 +165,7 @@ class SparkNexmark(NexmarkEngine):
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
         name_views(spark, df)
         mode, text = STREAMING_SQL[self.number]
-        writer = spark.sql(text).writeStream.format(self.writes).outputMode(mode)
-        writer = writer.option("path", str(self.home / "out"))
-        return writer.option("checkpointLocation", str(self.home / "checkpoint")).start()
+        return self.started(spark.sql(text), mode)
 
 
 def engines(number: int) -> list[type[NexmarkEngine]]:

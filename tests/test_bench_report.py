@@ -119,7 +119,8 @@ def test_the_stored_pages_and_plots_are_made_of_the_stored_results() -> None:
     assert (DOCS / "index.html").read_text() == html_page(stored)
     for name in PLOTS:
         if name in markdown(stored):
-            assert Image.open(DOCS / name).info["Source"] == fingerprint(stored), name
+            with Image.open(DOCS / name) as plot:
+                assert plot.info["Source"] == fingerprint(stored), name
         else:
             assert not (DOCS / name).exists()
 

@@ -24,6 +24,7 @@ from statekit.coordinator import Coordinator
 from statekit.process import Process
 from statekit.repository import Repository
 from statekit.shard import RARE_COLLECTION, run_shard
+from statekit.spark.rows import chunks_of
 from statekit.working_copy import DiskCopies
 from tests.bench.report import Arm, Row, statekit
 from tests.bench.workload import (
@@ -84,24 +85,9 @@ class Shard:
         return time.process_time() - cpu, time.perf_counter() - wall, size
 
     def _chunks(self, batches: list[pa.RecordBatch]) -> Iterator[Chunk]:
-        reader = None
-        for batch in batches:
-            if reader is None:
-                reader = self.declared.taken.members[0].reader(batch.schema, first_column=1)
-            keys, times = self._keys(batch), self._times(batch)
-            yield Chunk(keys, batch.column(0).to_pylist(), keys, reader.read(batch), times)
-
-    def _keys(self, batch: pa.RecordBatch) -> list[Any]:
-        """The key of each record: a value, or a tuple of several."""
-        columns = [batch.column(name).to_pylist() for name in self.declared.key]
-        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-
-    def _times(self, batch: pa.RecordBatch) -> list[int]:
-        """Event times in microseconds, if the operator has any."""
-        if self.declared.event_time is None:
-            return []
-        times: list[int] = batch.column(self.declared.event_time).cast(pa.int64()).to_pylist()
-        return times
+        # Behind all columns Spark has the arrival, which the worker leaves out.
+        rows = (batch.append_column("arrival", pa.nulls(len(batch))) for batch in batches)
+        return chunks_of(self.declared, rows, self.coordinator.key_groups)
 
 
 def _count_batches(count: int, seed: int, keys: int = KEYS) -> list[pa.RecordBatch]:

@@ -9,10 +9,11 @@ is what it takes to start. It is a right result or none: what jobs put out is ad
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,10 @@ class Contender:
     environment: Environment | None = None
 
     def python(self) -> Path:
+        with self._named():
+            return self._python()
+
+    def _python(self) -> Path:
         return Path(sys.executable) if self.environment is None else self.environment.python()
 
     def run(self, events: Input, workload: str) -> Spent:
@@ -54,19 +59,27 @@ class Contender:
             NotAvailable: it cannot be run, or gave a wrong result.
         """
         does = "entries" if workload == "entries" else "count"
-        with tempfile.TemporaryDirectory() as home:
+        with self._named(), tempfile.TemporaryDirectory() as home:
             given = (str(events.home), does, home, *self.arguments)
-            spent = run(self.python(), f"tests.bench.peers.jobs.{self.job}", given)
-        told, of = spent.told["check"], spent.told["of"]
-        if of != "nothing" and told != (right := events.checks[of]):
-            raise NotAvailable(f"it gave wrong results: {told} in all, where {right} is right")
+            spent = run(self._python(), f"tests.bench.peers.jobs.{self.job}", given)
+            told, of = spent.told["check"], spent.told["of"]
+            if of != "nothing" and told != (right := events.checks[of]):
+                raise NotAvailable(f"it gave wrong results: {told} in all, where {right} is right")
         return spent
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say who it is that is not available."""
+        try:
+            yield
+        except NotAvailable as why:
+            raise NotAvailable(f"{self.name}: {why}") from why
 
     def arm(self, spent: Sequence[tuple[Spent, Spent]], events: int) -> Arm:
         """What it took in the median, less what it took to start."""
         seconds = statistics.median(whole.cpu_s - start.cpu_s for whole, start in spent)
         if seconds <= 0:
-            raise NotAvailable("it took no longer than its start: more events are needed")
+            raise NotAvailable(f"{self.name}: it took no longer than its start: too few events")
         peaks = [whole.memory for whole, _ in spent if whole.memory is not None]
         return Arm(
             self.name,
@@ -117,7 +130,7 @@ def measured(match: Match, workload: str, rounds: int = ROUNDS) -> Row:
             for side, taken in zip(sides, zip(*spent, strict=True), strict=True)
         ]
     except NotAvailable as why:
-        reason = f"no number: {match.theirs.name}: {why}"
+        reason = f"no number: {why}"
         return Row(title, reason, match.wanted, without=reason, note=match.note)
     ours, theirs = (arm.events / arm.seconds for arm in arms)
     told = f"{ours / theirs:.3g} times as many: {ours:,.0f} events/s against {theirs:,.0f}"

@@ -23,12 +23,11 @@ import pyarrow as pa
 
 from statekit.shard import RARE_COLLECTION
 from statekit.uploader import uploader
-from tests.bench.built import groups_of
 from tests.bench.peers.jobs.handshake import bytes_in
 from tests.bench.peers.processes import peak
 from tests.bench.report import Arm, Row, statekit
 from tests.bench.shard_alone import Shard
-from tests.bench.workload import Event, running_count
+from tests.bench.workload import Event, running_count, sorted_batches
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 PER_EPOCH, FILLING = 20_000, 200_000
@@ -43,13 +42,8 @@ class _Held:
 
 
 def _sorted(keys: npt.NDArray[np.int64]) -> list[pa.RecordBatch]:
-    """Events of these keys as a shard gets them: key group first, sorted by group and key."""
-    groups = groups_of(keys)
-    order = np.lexsort((keys, groups))
-    columns = {"group": groups[order].astype(np.int32), "key": keys[order]}
-    table = pa.table({**columns, "value": np.ones(len(keys), np.int64)})
-    batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=10_000)
-    return batches
+    """Events of these keys as a shard gets them."""
+    return sorted_batches(pa.table({"key": keys, "value": np.ones(len(keys), np.int64)}))
 
 
 def _fill(home: Path, keys: int) -> None:

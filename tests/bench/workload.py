@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 import statekit as sk
-from statekit.keygroup import key_group
+from tests.bench.built import groups_of
 
 KEYS = 100_000
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -308,10 +309,13 @@ def as_sorted(columns: dict[str, list[int]]) -> list[pa.RecordBatch]:
     return sorted_batches(pa.table({n: pa.array(v, pa.int64()) for n, v in columns.items()}))
 
 
-def sorted_batches(table: pa.Table) -> list[pa.RecordBatch]:
-    """A table as a shard gets it from Spark: key group first, sorted by group and key."""
-    keys = table.column("key").to_pylist()
-    groups = [key_group(key) for key in keys]
-    order = sorted(range(len(groups)), key=lambda row: (groups[row], keys[row]))
+def sorted_batches(table: pa.Table, key: tuple[str, ...] = ("key",)) -> list[pa.RecordBatch]:
+    """A table as a shard gets it from Spark: key group first, sorted by group and key.
+
+    The group of a key of two fields is that of the first: to one shard it is the same which it is.
+    """
+    first, *others = (table.column(name).to_numpy() for name in key)
+    groups = groups_of(first)
+    order = np.lexsort((*reversed(others), first, groups))
     grouped = table.add_column(0, "group", pa.array(groups, pa.int32()))
     return list(grouped.take(order).combine_chunks().to_batches(max_chunksize=10_000))

@@ -23,10 +23,9 @@ from statekit.process import Process
 from statekit.records import RecordType
 from statekit.shard import RARE_COLLECTION
 from statekit.uploader import uploader
-from tests.bench.built import groups_of
 from tests.bench.peers.jobs.handshake import bytes_in, done, ready
 from tests.bench.shard_alone import Shard
-from tests.bench.workload import Entry, Event, map_entry, running_count
+from tests.bench.workload import Entry, Event, map_entry, running_count, sorted_batches
 
 RECORDS: dict[str, type[msgspec.Struct]] = {"count": Event, "entries": Entry}
 FUNCTIONS: dict[str, Process[Any, Any, Any]] = {"count": running_count, "entries": map_entry}
@@ -37,19 +36,6 @@ def aggregates(workload: str) -> Process[Any, Any, Any]:
     records = RecordType.of(RECORDS[workload], where="bench")
     kept = {"count": sk.Count(), "total": sk.Sum("value")}
     return aggregation(records, key=KEYS[workload], aggregates=kept)
-
-
-def routed(table: pa.Table, key: tuple[str, ...]) -> list[pa.RecordBatch]:
-    """A table as a shard gets it: key group first, sorted by group and key.
-
-    The group of a key of two fields is that of the first: to one shard it is the same which it is.
-    """
-    first, *others = (table.column(name).to_numpy() for name in key)
-    groups = groups_of(first)
-    order = np.lexsort((*reversed(others), first, groups))
-    grouped = table.add_column(0, "group", pa.array(groups, pa.int32()))
-    batches: list[pa.RecordBatch] = grouped.take(order).combine_chunks().to_batches(10_000)
-    return batches
 
 
 def main(events: Path, workload: str, home: Path, per_epoch: str, by: str) -> None:
@@ -65,7 +51,7 @@ def main(events: Path, workload: str, home: Path, per_epoch: str, by: str) -> No
         part = table.slice(start, int(per_epoch))
         if declared.combiner is not None:
             part = declared.combiner.rows(part)
-        shard.epoch(routed(part, declared.key), put_out.append)
+        shard.epoch(sorted_batches(part, declared.key), put_out.append)
     uploader().drain()
     check = sums_of_events(put_out) if by == "function" else sums_of_keys(put_out)
     done(check=check, of="events" if by == "function" else "keys", written=bytes_in(home))

@@ -88,6 +88,13 @@ class StrayKeyError(IncompleteEpochError):
     """
 
 
+class UnsortedError(IncompleteEpochError):
+    """Rows of a shard are not in the order of their keys and arrival.
+
+    Users never see it: the epoch is run again, and rows are sorted by all of their columns.
+    """
+
+
 class RestoreError(StatekitError):
     """A checkpoint cannot be continued in the way that was asked for."""
 

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F
 
 from statekit.base_options import BaseOptions
 from statekit.coordinator import Coordinator
-from statekit.errors import IncompleteEpochError, StrayKeyError
+from statekit.errors import IncompleteEpochError, StrayKeyError, UnsortedError
 from statekit.job import Job
 from statekit.manifest import ShardReport
 from statekit.passes import Pass, passes
@@ -90,6 +90,7 @@ class EpochRunner:
         }
         self._frames: dict[Pass, OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
+        self._unsorted: set[str] = set()
         self._adapts = True
         self._passes = passes(coordinator.job)
         self._inputs: Mapping[str, DataFrame] = {}
@@ -117,20 +118,29 @@ class EpochRunner:
             self._coordinator.begin(what=what)
             try:
                 reports = self._observed(inputs) if self._single_read else self._persisted(inputs)
-            except (PySparkException, Py4JJavaError, StrayKeyError) as error:
-                if not self._part(translated(error)):
+            except (PySparkException, Py4JJavaError, IncompleteEpochError) as error:
+                if not self._can_run_otherwise(translated(error)):
                     raise
             else:
                 break
         self._coordinator.commit(reports, batch=batch)
 
-    def _part(self, error: BaseException) -> bool:
-        """Let operators run apart whose keys were found not to be alike. Whether there are any."""
-        if not isinstance(error, StrayKeyError):
-            return False
-        self._strayed.add(str(error).partition(":")[0])
-        self._passes = passes(self._coordinator.job, self._strayed)
-        return True
+    def _can_run_otherwise(self, error: BaseException) -> bool:
+        """Whether an epoch failed by what it took for granted, which it no longer does then.
+
+        Operators whose keys were found not to be alike run apart, and rows that were found not to
+        be sorted by one number are sorted by all of their columns.
+        """
+        operator = str(error).partition(":")[0]
+        if isinstance(error, StrayKeyError):
+            self._strayed.add(operator)
+            self._passes = passes(self._coordinator.job, self._strayed)
+            return True
+        if isinstance(error, UnsortedError) and operator not in self._unsorted:
+            self._unsorted.add(operator)
+            self._frames.clear()
+            return True
+        return False
 
     def let_copies_go(self, keep: bool | None) -> None:
         """Remove working copies on this host that no later run has use for.
@@ -169,7 +179,7 @@ class EpochRunner:
         if of not in self._frames:
             likes = [streams[name] for name in operator.streams]
             self._frames[of] = (
-                OperatorFrames(likes[0], operator, shards, groups, of.last)
+                self._operator_frames(likes[0], of)
                 if layout is None
                 else union_frames(likes, operator, coordinator.job, shards, groups, of.last)
             )
@@ -177,6 +187,11 @@ class EpochRunner:
         if isinstance(frames, UnionFrames) and (whole := self._whole(operator, frames)):
             return frames.frame_of_whole(whole, operator.streams, step, tasks)
         return frames.frame([streams[name] for name in operator.streams], step, tasks)
+
+    def _operator_frames(self, like: DataFrame, of: Pass) -> OperatorFrames:
+        shards, groups = self._coordinator.parallelism, self._coordinator.key_groups
+        by_number = of.first.name not in self._unsorted
+        return OperatorFrames(like, of.first, shards, groups, of.last, by_number=by_number)
 
     def _whole(self, operator: Operator, frames: UnionFrames) -> MergedInputs | None:
         """What an operator can take all its rows from in one reading, if there is such."""

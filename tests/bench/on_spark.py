@@ -2,8 +2,8 @@
 
 All engines run as streaming queries that stay open; files are fed to them in turn, and the time of
 a micro-batch is Spark's own `triggerExecution`. transformWithState runs with the RocksDB provider
-and changelog checkpointing. The floor is the same carrier (foreachBatch, shuffle, sort, mapInArrow)
-with a plain dict in the worker and nothing durable.
+and changelog checkpointing. The floor is the same carrier (foreachBatch, our shuffle and sort,
+mapInArrow) with a plain dict in the worker and nothing durable.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from statekit.aggregation import aggregation
 from statekit.process import Process
 from statekit.records import RecordType
 from statekit.spark import transform_with_state
+from statekit.spark.frames import Routing, by_one_number
+from statekit.spark.rows import ARRIVAL, GROUP
 from tests.bench.peers.jobs.handshake import bytes_in
 from tests.bench.report import NOT_DURABLE, SPARK_DURABLE, STATEKIT_DURABLE, Arm, Row, faster
 from tests.bench.spark_processor import CountProcessor
@@ -205,12 +207,12 @@ class Floor(Engine):
 
 
 def _floor_batch(df: DataFrame, _: int) -> None:
-    group = F.pmod(F.xxhash64("key"), F.lit(128)).cast("int").alias("g")
-    arrival = F.monotonically_increasing_id().alias("arrival")
-    routed = df.select(group, "key", "value", arrival).repartitionById(
-        SHARDS, F.expr(f"cast((g * {SHARDS}) div 128 as int)")
-    )
-    ordered = routed.sortWithinPartitions("g", "key", "arrival").drop("arrival")
+    group = F.pmod(F.xxhash64("key"), F.lit(128)).cast("int").alias(GROUP)
+    arrival = F.monotonically_increasing_id().alias(ARRIVAL)
+    rows = df.select(group, "key", "value", arrival)
+    order = by_one_number(rows, ("key",), SHARDS, 128)
+    assert order is not None, "the key is one integer"
+    ordered = Routing(order, SHARDS, 128).routed(rows, SHARDS).select("key", "value")
     ordered.mapInArrow(_floor_step, OUT).write.format("noop").mode("append").save()
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
 
 import statekit as sk
 from statekit.keygroup import key_group
+from statekit.spark import epoch as epochs
+from statekit.spark.frames import OperatorFrames
 from tests.spark.spark_jobs import (
     EVENT_SCHEMA,
     Event,
@@ -112,8 +114,9 @@ def numbers_seen(visit: Visit, seen: sk.ListState[int]) -> Iterator[tuple[int, l
 def test_a_task_runs_several_shards_each_with_its_own_keys_in_order(
     runs: Runs, shards: int, groups: int
 ) -> None:
-    """Keys of all sizes: what they are sorted by is cut to 47 bits."""
-    edges = [0, 2**46 - 1, 2**46, 2**62, 2**63 - 1]
+    """Keys of all sizes: what they are sorted by is cut, to 38 bits and more."""
+    cut = [37, 45, 47, 48, 57]
+    edges = [0, *(2**bits + more for bits in cut for more in (-2, -1, 0)), 2**62, 2**63 - 1]
     pages = sorted({page for edge in edges for page in (edge, -edge, -edge - 1, edge // 3)})
     visits = [Visit(page, number) for number, page in enumerate(pages * 3)]
     random.Random(shards).shuffle(visits)
@@ -125,6 +128,50 @@ def test_a_task_runs_several_shards_each_with_its_own_keys_in_order(
         assert query.epoch == epoch
     expected = {page: 2 * [v.number for v in visits if v.page == page] for page in pages}
     assert runs.state("numbers_seen", "seen") == expected
+
+
+class Sorted:
+    """How the frames of epochs were sorted, in turn: by one number, or by all columns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.by_number: list[bool] = []
+        monkeypatch.setattr(epochs, "OperatorFrames", self._made)
+
+    def _made(self, *given: Any, by_number: bool) -> OperatorFrames:
+        self.by_number.append(by_number)
+        return OperatorFrames(*given, by_number=by_number)
+
+
+@pytest.fixture
+def has_sorted(monkeypatch: pytest.MonkeyPatch) -> Sorted:
+    return Sorted(monkeypatch)
+
+
+def _check_pages(runs: Runs, count: int, partitions: int, first_page: int) -> None:
+    """Run a job over visits of ten pages, in turn, and look at what it holds."""
+    job = sk.Job("pages")
+    job.source("visits", Visit).process(numbers_seen).sink("out")
+    page = f"{first_page} + id % 10 as page"
+    df = runs.spark.range(0, count, 1, partitions).selectExpr(page, "cast(id as int) as number")
+    runs.finish(job, {"visits": df}, outputs={"out": sk.sinks.writer("noop")}, parallelism=3)
+    expected = {first_page + at: list(range(at, count, 10)) for at in range(10)}
+    assert runs.state("numbers_seen", "seen") == expected
+
+
+def test_rows_are_sorted_by_one_number_where_keys_fit(runs: Runs, has_sorted: Sorted) -> None:
+    _check_pages(runs, 60, partitions=5, first_page=-5)
+    assert has_sorted.by_number == [True]
+
+
+def test_rows_are_sorted_by_all_columns_once_keys_are_met_that_do_not_fit(
+    runs: Runs, has_sorted: Sorted
+) -> None:
+    _check_pages(runs, 60, partitions=5, first_page=2**62)
+    assert has_sorted.by_number == [True, False]
+
+
+def test_more_partitions_than_a_number_can_tell_apart(runs: Runs) -> None:
+    _check_pages(runs, 1100, partitions=1100, first_page=0)
 
 
 def test_shards_without_records_report_like_the_others(runs: Runs) -> None:

@@ -194,6 +194,7 @@ class Stream(Generic[T]):
         record = self._record_type()
         options: dict[str, Any] = {"lateness": lateness, "allowed_lateness": allowed_lateness}
         options |= {"key": key, "event_time": event_time, "emit": emit, "ordered": ordered}
+        options["combines"] = len(self._names) == 1
         return Windowed(self, Windowing(record, window, **options))
 
     @overload

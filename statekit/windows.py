@@ -24,9 +24,16 @@ from typing import Any, NamedTuple
 from statekit.context import Context
 from statekit.errors import StateTypeError
 from statekit.map_state import MapState
+from statekit.panes import Panes
 from statekit.state_options import Aggregate
 from statekit.timers import Timer
-from statekit.timestamp import MAX_MICROS, MIN_MICROS, duration_to_micros, micros_to_datetime
+from statekit.timestamp import (
+    MAX_MICROS,
+    MIN_MICROS,
+    duration_to_micros,
+    micros_to_datetime,
+    timedelta_to_micros,
+)
 
 __all__ = [
     "LAST",
@@ -63,6 +70,16 @@ class Sliding:
         if self.size == self.every:
             return f"tumbling {self.size}{offset}"
         return f"sliding {self.size} every {self.every}{offset}"
+
+    def panes(self, event_time: str) -> Panes:
+        """The stretches of time all of whose records are in the same windows.
+
+        Parameters:
+            event_time: the field that says when a record happened.
+        """
+        every_us = timedelta_to_micros(self.every)
+        origin_us = timedelta_to_micros(self.offset % self.every)
+        return Panes(event_time, timedelta_to_micros(self.size), every_us, origin_us)
 
 
 @dataclass(frozen=True)

@@ -134,19 +134,21 @@ class ShardStep:
 
 @dataclass(frozen=True)
 class CombineStep:
-    """Makes the records of a partition fewer: a row for each key.
+    """Makes the records of a partition fewer: a row for each key, or each key and pane.
 
     Parameters:
         shipment: the process function, which has a combiner.
+        late_us: the watermark that makes a record late.
     """
 
     shipment: Shipment
+    late_us: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _acknowledge_at_once()
         combiner = unpack(self.shipment).combiner
         assert combiner is not None
-        for rows in combiner.in_pieces(batches):
+        for rows in combiner.in_pieces(batches, self.late_us):
             yield from rows.to_batches()
 
 

@@ -51,6 +51,10 @@ class Part(NamedTuple):
 _AGAIN = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 """How rows that were combined are combined once more."""
 
+_Groups = dict[str, pa.ChunkedArray]
+_Asked = list[tuple[str, pa.ChunkedArray | None]]
+"""Aggregates, each of a column; None for one of the rows themselves."""
+
 # Arrow looks each record up in a table of the keys: many at a time, as the table is made anew.
 _RECORDS_AT_ONCE = 500_000
 _ROWS_AT_ONCE = 1_000_000
@@ -154,7 +158,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         Raises:
             ProcessError: a record does not fit its type, or a sum is too large.
         """
-        rows = self._rows(self._columns(records), late_us)
+        rows = self._grouped(*self._asked(self._columns(records), late_us))
         reader = self.combined.reader(rows.schema)
         return [row for batch in rows.to_batches() for row in reader.read(batch)]
 
@@ -167,17 +171,39 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         Raises:
             ProcessError: a record does not fit its type, or a sum is too large.
         """
-        if self._makes_records(table.column_names):
-            reader = self._record.reader(table.schema)
-            made = [record for batch in table.to_batches() for record in reader.read(batch)]
-            table = self._columns(made)
-        elif any(table.column(name).null_count for name in self._required):
-            self._read_all(table)  # says which record has a None, and fails
-        return self._rows(table, late_us)
+        return self._grouped(*self._asked(self._checked(table), late_us))
 
-    def _read_all(self, table: pa.Table) -> list[Any]:
-        reader = self._needed.reader(table.schema)
-        return [record for batch in table.to_batches() for record in reader.read(batch)]
+    def each(self, batches: Iterable[pa.RecordBatch], late_us: int) -> Iterator[pa.RecordBatch]:
+        """A row for each record, as if it had been combined; what stands around them stays so.
+
+        Parameters:
+            batches: with a column before and one behind those that are to be `read`.
+            late_us: the watermark that makes a record late.
+
+        Raises:
+            ProcessError: a record does not fit its type.
+        """
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            groups, asked = self._asked(self._checked(table), late_us)
+            one = pa.repeat(pa.scalar(1, pa.int64()), len(batch))
+            columns = list(groups.values())
+            for verb, column in asked:
+                counts = column is not None and verb == "count"
+                value = pc.is_valid(column).cast(pa.int64()) if counts else column
+                columns.append(one if value is None else value)
+            first, *_, last = batch.schema.names
+            names = [first, *groups, self.number, *self._again, last]
+            rows = pa.table([table.column(0), *columns, table.column(last)], names)
+            yield from rows.combine_chunks().to_batches()
+
+    def _checked(self, table: pa.Table) -> pa.Table:
+        """What is looked at of records, which fit their type."""
+        if self._makes_records(table.column_names):
+            return self._columns(_read(self._record, table))
+        if any(table.column(name).null_count for name in self._required):
+            _read(self._needed, table)  # says which record has a None, and fails
+        return table
 
     def in_pieces(self, batches: Iterable[pa.RecordBatch], late_us: int) -> Iterator[pa.Table]:
         """The rows of many batches, combined as far as memory allows.
@@ -235,10 +261,10 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         names = [*rows.column_names[:before], *made.column_names[:-1]]
         return pa.table([*columns, *made.columns[:-1]], names)
 
-    def _groups(self, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+    def _groups(self, rows: pa.Table) -> _Groups:
         return {name: rows.column(name) for name in self._by}
 
-    def _asked_again(self, rows: pa.Table) -> list[tuple[str, pa.ChunkedArray | None]]:
+    def _asked_again(self, rows: pa.Table) -> _Asked:
         """What is asked for of rows, to combine them once more."""
         asked = [("sum", rows.column(self.number))]
         return asked + [(verb, rows.column(name)) for name, verb in self._again.items()]
@@ -252,8 +278,9 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         time: int = row[-1]
         return time
 
-    def _rows(self, table: pa.Table, late_us: int) -> pa.Table:
-        asked: list[tuple[str, pa.ChunkedArray | None]] = [("count_all", None)]
+    def _asked(self, table: pa.Table, late_us: int) -> tuple[_Groups, _Asked]:
+        """What records are grouped by, by name, and what is asked for of each group."""
+        asked: _Asked = [("count_all", None)]
         for part in self._parts:
             column = None if part.field is None else table.column(part.field)
             asked.append((part.verb if part.field else "count_all", column))
@@ -262,7 +289,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             times = self._times(table, self._panes.event_time)
             groups[self._by[-1]] = self._panes.of(times, late_us)
             asked.append(("max", times))
-        return self._grouped(groups, asked)
+        return groups, asked
 
     def _times(self, table: pa.Table, name: str) -> pa.ChunkedArray:
         """The event times of records, in microseconds."""
@@ -270,7 +297,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         ends = pc.min_max(times).as_py().values()
         if times.null_count or any(not MIN_MICROS <= (end or 0) <= MAX_MICROS for end in ends):
             # Reading fails where an instant is none in Python, and says which record has it.
-            without = next(r for r in self._read_all(table) if getattr(r, name) is None)
+            without = next(r for r in _read(self._needed, table) if getattr(r, name) is None)
             raise ProcessError(
                 f"{self._record.where}: event time {name!r} of {shorten(without)} is no instant: "
                 "give each record one, or leave such records out"
@@ -279,8 +306,8 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
 
     def _grouped(
         self,
-        groups: dict[str, pa.ChunkedArray],
-        asked: Sequence[tuple[str, pa.ChunkedArray | None]],
+        groups: _Groups,
+        asked: _Asked,
         more: Sequence[str] = (),
     ) -> pa.Table:
         """A column per group, and one per aggregate that is asked for.
@@ -353,6 +380,11 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             return lambda record: cls._make(map(record.get, names))  # a key may be absent
         get = self._record.getter(names)
         return (lambda record: cls(get(record))) if len(names) == 1 else lambda r: cls._make(get(r))
+
+
+def _read(record: RecordType, table: pa.Table) -> list[Any]:
+    reader = record.reader(table.schema)
+    return [record for batch in table.to_batches() for record in reader.read(batch)]
 
 
 def has_columns(record: RecordType, fields: Iterable[str]) -> bool:

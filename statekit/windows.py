@@ -251,7 +251,12 @@ class SlidingRows:
     ) -> Iterator[OpenWindow]:
         """The windows for which a timer was set: one, or several at the ends of time."""
         passed = self._deadlines.passed(timer)
-        found = windows.scan(None if passed is None else _plus(passed, -self._size))
+        start = None if passed is None else _plus(passed, -self._size)
+        if start is None or passed == LAST:
+            found = windows.scan(start)
+        else:  # it is one, and read as a single row it is at hand when it goes
+            held = windows.get(start, _NEW)
+            found = iter(() if held is _NEW else ((start, held),))
         opened = (OpenWindow(start, start, self._end(start), held) for start, held in found)
         return takewhile(lambda w: self._deadlines.of(w.end, timer.name) == timer.at, opened)
 

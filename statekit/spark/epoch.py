@@ -88,7 +88,7 @@ class EpochRunner:
         self._shipments: dict[str, Shipment] = {
             operator.name: pack(operator.declared) for operator in coordinator.job.operators
         }
-        self._frames: dict[Pass, OperatorFrames | UnionFrames] = {}
+        self._frames: dict[tuple[Pass, bool], OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
         self._adapts = True
         self._passes = passes(coordinator.job)
@@ -145,6 +145,8 @@ class EpochRunner:
     def _frame(self, of: Pass, streams: Mapping[str, DataFrame]) -> DataFrame:
         coordinator, operator = self._coordinator, of.first
         shards, groups = coordinator.parallelism, coordinator.key_groups
+        tasks = self._tasks(operator)
+        combines = tasks is not None  # what is not shuffled need not become fewer first
         initial = None if coordinator.last is not None else self._initial.get(operator.name)
         layout = layout_of(operator, coordinator.job)
         if initial is not None:
@@ -161,19 +163,20 @@ class EpochRunner:
             bases=self._bases,
             key_groups=groups,
             layout=layout,
+            is_combined=combines,
         )
         if initial is not None:
             given = [initial, *(streams[name] for name in operator.streams)]
             first = initial_frames(given, operator, shards, groups, of.last)
-            return first.frame(given, step, self._tasks(operator))
-        if of not in self._frames:
+            return first.frame(given, step, tasks)
+        if (of, combines) not in self._frames:
             likes = [streams[name] for name in operator.streams]
-            self._frames[of] = (
-                OperatorFrames(likes[0], operator, shards, groups, of.last)
+            self._frames[of, combines] = (
+                OperatorFrames(likes[0], operator, shards, groups, of.last, combines=combines)
                 if layout is None
                 else union_frames(likes, operator, coordinator.job, shards, groups, of.last)
             )
-        frames, tasks = self._frames[of], self._tasks(operator)
+        frames = self._frames[of, combines]
         if isinstance(frames, UnionFrames) and (whole := self._whole(operator, frames)):
             return frames.frame_of_whole(whole, operator.streams, step, tasks)
         return frames.frame([streams[name] for name in operator.streams], step, tasks)

@@ -103,15 +103,28 @@ class OperatorFrames:
         operator: what runs.
         shards, groups: how many.
         last: the operator whose outputs come out; the same, or one behind it.
+        combines: whether an operator with a combiner is sent what is made of its records. A step of
+            its own does that, which takes longer than a few records without it.
     """
 
     def __init__(
-        self, like: DataFrame, operator: Operator, shards: int, groups: int, last: Operator
+        self,
+        like: DataFrame,
+        operator: Operator,
+        shards: int,
+        groups: int,
+        last: Operator,
+        *,
+        combines: bool = False,
     ) -> None:
         declared = operator.declared
-        self._combined = None if declared.combiner is None else CombinedFrames(like, operator)
-        like = like if self._combined is None else self._combined.like
-        (record_type,) = declared.taken.members
+        (record_type,) = declared.record_type.members
+        self._combined = None
+        if declared.combiner is not None and combines:
+            self._combined = CombinedFrames(like, operator)
+            like, record_type = self._combined.like, declared.combiner.combined
+        elif declared.combiner is not None:
+            record_type = declared.combiner.read(like.columns)
         self._record_type = record_type
         like = projected = projected_to(record_type, like)
         group = group_expression(projected, operator, shards, groups)

@@ -15,9 +15,9 @@ late as they are.
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
-from operator import itemgetter
 from typing import Any, Literal, NamedTuple, Optional, cast
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from statekit.errors import ProcessError, StateTypeError
 from statekit.outputs import OutputType
-from statekit.panes import Panes
+from statekit.panes import LATE, Panes
 from statekit.record_declaration import peel, shorten
 from statekit.records import RecordType
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
@@ -62,6 +62,9 @@ _ROWS_AT_ONCE = 1_000_000
 _FIRST = "__statekit_first"  # the number of the first row of a key
 
 _DIGITS = 38  # of Spark's decimals, and those of 128 bits
+
+_WIDER = {float: pa.float64(), decimal.Decimal: pa.decimal128(_DIGITS, 0)}
+"""What fields of these types are where their column has integers."""
 
 
 class Combiner:
@@ -269,10 +272,6 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         asked = [("sum", rows.column(self.number))]
         return asked + [(verb, rows.column(name)) for name, verb in self._again.items()]
 
-    def count_of(self, rows: Iterable[Sequence[Any]]) -> int:
-        """How many records have been combined to these rows."""
-        return sum(map(itemgetter(self.number_at), rows))
-
     def time_of(self, row: Any) -> int:
         """The largest event time of the records of a row, in microseconds."""
         time: int = row[-1]
@@ -282,14 +281,22 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         """What records are grouped by, by name, and what is asked for of each group."""
         asked: _Asked = [("count_all", None)]
         for part in self._parts:
-            column = None if part.field is None else table.column(part.field)
+            column = None if part.field is None else self._values(table, part.field)
             asked.append((part.verb if part.field else "count_all", column))
         groups = {name: table.column(name) for name in self._key}
         if self._panes is not None:
             times = self._times(table, self._panes.event_time)
-            groups[self._by[-1]] = self._panes.of(times, late_us)
+            groups[self._by[-1]] = panes = self._panes.of(times, late_us)
+            asked = _without_late(asked, panes)
             asked.append(("max", times))
         return groups, asked
+
+    def _values(self, table: pa.Table, field: str) -> pa.ChunkedArray:
+        """What is in a field, of the type that it is declared as: integers may be more."""
+        column, (kinds, *_) = table.column(field), peel(_annotation(self._record, field))
+        if pa.types.is_integer(column.type) and kinds[0] in _WIDER:
+            return column.cast(_WIDER[kinds[0]], safe=False)  # as fields are read
+        return column
 
     def _times(self, table: pa.Table, name: str) -> pa.ChunkedArray:
         """The event times of records, in microseconds."""
@@ -425,6 +432,17 @@ def _names_beside(key: tuple[str, ...], parts: int) -> list[str]:
     while not set(key).isdisjoint(names):
         names = [f"{name}_" for name in names]
     return names
+
+
+def _without_late(asked: _Asked, panes: pa.ChunkedArray) -> _Asked:
+    """The same without the values of late records, which nobody wants: they are counted."""
+    late = pc.equal(panes, LATE)
+    if not pc.any(late).as_py():
+        return asked
+    return [
+        (verb, column if column is None else pc.if_else(late, pa.scalar(None, column.type), column))
+        for verb, column in asked
+    ]
 
 
 def _summable(column: pa.ChunkedArray) -> pa.ChunkedArray:

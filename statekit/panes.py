@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 
 from statekit.timestamp import MIN_MICROS
 
-__all__ = ["Panes"]
+__all__ = ["LATE", "Panes"]
 
-_LATE = -1
+LATE = -1
+"""The pane of all that is late."""
 
 
 @dataclass(frozen=True)
@@ -56,4 +57,4 @@ class Panes:
             into = pc.subtract(since, pc.multiply(pane, self.every_us))
             has_ended = pc.greater_equal(into, rest).cast(pa.int64())
             pane = pc.add(pc.multiply(pane, 2), has_ended)
-        return pc.if_else(pc.less_equal(times, late_us), _LATE, pane)
+        return pc.if_else(pc.less_equal(times, late_us), LATE, pane)

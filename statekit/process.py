@@ -15,6 +15,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
@@ -360,8 +361,8 @@ class Process(Generic[R, P, U]):
         """How many records these were."""
         if self.combiner is None:
             return len(taken)
-        rows = zip(*taken, strict=True) if self.takes_columns else taken
-        return self.combiner.count_of(rows)
+        numbers = self.combiner.number_at
+        return sum(taken[numbers] if self.takes_columns else map(itemgetter(numbers), taken))
 
     def key_of(self) -> Callable[[Any], Any]:
         """A function from a record to its key: a scalar, a tuple for several fields, or ()."""

@@ -110,6 +110,11 @@ class Stream(Generic[T]):
             )
         given = (broadcast,) if isinstance(broadcast, Stream) else broadcast
         broadcasts = _names_of(self._job, "process(broadcast=…)", given)
+        if declared.combiner is not None and len(self._names) > 1:
+            raise StateTypeError(
+                f"{declared.name} takes what is made of the records of one stream, and {self.name} "
+                "is a union: ask for windows of the union itself"
+            )
         self._check_fed(declared.name, declared.record_type, self._names)
         self._check_broadcast(declared, broadcasts)
         name = self._job.free_name(name or declared.name)

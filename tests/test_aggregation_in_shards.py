@@ -142,6 +142,7 @@ KINDS = [None, sk.TTL("1 hour"), sk.TTL("1 hour", refresh="read")]
     batch_rows=st.sampled_from([1, 20, 65_536]),
     on_disk=st.booleans(),
     ttl=st.sampled_from(KINDS),
+    combines=st.booleans(),
 )
 def test_results_states_and_sizes_are_those_of_plain_python(
     epochs: list[tuple[int, list[list[Sale]]]],
@@ -151,6 +152,7 @@ def test_results_states_and_sizes_are_those_of_plain_python(
     batch_rows: int,
     on_disk: bool,
     ttl: sk.TTL | None,
+    combines: bool,
 ) -> None:
     record = RecordType.of(Sale, where="tests")
     declared = aggregation(record, key=key, aggregates=AGGREGATES, ttl=ttl)
@@ -169,7 +171,7 @@ def test_results_states_and_sizes_are_those_of_plain_python(
             for sale in (sale for sales in partitions for sale in sales):
                 found = tuple(getattr(sale, name) for name in key)
                 arrived.setdefault(found, []).append(sale)
-            batches = shuffled(declared, partitions, size)
+            batches = shuffled(declared, partitions, size, combines=combines)
             results = shard.epoch(chunks_of(declared, iter(batches), GROUPS), now_us)
             assert not results or shard.records_in == sum(map(len, partitions))
             assert sorted(map(str, arrived)) == sorted(str(r[: len(key)]) for r in results)

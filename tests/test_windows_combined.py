@@ -364,6 +364,9 @@ def test_records_of_several_streams_are_added_one_by_one() -> None:
     options: dict[str, Any] = {"key": "key", "event_time": "at"}
     windows = left.union(right).window(sk.tumbling("10 s"), **options).sum("value")
     assert process_of(windows).combiner is None
+    of_left = process_of(left.window(sk.tumbling("10 s"), **options).sum("value", name="left-only"))
+    with pytest.raises(sk.StateTypeError, match="ask for windows of the union itself"):
+        left.union(right).process(of_left, name="of-both")
     windows.sink("out")
     given = {"left": events((1, 1), (2, 2)), "right": events((3, 4), (11, 8))}
     assert [out.value for out in job.run(given)["out"]] == [7, 8]
@@ -418,6 +421,9 @@ def test_a_sum_that_is_too_large_names_its_key_and_changes_nothing() -> None:
     with pytest.raises(sk.ProcessError, match=r"a sum of int64 values, that of the key key='k', d"):
         harness.send(*events((5, 2**62), (6, 2**62)))
     assert harness.state("windows", "k") == {at(0): 1}
+    too_late = events((-9, 2**62), (-8, 2**62))
+    harness.send(*too_late)
+    assert harness.late == too_late
     cancelled = events((5, 2**62), (6, 2**62), (7, -(2**62)))
     harness.send(*cancelled)
     assert harness.state("windows", "k") == {at(0): 2**62 + 1}
@@ -482,8 +488,26 @@ def test_fields_that_a_frame_does_not_have_are_what_records_have_by_default() ->
     assert combiner_of(Loose).read(["key", "at"]).cls is Loose
 
 
+class Wide(NamedTuple):
+    key: str
+    at: dt.datetime
+    value: float
+    price: decimal.Decimal
+
+
+def test_columns_of_integers_are_summed_as_the_fields_are_declared() -> None:
+    windows = windowed(sk.tumbling("10 s"), Wide)
+    times = pa.array([0, 1], pa.int64()).cast(UTC_TIME)
+    large = [2**62, 2**62]
+    table = pa.table({"key": ["a", "a"], "at": times, "value": large, "price": large})
+    for field, total in (("value", 2.0**63), ("price", decimal.Decimal(2**63))):
+        combiner = process_of(windows.sum(field)).combiner
+        assert combiner is not None
+        assert combiner.rows(table).column("part_1").to_pylist() == [total]
+
+
 def test_the_largest_event_time_of_a_row_is_in_its_pane() -> None:
     combiner = combiner_of(Event)
     (row,) = combiner.records(events((1, 1), (9.999999, 2), (3, 4)))
     assert combiner.time_of(row) == datetime_to_micros(at(9.999999))
-    assert combiner.count_of([row, row]) == 6
+    assert row[combiner.number_at] == 3

@@ -141,10 +141,14 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         Parameters:
             columns: of the source; None: as many as the records have fields.
         """
-        return self._record if self._makes_records(columns) else self._needed
+        return self._record if self.makes_records(columns) else self._needed
 
-    def _makes_records(self, columns: Collection[str] | None = None) -> bool:
-        """Whether what is in a field only a record can tell, and no column."""
+    def makes_records(self, columns: Collection[str] | None = None) -> bool:
+        """Whether what is in a field only a record can tell, and no column.
+
+        Parameters:
+            columns: of the source; None: as many as the records have fields.
+        """
         fields = self._record.fields or {}
         if self._record.may_change_fields:
             return True
@@ -202,7 +206,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
 
     def _checked(self, table: pa.Table) -> pa.Table:
         """What is looked at of records, which fit their type."""
-        if self._makes_records(table.column_names):
+        if self.makes_records(table.column_names):
             return self._columns(_read(self._record, table))
         if any(table.column(name).null_count for name in self._required):
             _read(self._needed, table)  # says which record has a None, and fails

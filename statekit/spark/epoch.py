@@ -146,7 +146,7 @@ class EpochRunner:
         coordinator, operator = self._coordinator, of.first
         shards, groups = coordinator.parallelism, coordinator.key_groups
         tasks = self._tasks(operator)
-        combines = tasks is not None  # what is not shuffled need not become fewer first
+        combines = _combines(operator, tasks)
         initial = None if coordinator.last is not None else self._initial.get(operator.name)
         layout = layout_of(operator, coordinator.job)
         if initial is not None:
@@ -268,6 +268,16 @@ class EpochRunner:
 def runs_here(context: SparkContext) -> bool:
     """Whether Spark's workers are processes of this host only."""
     return _LOCAL_MASTER.match(str(context.master)) is not None
+
+
+def _combines(operator: Operator, tasks: int | None) -> bool:
+    """Whether records are combined before they go to their shards, and not there.
+
+    What is not shuffled need not become fewer first; but a record that says itself what its key is
+    has to be made before.
+    """
+    combiner = operator.declared.combiner
+    return combiner is not None and (tasks is not None or combiner.makes_records())
 
 
 def _with_outputs(inputs: Mapping[str, DataFrame]) -> ChainMap[str, DataFrame]:

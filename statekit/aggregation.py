@@ -33,7 +33,7 @@ class _Fold:
 
     Parameters:
         name: of the operator.
-        combiner: what rows are combined by.
+        key_size: how many fields the key has.
         aggregates: with the place of the first of their parts in a row.
         results: makes results of columns with keys and values.
     """
@@ -43,12 +43,12 @@ class _Fold:
     def __init__(
         self,
         name: str,
-        combiner: Combiner,
+        key_size: int,
         aggregates: Mapping[str, tuple[FieldAggregate, int]],
         results: Callable[..., list[Any]],
     ) -> None:
         self.__name__ = name
-        self.combiner = combiner
+        self._key_size = key_size
         self._aggregates = aggregates
         self._added = [of.added(place) for of, place in aggregates.values()]
         self._results = results
@@ -65,15 +65,13 @@ class _Fold:
                 state._add_all(keys.prefixes, added(keys.columns))
                 for state, added in zip(states, self._added, strict=True)
             ]
-        return self._results(*keys.columns[: self.combiner.key_size], *held)
+        return self._results(*keys.columns[: self._key_size], *held)
 
 
 class AggregateProcess(Process[Any, Any, Any]):
     """A process function over combined rows. Made by `aggregation`."""
 
-    def __init__(self, fn: _Fold, key: tuple[str, ...], hints: dict[str, Any], *rest: Any) -> None:
-        super().__init__(fn, key, hints, *rest)
-        self.combiner = fn.combiner  # so chunks have one row for each key
+    takes_columns = True  # so chunks have one row for each key
 
 
 def aggregation(
@@ -119,8 +117,9 @@ def aggregation(
     name = "_".join(("aggregate", "by", *fields))
     put_out, make = results.made(name, types, into)
     hints["return"] = Iterator[put_out]  # type: ignore[valid-type]
-    fold = _Fold(name, Combiner(record, fields, parts), places, partial(_made, make))
+    fold = _Fold(name, len(fields), places, partial(_made, make))
     made = AggregateProcess(fold, fields, hints)
+    made.combiner = Combiner(record, fields, parts)
     made.definition = {name: repr(of) for name, of in aggregates.items()}
     return made
 

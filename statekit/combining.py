@@ -2,28 +2,36 @@
 
 What lives here: `Combiner`, which makes of many records one row for each of their keys, and of
 such rows fewer of them. What does not: what a user declares (`field_aggregates`), and what becomes
-of the rows (`aggregation`).
+of the rows (`aggregation`, `windowing`).
 
 A row has the key, how many records it stands for, and a value per part. Arrow's hash aggregation
 runs in one thread, so that the same batch always gives the same rows, nearly in the order in which
 keys first came.
+
+For windows there is a row for each key and pane, and one for all late records of the key. It has
+the pane, too, and the largest event time: by that it is in the windows that its records are in, or
+late as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import decimal
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Optional, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statekit.errors import ProcessError
+from statekit.errors import ProcessError, StateTypeError
 from statekit.outputs import OutputType
-from statekit.record_declaration import peel
+from statekit.panes import LATE, Panes
+from statekit.record_declaration import peel, shorten
 from statekit.records import RecordType
+from statekit.timestamp import MAX_MICROS, MIN_MICROS
+from statekit.watermark import BEGINNING
 
-__all__ = ["Combiner", "Part", "Verb"]
+__all__ = ["Combiner", "Part", "Verb", "has_columns"]
 
 Verb = Literal["count", "sum", "min", "max"]
 
@@ -43,6 +51,10 @@ class Part(NamedTuple):
 _AGAIN = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
 """How rows that were combined are combined once more."""
 
+_Groups = dict[str, pa.ChunkedArray]
+_Asked = list[tuple[str, pa.ChunkedArray | None]]
+"""Aggregates, each of a column; None for one of the rows themselves."""
+
 # Arrow looks each record up in a table of the keys: many at a time, as the table is made anew.
 _RECORDS_AT_ONCE = 500_000
 _ROWS_AT_ONCE = 1_000_000
@@ -50,6 +62,9 @@ _ROWS_AT_ONCE = 1_000_000
 _FIRST = "__statekit_first"  # the number of the first row of a key
 
 _DIGITS = 38  # of Spark's decimals, and those of 128 bits
+
+_WIDER = {float: pa.float64(), decimal.Decimal: pa.decimal128(_DIGITS, 0)}
+"""What fields of these types are where their column has integers."""
 
 
 class Combiner:
@@ -59,10 +74,13 @@ class Combiner:
         record: their type, whose fields are known.
         key: names of the fields that records are grouped by.
         parts: what is to be known of each group.
+        panes: by which records are grouped beside; None without windows.
 
     Attributes:
-        combined: the rows, as records: the key, the number of records, and the parts.
+        combined: the rows, as records: the key, the pane, the number of records, the parts, and the
+            largest event time in microseconds; pane and time for windows only.
         key_size: how many fields the key has.
+        number_at: the place of the number of records; the parts follow it.
 
     >>> class Order(NamedTuple):
     ...     customer: str
@@ -74,67 +92,132 @@ class Combiner:
 Combined(customer='bob', number=1, part_1=1, part_2=1)]
     """
 
-    def __init__(self, record: RecordType, key: tuple[str, ...], parts: Sequence[Part]) -> None:
+    def __init__(
+        self,
+        record: RecordType,
+        key: tuple[str, ...],
+        parts: Sequence[Part],
+        panes: Panes | None = None,
+    ) -> None:
         self._record = record
         self._key = key
         self.key_size = len(key)
         self._parts = tuple(parts)
-        looked_at = dict.fromkeys((*key, *(part.field for part in parts if part.field)))
+        self._panes = panes
+        times = () if panes is None else (panes.event_time,)
+        looked_at = dict.fromkeys((*key, *(part.field for part in parts if part.field), *times))
         types = {name: _annotation(record, name) for name in looked_at}
         self._required = [name for name, of in types.items() if not peel(of)[1]]
-        self._needed = _named_tuple("Needed", types, record.where)
-        self.number, *self._values = _names_beside(key, len(self._parts))
-        made = {name: types[name] for name in key} | {self.number: int}
-        made |= {
-            name: _kept(part, types) for name, part in zip(self._values, self._parts, strict=True)
+        name = record.name if record.name.isidentifier() else "Record"  # a generic model's is none
+        self._needed = _named_tuple(name, types, record.where)
+        pane, self.number, *values, time = _names_beside(key, len(self._parts))
+        self._by = key if panes is None else (*key, pane)
+        self.number_at = len(self._by)
+        # How each value of a row is combined once more, by its name.
+        self._again = {
+            name: _AGAIN[part.verb] for name, part in zip(values, self._parts, strict=True)
         }
+        made = {name: types[name] for name in key}
+        made |= dict.fromkeys((*self._by[len(key) :], self.number), int)
+        made |= {name: _kept(part, types) for name, part in zip(values, self._parts, strict=True)}
+        if panes is not None:
+            self._again[time] = "max"
+            made[time] = int
         self.combined = _named_tuple("Combined", made, record.where)
 
     @property
     def told(self) -> list[str]:
         """What is made of the records of a key, in words."""
-        return [
-            part.verb + ("" if part.field is None else f" of {part.field}")
-            for part in dict.fromkeys(self._parts)
-        ]
+        parts = dict.fromkeys(self._parts) or (Part("count", None),)
+        return [part.verb + ("" if part.field is None else f" of {part.field}") for part in parts]
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """The schema of the rows of tables with a schema."""
         return self.rows(schema.empty_table()).schema
 
-    @property
-    def read(self) -> RecordType:
-        """What is read of a source: the fields looked at, or all of them, to make records first."""
-        return self._record if self._record.may_change_fields else self._needed
+    def read(self, columns: Collection[str] | None = None) -> RecordType:
+        """What is read of a source: the fields looked at, or all of them, to make records first.
 
-    def records(self, records: Sequence[Any]) -> list[Any]:
+        Parameters:
+            columns: of the source; None: as many as the records have fields.
+        """
+        return self._record if self.makes_records(columns) else self._needed
+
+    def makes_records(self, columns: Collection[str] | None = None) -> bool:
+        """Whether what is in a field only a record can tell, and no column.
+
+        Parameters:
+            columns: of the source; None: as many as the records have fields.
+        """
+        fields = self._record.fields or {}
+        if self._record.may_change_fields:
+            return True
+        names = self._needed.field_names
+        is_absent = columns is not None and not set(columns).issuperset(names)
+        return is_absent or not all(fields[name].init for name in names)
+
+    def records(self, records: Sequence[Any], late_us: int = BEGINNING) -> list[Any]:
         """The rows of records, as records.
+
+        Parameters:
+            late_us: the watermark that makes a record late.
 
         Raises:
             ProcessError: a record does not fit its type, or a sum is too large.
         """
-        rows = self._rows(self._columns(records))
+        rows = self._grouped(*self._asked(self._columns(records), late_us))
         reader = self.combined.reader(rows.schema)
         return [row for batch in rows.to_batches() for row in reader.read(batch)]
 
-    def rows(self, table: pa.Table) -> pa.Table:
+    def rows(self, table: pa.Table, late_us: int = BEGINNING) -> pa.Table:
         """The rows of a table of what is to be `read`.
+
+        Parameters:
+            late_us: the watermark that makes a record late.
 
         Raises:
             ProcessError: a record does not fit its type, or a sum is too large.
         """
-        if self._record.may_change_fields:
-            reader = self._record.reader(table.schema)
-            made = [record for batch in table.to_batches() for record in reader.read(batch)]
-            table = self._columns(made)
-        elif any(table.column(name).null_count for name in self._required):
-            reader = self._needed.reader(table.schema)
-            for batch in table.to_batches():
-                reader.read(batch)  # says which record has a None, and fails
-        return self._rows(table)
+        return self._grouped(*self._asked(self._checked(table), late_us))
 
-    def in_pieces(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """The rows of many batches, combined as far as memory allows."""
+    def each(self, batches: Iterable[pa.RecordBatch], late_us: int) -> Iterator[pa.RecordBatch]:
+        """A row for each record, as if it had been combined; what stands around them stays so.
+
+        Parameters:
+            batches: with a column before and one behind those that are to be `read`.
+            late_us: the watermark that makes a record late.
+
+        Raises:
+            ProcessError: a record does not fit its type.
+        """
+        for batch in batches:
+            table = pa.Table.from_batches([batch])
+            groups, asked = self._asked(self._checked(table), late_us)
+            one = pa.repeat(pa.scalar(1, pa.int64()), len(batch))
+            columns = list(groups.values())
+            for verb, column in asked:
+                counts = column is not None and verb == "count"
+                value = pc.is_valid(column).cast(pa.int64()) if counts else column
+                columns.append(one if value is None else value)
+            first, *_, last = batch.schema.names
+            names = [first, *groups, self.number, *self._again, last]
+            rows = pa.table([table.column(0), *columns, table.column(last)], names)
+            yield from rows.combine_chunks().to_batches()
+
+    def _checked(self, table: pa.Table) -> pa.Table:
+        """What is looked at of records, which fit their type."""
+        if self.makes_records(table.column_names):
+            return self._columns(_read(self._record, table))
+        if any(table.column(name).null_count for name in self._required):
+            _read(self._needed, table)  # says which record has a None, and fails
+        return table
+
+    def in_pieces(self, batches: Iterable[pa.RecordBatch], late_us: int) -> Iterator[pa.Table]:
+        """The rows of many batches, combined as far as memory allows.
+
+        Parameters:
+            late_us: the watermark that makes a record late.
+        """
         waiting: list[pa.RecordBatch] = []
         made: list[pa.Table] = []
         count = 0
@@ -142,14 +225,14 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             waiting.append(batch)
             count += len(batch)
             if count >= _RECORDS_AT_ONCE:
-                made.append(self.rows(pa.Table.from_batches(waiting)))
+                made.append(self.rows(pa.Table.from_batches(waiting), late_us))
                 waiting.clear()
                 count = 0
                 if sum(map(len, made)) >= _ROWS_AT_ONCE:
                     yield self.again(pa.concat_tables(made))
                     made.clear()
         if waiting:
-            made.append(self.rows(pa.Table.from_batches(waiting)))
+            made.append(self.rows(pa.Table.from_batches(waiting), late_us))
         if made:
             yield made[0] if len(made) == 1 else self.again(pa.concat_tables(made))
 
@@ -171,68 +254,94 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             yield held
 
     def again(self, rows: pa.Table) -> pa.Table:
-        """Rows that have been combined, of several tables: one for each key."""
-        return self._grouped(self._keys(rows), self._asked_again(rows))
+        """Rows that have been combined, of several tables: one for each key and pane."""
+        return self._grouped(self._groups(rows), self._asked_again(rows))
 
     def _in_order(self, rows: pa.Table) -> pa.Table:
         """The same, in the order in which keys first came; what stands before the key stays so."""
         before = rows.column_names.index(self._key[0])
         numbers = pc.indices_nonzero(rows.column(self.number))  # of all rows: none stands for none
         asked = [*self._asked_again(rows), ("min", pa.chunked_array([numbers]))]
-        made = self._grouped(self._keys(rows), asked, [_FIRST])
+        made = self._grouped(self._groups(rows), asked, [_FIRST])
         made = made.take(pc.sort_indices(made.column(_FIRST)))
         columns = rows.select(range(before)).take(made.column(_FIRST)).columns
         names = [*rows.column_names[:before], *made.column_names[:-1]]
         return pa.table([*columns, *made.columns[:-1]], names)
 
-    def _keys(self, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
-        return {name: rows.column(name) for name in self._key}
+    def _groups(self, rows: pa.Table) -> _Groups:
+        return {name: rows.column(name) for name in self._by}
 
-    def _asked_again(self, rows: pa.Table) -> list[tuple[str, pa.ChunkedArray | None]]:
+    def _asked_again(self, rows: pa.Table) -> _Asked:
         """What is asked for of rows, to combine them once more."""
         asked = [("sum", rows.column(self.number))]
-        return asked + [
-            (_AGAIN[part.verb], rows.column(name))
-            for name, part in zip(self._values, self._parts, strict=True)
-        ]
+        return asked + [(verb, rows.column(name)) for name, verb in self._again.items()]
 
-    def count_of(self, columns: Sequence[Sequence[int]]) -> int:
-        """How many records have been combined to rows with these columns."""
-        return sum(columns[self.key_size])
+    def time_of(self, row: Any) -> int:
+        """The largest event time of the records of a row, in microseconds."""
+        time: int = row[-1]
+        return time
 
-    def _rows(self, table: pa.Table) -> pa.Table:
-        asked: list[tuple[str, pa.ChunkedArray | None]] = [("count_all", None)]
+    def _asked(self, table: pa.Table, late_us: int) -> tuple[_Groups, _Asked]:
+        """What records are grouped by, by name, and what is asked for of each group."""
+        asked: _Asked = [("count_all", None)]
         for part in self._parts:
-            column = None if part.field is None else table.column(part.field)
+            column = None if part.field is None else self._values(table, part.field)
             asked.append((part.verb if part.field else "count_all", column))
-        return self._grouped(self._keys(table), asked)
+        groups = {name: table.column(name) for name in self._key}
+        if self._panes is not None:
+            times = self._times(table, self._panes.event_time)
+            groups[self._by[-1]] = panes = self._panes.of(times, late_us)
+            asked = _without_late(asked, panes)
+            asked.append(("max", times))
+        return groups, asked
+
+    def _values(self, table: pa.Table, field: str) -> pa.ChunkedArray:
+        """What is in a field, of the type that it is declared as: integers may be more."""
+        column, (kinds, *_) = table.column(field), peel(_annotation(self._record, field))
+        if pa.types.is_integer(column.type) and kinds[0] in _WIDER:
+            return column.cast(_WIDER[kinds[0]], safe=False)  # as fields are read
+        return column
+
+    def _times(self, table: pa.Table, name: str) -> pa.ChunkedArray:
+        """The event times of records, in microseconds."""
+        times = table.column(name).cast(pa.int64())
+        ends = pc.min_max(times).as_py().values()
+        if times.null_count or any(not MIN_MICROS <= (end or 0) <= MAX_MICROS for end in ends):
+            # Reading fails where an instant is none in Python, and says which record has it.
+            without = next(r for r in _read(self._needed, table) if getattr(r, name) is None)
+            raise ProcessError(
+                f"{self._record.where}: event time {name!r} of {shorten(without)} is no instant: "
+                "give each record one, or leave such records out"
+            )
+        return times
 
     def _grouped(
         self,
-        key: dict[str, pa.ChunkedArray],
-        asked: Sequence[tuple[str, pa.ChunkedArray | None]],
+        groups: _Groups,
+        asked: _Asked,
         more: Sequence[str] = (),
     ) -> pa.Table:
-        """A column per name of the key, and one per aggregate that is asked for.
+        """A column per group, and one per aggregate that is asked for.
 
         Parameters:
-            more: names of those that are asked for beside the number of records, and the parts.
+            groups: what rows are grouped by, by name.
+            more: names of those that are asked for beside what a row has.
         """
-        columns, names = list(key.values()), [f"key_{n}" for n in range(len(key))]
+        columns, names = list(groups.values()), [f"key_{n}" for n in range(len(groups))]
         made: list[tuple[Any, str]] = []
         for n, (verb, column) in enumerate(asked):
             if column is not None:
                 columns.append(_summable(column) if verb == "sum" else _comparable(column))
                 names.append(f"value_{n}")
             made.append(([] if column is None else f"value_{n}", verb))
-        grouped = pa.table(columns, names).group_by(names[: len(key)], use_threads=False)
+        grouped = pa.table(columns, names).group_by(names[: len(groups)], use_threads=False)
         found = grouped.aggregate(made).columns
-        keys = dict(zip(key, found, strict=False))
+        keys = dict(zip(groups, found, strict=False))
         values = [
             column if given is None else self._back(verb, column, given.type, keys)
-            for column, (verb, given) in zip(found[len(key) :], asked, strict=True)
+            for column, (verb, given) in zip(found[len(groups) :], asked, strict=True)
         ]
-        return pa.table([*keys.values(), *values], [*key, self.number, *self._values, *more])
+        return pa.table([*keys.values(), *values], [*keys, self.number, *self._again, *more])
 
     def _back(
         self,
@@ -259,7 +368,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             return made.cast(wanted)
         except pa.ArrowInvalid as error:
             at = next(n for n in range(len(made)) if not _fits(made.slice(n, 1), wanted))
-            key = ", ".join(f"{name}={column[at].as_py()!r}" for name, column in keys.items())
+            key = ", ".join(f"{name}={keys[name][at].as_py()!r}" for name in self._key)
             raise ProcessError(
                 f"{self._record.where}: a sum of {given} values, that of the key {key}, does not "
                 f"fit {wanted}: {error}; sum a field of Decimal, or of float"
@@ -284,6 +393,24 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return (lambda record: cls(get(record))) if len(names) == 1 else lambda r: cls._make(get(r))
 
 
+def _read(record: RecordType, table: pa.Table) -> list[Any]:
+    reader = record.reader(table.schema)
+    return [record for batch in table.to_batches() for record in reader.read(batch)]
+
+
+def has_columns(record: RecordType, fields: Iterable[str]) -> bool:
+    """Whether columns say what is in these fields of records, and combined rows can have them."""
+    if record.may_change_fields:
+        return False
+    try:
+        _named_tuple("Fields", dict.fromkeys(fields, Any), record.where)
+        for name in fields:
+            _ = OutputType.of(_annotation(record, name), where=record.where).arrow_schema
+    except (StateTypeError, ValueError):  # ValueError: a name that no NamedTuple may have
+        return False
+    return True
+
+
 def _annotation(record: RecordType, name: str) -> Any:
     assert record.fields is not None, "its fields are known"
     return record.column_annotation(record.fields[name])
@@ -305,10 +432,21 @@ def _named_tuple(name: str, types: dict[str, Any], where: str) -> RecordType:
 
 def _names_beside(key: tuple[str, ...], parts: int) -> list[str]:
     """Names of columns that no field of the key has."""
-    names = ["number", *(f"part_{n + 1}" for n in range(parts))]
+    names = ["pane", "number", *(f"part_{n + 1}" for n in range(parts)), "time"]
     while not set(key).isdisjoint(names):
         names = [f"{name}_" for name in names]
     return names
+
+
+def _without_late(asked: _Asked, panes: pa.ChunkedArray) -> _Asked:
+    """The same without the values of late records, which nobody wants: they are counted."""
+    late = pc.equal(panes, LATE)
+    if not pc.any(late).as_py():
+        return asked
+    return [
+        (verb, column if column is None else pc.if_else(late, pa.scalar(None, column.type), column))
+        for verb, column in asked
+    ]
 
 
 def _summable(column: pa.ChunkedArray) -> pa.ChunkedArray:

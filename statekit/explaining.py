@@ -34,7 +34,7 @@ def _of_pass(plan: Plan, each: Pass) -> Iterator[str]:
         yield f"a pass of its own: {each.apart}"
     for before, operator in zip((None, *each.operators), each.operators, strict=False):
         behind = "" if before is None else f", in the same tasks as {before.name}"
-        yield f"{operator.name}: {_calls(operator)}{behind}"
+        yield f"{operator.name}: {_calls(operator, is_shuffled=before is None)}{behind}"
 
 
 def _reading(plan: Plan, operator: Operator) -> Iterator[str]:
@@ -44,7 +44,7 @@ def _reading(plan: Plan, operator: Operator) -> Iterator[str]:
         records = plan.record_of(stream)
         if records is None:
             continue
-        for member in records.members if combiner is None else (combiner.read,):
+        for member in records.members if combiner is None else (combiner.read(),):
             if member.fields is None:
                 yield f"reads all columns of {stream}: a dict does not say which"
             else:
@@ -52,11 +52,14 @@ def _reading(plan: Plan, operator: Operator) -> Iterator[str]:
                 yield f"reads {', '.join(member.field_names)} of {stream}, and nothing else{why}"
 
 
-def _calls(operator: Operator) -> str:
+def _calls(operator: Operator, *, is_shuffled: bool) -> str:
     declared = operator.declared
     if declared.combiner is not None:
-        parts = ", ".join(declared.combiner.told)
-        return f"{parts}, combined in Arrow before the shuffle, kept for many keys at a time"
+        told = f"{', '.join(declared.combiner.told)}, combined in Arrow"
+        told += " before the shuffle" if is_shuffled else ""
+        if declared.takes_columns:
+            return f"{told}, kept for many keys at a time"
+        return f"{told}, added to windows for each key and stretch of time"
     if declared.takes_runs:
         return "called once per key and epoch, with all records of the key"
     if declared.ordered is not None:

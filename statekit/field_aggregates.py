@@ -18,7 +18,16 @@ from statekit.record_declaration import peel
 from statekit.single_row_states import AggregatingState, ReducingState
 from statekit.state_options import Aggregate, Reduce
 
-__all__ = ["EXACT_DIGITS", "Count", "FieldAggregate", "Max", "Mean", "Min", "Sum"]
+__all__ = [
+    "EXACT_DIGITS",
+    "EXTREMES_OF_FLOATS",
+    "Count",
+    "FieldAggregate",
+    "Max",
+    "Mean",
+    "Min",
+    "Sum",
+]
 
 
 EXACT_DIGITS = 76
@@ -91,7 +100,8 @@ class _OfField(FieldAggregate):
         return (Part(self.verb, self.field),)
 
     def state(self, kept: Any) -> Any:
-        reduce = Reduce(_EXTREMES[self.verb] if kept is float and self.verb != "sum" else self.verb)
+        is_extreme_float = kept is float and self.verb != "sum"
+        reduce = Reduce(EXTREMES_OF_FLOATS[self.verb] if is_extreme_float else self.verb)
         return Annotated[ReducingState[kept], reduce]
 
     def result(self, annotation: Any) -> Any:
@@ -160,7 +170,8 @@ def _largest(held: float, value: float) -> float:
     return value if held != held or value > held else held
 
 
-_EXTREMES: dict[str, Any] = {"min": _least, "max": _largest}
+EXTREMES_OF_FLOATS: dict[str, Any] = {"min": _least, "max": _largest}
+"""The lesser or larger of two numbers: NaN is passed over where there is another."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -116,15 +116,13 @@ class LocalRunner:
     ) -> tuple[list[Any], list[ShardReport]]:
         coordinator = self.coordinator
         declared, output_type = operator.declared, operator.declared.output_type
-        incoming = [streams[name] for name in operator.inputs]
-        if declared.combiner is not None:
-            incoming = [declared.combiner.records(records) for records in incoming]
+        plans = coordinator.plans(operator.name)
+        incoming = [declared.combined(streams[name], plans[0]) for name in operator.inputs]
         routed = _routed(operator, incoming, coordinator.parallelism, coordinator.key_groups)
         broadcast = enumerate((streams[name] for name in operator.broadcasts), len(incoming))
         news = [(number, records) for number, records in broadcast if records]
         outputs: list[Any] = []
         reports: list[ShardReport] = []
-        plans = coordinator.plans(operator.name)
         self.copies.tidy(plans)
         for plan, chunk in zip(plans, routed, strict=True):
             chunks = [chunk] if chunk else []
@@ -155,7 +153,7 @@ _Row = tuple[bytes, int, Any, Any, int, int]
 
 
 def _routed(
-    operator: Operator, incoming: list[list[Any]], shards: int, groups: int
+    operator: Operator, incoming: Sequence[Sequence[Any]], shards: int, groups: int
 ) -> list[Chunk | None]:
     """The records of each shard, sorted by row prefix and arrival; None for a shard without any.
 
@@ -166,7 +164,7 @@ def _routed(
     """
     declared = operator.declared
     key_of, encode = declared.key_of(), declared.key_codec.encode
-    time_of = None if declared.event_time is None else declared.time_of()
+    time_of = None if declared.event_time is None else declared.time_of_taken()
     rows: list[list[_Row]] = [[] for _ in range(shards)]
     arriving = ((number, record) for number, of in enumerate(incoming) for record in of)
     for turn, (number, record) in enumerate(arriving):
@@ -195,7 +193,7 @@ def _routed(
 def _chunk(declared: Process[Any, Any, Any], rows: list[_Row], inputs: int) -> Chunk:
     rows.sort(key=lambda row: row[0])  # stable: arrival order within a key
     chunk = Chunk(*zip(*rows, strict=True))
-    if declared.combiner is not None:
+    if declared.takes_columns:
         chunk = chunk._replace(records=tuple(zip(*chunk.records, strict=True)))
     return chunk if inputs > 1 else chunk._replace(inputs=())
 

@@ -77,7 +77,7 @@ def _apart(
         return "its records are dealt out to the shards in turn"
     if plan.sinks_of(before.name) or len(plan.consumers_of(before.name)) > 1:
         return f"what {before.name} puts out goes elsewhere, too"
-    if declared.combiner is not None:
+    if declared.takes_columns:
         return "its records are combined before they are shuffled"
     if declared.takes_runs:
         return "it is called with all records of a key at once"

@@ -15,6 +15,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
@@ -59,8 +60,9 @@ B = TypeVar("B")
 _Annotated = tuple[Callable[..., Any], dict[str, Any]]
 """A function with its annotations."""
 
-_Packed = tuple[tuple[Any, ...], dict[str | None, _Annotated], list[_Annotated]]
-"""What a process is made of, its callbacks for timers, and those for broadcast records."""
+_Packed = tuple[tuple[Any, ...], dict[str | None, _Annotated], list[_Annotated], Combiner | None]
+"""What a process is made of, its callbacks for timers, those for broadcast records, its combiner.
+"""
 
 
 class Process(Generic[R, P, U]):
@@ -78,13 +80,16 @@ class Process(Generic[R, P, U]):
         output_type: of what it yields; None if it yields nothing.
         states: what it declares, in order.
         handlers: of broadcast records.
-        combiner: makes records fewer before they are routed, and the function takes what is left,
-            many keys at a time; None calls it with each record.
+        combiner: makes records fewer before they are routed, and the function takes what is left;
+            None calls it with each record.
         definition: what may not change while there is state, beside the types of states: for
             functions that are made from options, as those of windows are. By name.
     """
 
     definition: dict[str, str] | None = None
+    takes_columns = False
+    """Whether it takes what its combiner leaves as columns of many keys at a time, not by row."""
+
     takes_runs = False
     """Whether it is called once per key and epoch, with an iterator over the key's records."""
 
@@ -339,15 +344,35 @@ class Process(Generic[R, P, U]):
         """What is routed to its shards."""
         return self.record_type if self.combiner is None else self.combiner.combined
 
+    def combined(self, records: Sequence[Any], plan: ShardPlan) -> Sequence[Any]:
+        """What is taken of records in an epoch: rows of the combiner, or the records themselves.
+
+        Parameters:
+            plan: of one of the shards.
+
+        Raises:
+            ProcessError: a record does not fit its type.
+        """
+        if self.combiner is None:
+            return records
+        return self.combiner.records(records, self.late_us(plan))
+
     def count_of(self, taken: Sequence[Any]) -> int:
         """How many records these were."""
-        return len(taken) if self.combiner is None else self.combiner.count_of(taken)
+        if self.combiner is None:
+            return len(taken)
+        numbers = self.combiner.number_at
+        return sum(taken[numbers] if self.takes_columns else map(itemgetter(numbers), taken))
 
     def key_of(self) -> Callable[[Any], Any]:
         """A function from a record to its key: a scalar, a tuple for several fields, or ()."""
         if not self.key:
             return lambda record: ()
         return self.taken.getter(self.key)
+
+    def time_of_taken(self) -> Callable[[Any], int]:
+        """The same as `time_of`, for what is routed to its shards."""
+        return self.time_of() if self.combiner is None else self.combiner.time_of
 
     def time_of(self) -> Callable[[Any], int]:
         """A function from a record to its event time in microseconds.
@@ -375,7 +400,8 @@ class Process(Generic[R, P, U]):
         times = (self.event_time, self.lateness_us, is_ordered)
         made = (self.fn, self.key, hints, *times, self._hooks)
         callbacks = {name: (of.fn, of.hints) for name, of in self._callbacks.items()}
-        return made, callbacks, [(of.fn, of.hints) for of in self.handlers.signatures]
+        handlers = [(of.fn, of.hints) for of in self.handlers.signatures]
+        return made, callbacks, handlers, self.combiner
 
     def __setstate__(self, packed: _Packed) -> None:
         self.__dict__["_packed"] = packed
@@ -391,8 +417,9 @@ class Process(Generic[R, P, U]):
             packed = self.__dict__.pop("_packed", None)
             if packed is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            made, callbacks, handlers = packed
+            made, callbacks, handlers, combiner = packed
             self.__init__(*made)
+            self.combiner = combiner
             for timer, (fn, hints) in callbacks.items():
                 self._callbacks[timer] = Signature(fn, hints, takes="timer")
             for fn, hints in handlers:

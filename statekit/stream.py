@@ -110,6 +110,11 @@ class Stream(Generic[T]):
             )
         given = (broadcast,) if isinstance(broadcast, Stream) else broadcast
         broadcasts = _names_of(self._job, "process(broadcast=…)", given)
+        if declared.combiner is not None and len(self._names) > 1:
+            raise StateTypeError(
+                f"{declared.name} takes what is made of the records of one stream, and {self.name} "
+                "is a union: ask for windows of the union itself"
+            )
         self._check_fed(declared.name, declared.record_type, self._names)
         self._check_broadcast(declared, broadcasts)
         name = self._job.free_name(name or declared.name)
@@ -194,6 +199,7 @@ class Stream(Generic[T]):
         record = self._record_type()
         options: dict[str, Any] = {"lateness": lateness, "allowed_lateness": allowed_lateness}
         options |= {"key": key, "event_time": event_time, "emit": emit, "ordered": ordered}
+        options["combines"] = len(self._names) == 1
         return Windowed(self, Windowing(record, window, **options))
 
     @overload

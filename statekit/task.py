@@ -122,7 +122,7 @@ class ShardTask:
             ProcessError: the user's function, or a key, failed.
             StateTypeError: a state was given what it cannot hold.
         """
-        self.records_by_input.update(chunk.inputs or {0: len(chunk.records)})
+        self.records_by_input.update(chunk.inputs or {0: self._declared.count_of(chunk.records)})
         if self._waiting is not None:
             self._let_wait(self._waiting, self._in_time(chunk))
             return
@@ -145,7 +145,7 @@ class ShardTask:
         Raises:
             ProcessError, StateTypeError: as for `run`.
         """
-        if self._declared.combiner is not None:
+        if self._declared.takes_columns:
             yield from self._together(chunks)
             return
         if not self._declared.takes_runs:
@@ -359,8 +359,9 @@ class ShardTask:
             return self._in_time(chunk)
         if has_late:
             in_time = [not is_late(time, watermark) for time in times]
-            self.late += in_time.count(False)
+            came = self._declared.count_of(chunk.records)
             chunk = Chunk(*(tuple(compress(column, in_time)) for column in chunk))
+            self.late += came - self._declared.count_of(chunk.records)
         self._note_times(chunk)
         return chunk
 

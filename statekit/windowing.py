@@ -12,12 +12,15 @@ windows that merge move none, and no window is one large row.
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Optional
 
+from statekit.combining import Combiner, Part, Verb, has_columns
 from statekit.context import Context
+from statekit.field_aggregates import EXACT_DIGITS, EXTREMES_OF_FLOATS
 from statekit.map_state import MapState
 from statekit.process import Process, process
 from statekit.record_declaration import peel
@@ -55,8 +58,8 @@ def _nothing(*_: object) -> None:
     return None
 
 
-def _one_more(count: int, _: object) -> int:
-    return count + 1
+def _one(_: object) -> int:
+    return 1
 
 
 def _folding(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -68,6 +71,20 @@ def _folding(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         return held if value is None else combine(held, value)
 
     return add
+
+
+def _combining(verb: Verb, kind: Any) -> Callable[[Any, Any], Any]:
+    """What makes one of two values of a type, in whatever order they come.
+
+    The last digits of sums of floats do depend on that.
+    """
+    combine: dict[str, Any] = {"sum": operator.add, "min": min, "max": max}
+    if kind is float:
+        combine |= EXTREMES_OF_FLOATS
+    if kind is decimal.Decimal:
+        combine["sum"] = decimal.Context(prec=EXACT_DIGITS).add
+    made: Callable[[Any, Any], Any] = combine[verb]
+    return made
 
 
 # ------------------------------------------------------------------------------- process functions
@@ -84,6 +101,8 @@ class _Result:
         accumulator: the annotation of what is kept per window.
         aggregate: how it is made.
         value_of: what of a record goes in.
+        parts: what has to be known of records that are combined first; their number is known. None
+            if it takes the records themselves.
         element: the annotation of what is kept per record, for results that are lists of it.
     """
 
@@ -93,6 +112,7 @@ class _Result:
     accumulator: Any
     aggregate: Aggregate[Any, Any, Any]
     value_of: Callable[[Any], Any]
+    parts: tuple[Part, ...] | None = None
     element: Any = None
 
 
@@ -106,6 +126,7 @@ class Windowing:
         allowed_lateness: how long a window stays, when it was put out, for records that come later.
         emit: put a window out when it is complete ("close") or whenever it gets a record
             ("change").
+        combines: whether records may be combined before they are routed: those of one stream.
 
     Raises:
         StateTypeError: an option cannot be; the message names it.
@@ -122,6 +143,7 @@ class Windowing:
         allowed_lateness: dt.timedelta | str = _ZERO,
         emit: Literal["close", "change"] = "close",
         ordered: bool = False,
+        combines: bool = True,
     ) -> None:
         self._record = record
         self._results = ResultRecords(record, "window")
@@ -155,24 +177,26 @@ class Windowing:
             "ordered": str(ordered),
         }
         self._at_change = emit == "change"
+        self._event_time = event_time
+        self._combines = combines and not self._at_change and not ordered
         self._deadlines = Deadlines({"forget": _ZERO} if self._at_change else leads, ordered)
 
     def count(self, into: Any) -> Process[Any, ..., Any]:
         """How many records there are."""
-        counted: Aggregate[Any, int, int] = Aggregate(int, _one_more, _itself, operator.add)
-        return self._made(_Result("count", "count", int, int, counted, _nothing), into)
+        counted: Aggregate[int, int, int] = Aggregate(int, operator.add, _itself, operator.add)
+        return self._made(_Result("count", "count", int, int, counted, _one, parts=()), into)
 
     def fold(
         self, verb: Literal["sum", "min", "max"], field: str, into: Any
     ) -> Process[Any, ..., Any]:
         """The sum of a field, or its least or largest value. None is passed over."""
         annotation = self._results.annotation(field)
-        self._results.check_combines(verb, field)
-        combine: dict[str, Any] = {"sum": operator.add, "min": min, "max": max}
-        add = _folding(combine[verb])
+        add = _folding(_combining(verb, self._results.check_combines(verb, field)))
         made: Aggregate[Any, Any, Any] = Aggregate(_nothing, add, _itself, add)
         kept, get = Optional[annotation], self._results.getter(field)  # noqa: UP045
-        return self._made(_Result(f"{verb}_{field}", field, annotation, kept, made, get), into)
+        parts = (Part(verb, field),)
+        folded = _Result(f"{verb}_{field}", field, annotation, kept, made, get, parts)
+        return self._made(folded, into)
 
     def collect(self, field: str | None, into: Any) -> Process[Any, ..., Any]:
         """The records, or what is in a field of theirs, in order of time. None is passed over."""
@@ -183,7 +207,8 @@ class Windowing:
         ended: Aggregate[Any, None, None] = Aggregate(_nothing, _nothing, _itself, _nothing)
         name, operator_ = field or "records", "collect" if field is None else f"collect_{field}"
         get = _itself if field is None else self._results.getter(field)
-        of_all = _Result(operator_, name, list[element], None, ended, get, element)  # type: ignore[valid-type]
+        listed: Any = list[element]  # type: ignore[valid-type]
+        of_all = _Result(operator_, name, listed, None, ended, get, element=element)
         return self._made(of_all, into)
 
     def aggregate(
@@ -230,9 +255,25 @@ class Windowing:
         if result.element is not None:
             states["elements"] = _MAP[tuple[dt.datetime, int], result.element]
             states["number"] = ValueState[int]
+        combiner = self._combiner(result)
+        if combiner is not None and result.parts is not None:
+            # The part stands behind the number of records. To count, there is none but that.
+            value_of = operator.itemgetter(combiner.number_at + len(result.parts))
+            result = replace(result, value_of=value_of)
         made = self._process(name, result, rows, states, put_out, make)
+        made.combiner = combiner
         made.definition = {**self._definition, "result": result.operator}
         return made
+
+    def _combiner(self, result: _Result) -> Combiner | None:
+        """What makes records fewer first, where the same comes out; None if each is added."""
+        if result.parts is None or isinstance(self._window, Session) or not self._combines:
+            return None
+        fields = {*self._key, self._event_time, *(part.field for part in result.parts)}
+        if not has_columns(self._record, {name for name in fields if name is not None}):
+            return None
+        panes = self._window.panes(self._event_time)
+        return Combiner(self._record, self._key, result.parts, panes)
 
     def _process(
         self,

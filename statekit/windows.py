@@ -24,9 +24,16 @@ from typing import Any, NamedTuple
 from statekit.context import Context
 from statekit.errors import StateTypeError
 from statekit.map_state import MapState
+from statekit.panes import Panes
 from statekit.state_options import Aggregate
 from statekit.timers import Timer
-from statekit.timestamp import MAX_MICROS, MIN_MICROS, duration_to_micros, micros_to_datetime
+from statekit.timestamp import (
+    MAX_MICROS,
+    MIN_MICROS,
+    duration_to_micros,
+    micros_to_datetime,
+    timedelta_to_micros,
+)
 
 __all__ = [
     "LAST",
@@ -63,6 +70,16 @@ class Sliding:
         if self.size == self.every:
             return f"tumbling {self.size}{offset}"
         return f"sliding {self.size} every {self.every}{offset}"
+
+    def panes(self, event_time: str) -> Panes:
+        """The stretches of time all of whose records are in the same windows.
+
+        Parameters:
+            event_time: the field that says when a record happened.
+        """
+        every_us = timedelta_to_micros(self.every)
+        origin_us = timedelta_to_micros(self.offset % self.every)
+        return Panes(event_time, timedelta_to_micros(self.size), every_us, origin_us)
 
 
 @dataclass(frozen=True)
@@ -234,7 +251,12 @@ class SlidingRows:
     ) -> Iterator[OpenWindow]:
         """The windows for which a timer was set: one, or several at the ends of time."""
         passed = self._deadlines.passed(timer)
-        found = windows.scan(None if passed is None else _plus(passed, -self._size))
+        start = None if passed is None else _plus(passed, -self._size)
+        if start is None or passed == LAST:
+            found = windows.scan(start)
+        else:  # it is one, and read as a single row it is at hand when it goes
+            held = windows.get(start, _NEW)
+            found = iter(() if held is _NEW else ((start, held),))
         opened = (OpenWindow(start, start, self._end(start), held) for start, held in found)
         return takewhile(lambda w: self._deadlines.of(w.end, timer.name) == timer.at, opened)
 

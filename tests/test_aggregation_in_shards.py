@@ -26,6 +26,7 @@ from statekit.records import RecordType
 from statekit.rocks import RocksBackend
 from statekit.spark.rows import ARRIVAL, GROUP, chunks_of
 from statekit.task import ShardTask
+from statekit.watermark import BEGINNING
 from tests.test_aggregation import AGGREGATES, SALES, Sale, model, same
 
 GROUPS = 4
@@ -34,7 +35,7 @@ FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChec
 
 
 class Shard:
-    """The one shard of known aggregates, over a backend."""
+    """The one shard of a process function, over a backend."""
 
     def __init__(self, declared: Process[Any, Any, Any], backend: Backend) -> None:
         self.declared = declared
@@ -43,15 +44,17 @@ class Shard:
         self.held = {spec.name: StateSize(0, 0) for spec in declared.states}
         self.spilled = 0
 
-    def epoch(self, chunks: Iterator[Chunk], now_us: int = 0) -> list[Any]:
+    def epoch(
+        self, chunks: Iterator[Chunk], now_us: int = 0, watermark_us: int = BEGINNING
+    ) -> list[Any]:
         """What an epoch over chunks puts out."""
         base = ShardState(first_group=0, last_group=GROUPS - 1)
-        plan = ShardPlan("c", "op", 0, self.epochs, base, None, processing_time_us=now_us)
-        task = ShardTask(self.declared, plan, self.backend, self._spill)
+        plan = ShardPlan("c", "op", 0, self.epochs, base, None, watermark_us, BEGINNING, now_us)
+        self.task = task = ShardTask(self.declared, plan, self.backend, self._spill)
         outputs = [output for outputs in task.run_all(chunks) for output in outputs]
         outputs += [output for outputs in task.fire() for output in outputs]
         for name, added in task.finish().items():
-            rows, size = self.held[name]
+            rows, size = self.held.get(name, StateSize(0, 0))
             self.held[name] = StateSize(rows + added.rows, size + added.bytes)
         self.backend.write(task.batch)
         self.epochs += 1
@@ -69,22 +72,31 @@ def prefix_of(declared: Process[Any, Any, Any], key: Any) -> bytes:
 
 
 def shuffled(
-    declared: Process[Any, Any, Any], partitions: list[list[Any]], size: int
+    declared: Process[Any, Any, Any],
+    partitions: list[list[Any]],
+    size: int,
+    late_us: int = BEGINNING,
+    *,
+    combines: bool = True,
 ) -> list[pa.RecordBatch]:
     """Batches as a worker is given them: combined in each partition, then sorted by their keys."""
-    assert declared.combiner is not None
     (record,) = declared.record_type.members
     columns_of = OutputType.of(record.cls, where="tests").to_batch
     tables = [pa.Table.from_batches([columns_of(part)]) for part in partitions if part]
     if not tables:
         return []
-    rows = pa.concat_tables(map(declared.combiner.rows, tables))
+    if (combiner := declared.combiner) is not None and combines:
+        tables = [combiner.rows(table, late_us) for table in tables]
+    rows = pa.concat_tables(tables)
     columns = [rows.column(name).to_pylist() for name in declared.key]
     keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
     order = sorted(range(len(keys)), key=lambda at: prefix_of(declared, keys[at]))
     groups = pa.array([key_group(key, GROUPS) for key in keys], pa.int32())
     rows = rows.add_column(0, GROUP, groups).append_column(ARRIVAL, pa.array(range(len(keys))))
-    return list(rows.take(order).combine_chunks().to_batches(max_chunksize=size))
+    batches = rows.take(order).combine_chunks().to_batches(max_chunksize=size)
+    if combiner is not None and not combines:
+        return list(combiner.each(batches, late_us))
+    return list(batches)
 
 
 class Kept:
@@ -130,6 +142,7 @@ KINDS = [None, sk.TTL("1 hour"), sk.TTL("1 hour", refresh="read")]
     batch_rows=st.sampled_from([1, 20, 65_536]),
     on_disk=st.booleans(),
     ttl=st.sampled_from(KINDS),
+    combines=st.booleans(),
 )
 def test_results_states_and_sizes_are_those_of_plain_python(
     epochs: list[tuple[int, list[list[Sale]]]],
@@ -139,6 +152,7 @@ def test_results_states_and_sizes_are_those_of_plain_python(
     batch_rows: int,
     on_disk: bool,
     ttl: sk.TTL | None,
+    combines: bool,
 ) -> None:
     record = RecordType.of(Sale, where="tests")
     declared = aggregation(record, key=key, aggregates=AGGREGATES, ttl=ttl)
@@ -157,7 +171,7 @@ def test_results_states_and_sizes_are_those_of_plain_python(
             for sale in (sale for sales in partitions for sale in sales):
                 found = tuple(getattr(sale, name) for name in key)
                 arrived.setdefault(found, []).append(sale)
-            batches = shuffled(declared, partitions, size)
+            batches = shuffled(declared, partitions, size, combines=combines)
             results = shard.epoch(chunks_of(declared, iter(batches), GROUPS), now_us)
             assert not results or shard.records_in == sum(map(len, partitions))
             assert sorted(map(str, arrived)) == sorted(str(r[: len(key)]) for r in results)

@@ -44,6 +44,7 @@ ORDER = [
     "output_scalars",
     "output_columns",
     "outputs",
+    "panes",
     "combining",
     "result_records",
     # where rows are kept
@@ -119,9 +120,9 @@ ORDER = [
     "savepoint_file",
     "savepoint",
     "running",
+    "field_aggregates",
     "windows",
     "windowing",
-    "field_aggregates",
     "aggregation",
     "plan",
     "passes",

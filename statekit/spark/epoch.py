@@ -88,7 +88,7 @@ class EpochRunner:
         self._shipments: dict[str, Shipment] = {
             operator.name: pack(operator.declared) for operator in coordinator.job.operators
         }
-        self._frames: dict[Pass, OperatorFrames | UnionFrames] = {}
+        self._frames: dict[tuple[Pass, bool], OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
         self._unsorted: set[str] = set()
         self._adapts = True
@@ -155,6 +155,8 @@ class EpochRunner:
     def _frame(self, of: Pass, streams: Mapping[str, DataFrame]) -> DataFrame:
         coordinator, operator = self._coordinator, of.first
         shards, groups = coordinator.parallelism, coordinator.key_groups
+        tasks = self._tasks(operator)
+        combines = _combines(operator, tasks)
         initial = None if coordinator.last is not None else self._initial.get(operator.name)
         layout = layout_of(operator, coordinator.job)
         if initial is not None:
@@ -171,27 +173,34 @@ class EpochRunner:
             bases=self._bases,
             key_groups=groups,
             layout=layout,
+            is_combined=combines,
         )
         if initial is not None:
             given = [initial, *(streams[name] for name in operator.streams)]
             first = initial_frames(given, operator, shards, groups, of.last)
-            return first.frame(given, step, self._tasks(operator))
-        if of not in self._frames:
+            return first.frame(given, step, tasks)
+        if (of, combines) not in self._frames:
             likes = [streams[name] for name in operator.streams]
-            self._frames[of] = (
-                self._operator_frames(likes[0], of)
+            self._frames[of, combines] = (
+                self._operator_frames(likes[0], of, combines=combines)
                 if layout is None
                 else union_frames(likes, operator, coordinator.job, shards, groups, of.last)
             )
-        frames, tasks = self._frames[of], self._tasks(operator)
+        frames = self._frames[of, combines]
         if isinstance(frames, UnionFrames) and (whole := self._whole(operator, frames)):
             return frames.frame_of_whole(whole, operator.streams, step, tasks)
         return frames.frame([streams[name] for name in operator.streams], step, tasks)
 
-    def _operator_frames(self, like: DataFrame, of: Pass) -> OperatorFrames:
-        shards, groups = self._coordinator.parallelism, self._coordinator.key_groups
-        by_number = of.first.name not in self._unsorted
-        return OperatorFrames(like, of.first, shards, groups, of.last, by_number=by_number)
+    def _operator_frames(self, like: DataFrame, of: Pass, *, combines: bool) -> OperatorFrames:
+        return OperatorFrames(
+            like,
+            of.first,
+            self._coordinator.parallelism,
+            self._coordinator.key_groups,
+            of.last,
+            combines=combines,
+            by_number=of.first.name not in self._unsorted,
+        )
 
     def _whole(self, operator: Operator, frames: UnionFrames) -> MergedInputs | None:
         """What an operator can take all its rows from in one reading, if there is such."""
@@ -280,6 +289,16 @@ class EpochRunner:
 def runs_here(context: SparkContext) -> bool:
     """Whether Spark's workers are processes of this host only."""
     return _LOCAL_MASTER.match(str(context.master)) is not None
+
+
+def _combines(operator: Operator, tasks: int | None) -> bool:
+    """Whether records are combined before they go to their shards, and not there.
+
+    What is not shuffled need not become fewer first; but a record that says itself what its key is
+    has to be made before.
+    """
+    combiner = operator.declared.combiner
+    return combiner is not None and (tasks is not None or combiner.makes_records())
 
 
 def _with_outputs(inputs: Mapping[str, DataFrame]) -> ChainMap[str, DataFrame]:

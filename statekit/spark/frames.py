@@ -19,8 +19,8 @@ from statekit.plan import Operator, Source
 from statekit.records import RecordType
 from statekit.spark.processor_rows import RowRecords
 from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP
-from statekit.spark.shipping import Shipment, pack
-from statekit.spark.worker import CombineStep, LateStep, ShardStep, output_schema
+from statekit.spark.shipping import Shipment
+from statekit.spark.worker import CombineStep, LateStep, ShardStep, Stage, output_schema
 
 __all__ = [
     "OperatorFrames",
@@ -105,6 +105,8 @@ class OperatorFrames:
         operator: what runs.
         shards, groups: how many.
         last: the operator whose outputs come out; the same, or one behind it.
+        combines: whether an operator with a combiner is sent what is made of its records. A step of
+            its own does that, which takes longer than a few records without it.
         by_number: whether rows are sorted by one number, where their key allows it.
     """
 
@@ -116,12 +118,17 @@ class OperatorFrames:
         groups: int,
         last: Operator,
         *,
+        combines: bool = False,
         by_number: bool = True,
     ) -> None:
         declared = operator.declared
-        self._combined = None if declared.combiner is None else CombinedFrames(like, operator)
-        like = like if self._combined is None else self._combined.frame(like)
-        (record_type,) = declared.taken.members
+        (record_type,) = declared.record_type.members
+        self._combined = None
+        if declared.combiner is not None and combines:
+            self._combined = CombinedFrames(like, operator)
+            like, record_type = self._combined.like, declared.combiner.combined
+        elif declared.combiner is not None:
+            record_type = declared.combiner.read(like.columns)
         self._record_type = record_type
         like = projected = projected_to(record_type, like)
         group = group_expression(projected, operator, shards, groups)
@@ -145,7 +152,7 @@ class OperatorFrames:
                 for one without a shuffle.
         """
         (df,) = dfs
-        df = df if self._combined is None else self._combined.frame(df)
+        df = df if self._combined is None else self._combined.frame(df, step.stages[0])
         df = with_derived(self._record_type, df)
         marked = df.selectExpr(*self._selected).unionAll(self._marks)
         return self._routing.routed(marked, tasks).mapInArrow(step, self._schema)
@@ -157,20 +164,29 @@ class CombinedFrames:
     Parameters:
         like: a frame with the columns of those to come.
         operator: what runs, which has a combiner.
+
+    Attributes:
+        like: a frame with the columns of combined rows.
     """
 
     def __init__(self, like: DataFrame, operator: Operator) -> None:
         combiner = operator.declared.combiner
         assert combiner is not None
-        read = projected_to(combiner.read, like)
+        self._late_us = operator.declared.late_us
+        read = projected_to(combiner.read(like.columns), like)
         schema = combiner.schema(to_arrow_schema(read.schema, timezone="UTC"))
         self._columns = [quoted(name) for name in read.columns]
         self._schema = from_arrow_schema(schema)
-        self._step = CombineStep(pack(operator.declared))
+        self.like = like.sparkSession.createDataFrame([], self._schema)
 
-    def frame(self, df: DataFrame) -> DataFrame:
-        """The combined rows of a frame."""
-        return df.selectExpr(*self._columns).mapInArrow(self._step, self._schema)
+    def frame(self, df: DataFrame, stage: Stage) -> DataFrame:
+        """The combined rows of a frame.
+
+        Parameters:
+            stage: the operator in this epoch.
+        """
+        step = CombineStep(stage.shipment, self._late_us(stage.plans[0]))
+        return df.selectExpr(*self._columns).mapInArrow(step, self._schema)
 
 
 class Routing:

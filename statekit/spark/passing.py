@@ -57,11 +57,12 @@ class Outputs:
             ProcessError: one of them does not fit the declared type.
         """
         key_of, (start, end) = taking.key_of(), plan.base.groups
-        time_of = None if taking.event_time is None else taking.time_of()
+        time_of = None if taking.event_time is None else taking.time_of_taken()
         for outputs in self:
             if self._declared.output_type is not None:  # else nobody takes them
                 self._declared.output_type.check_all(outputs)
-            keys = list(map(key_of, outputs))
+            records = taking.combined(outputs, plan)
+            keys = list(map(key_of, records))
             groups: list[int] = []
             for key, run in groupby(keys):
                 group = self._group(key, taking, key_groups)
@@ -71,8 +72,8 @@ class Outputs:
                         f"which is not of shard {plan.shard}"
                     )
                 groups += [group] * sum(1 for _ in run)
-            times = () if time_of is None else list(map(time_of, outputs))
-            yield Chunk(keys, groups, keys, outputs, times)
+            times = () if time_of is None else list(map(time_of, records))
+            yield Chunk(keys, groups, keys, records, times)
 
     def _group(self, key: Any, taking: Process[Any, Any, Any], key_groups: int) -> int:
         try:

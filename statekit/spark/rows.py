@@ -155,7 +155,7 @@ def chunks_of(
 def _combined_chunks(
     declared: Process[Any, Any, Any], combiner: Combiner, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[Chunk]:
-    """The columns of combined rows, with one row for each key: partitions had one for each, too."""
+    """Combined rows, as columns or one by one: partitions had rows of the same keys, too."""
     reader = None
     size = combiner.key_size
     for rows in combiner.merged(batches):
@@ -164,7 +164,10 @@ def _combined_chunks(
             reader = combiner.combined.reader(batch.schema, first_column=1)
         columns, groups = reader.columns(batch), batch.column(0).to_pylist()
         keys = columns[0] if size == 1 else list(zip(*columns[:size], strict=True))
-        yield Chunk(keys, groups, keys, columns)
+        if declared.takes_columns:
+            yield Chunk(keys, groups, keys, columns)
+        else:
+            yield Chunk(keys, groups, keys, list(map(combiner.combined.cls, *columns)), columns[-1])
 
 
 class UnionRows:

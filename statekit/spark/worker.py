@@ -77,6 +77,7 @@ class ShardStep:
         bases: when base snapshots are taken.
         key_groups: how many there are.
         layout: of the rows of an operator that is fed by several streams; None for one.
+        is_combined: whether what comes are rows of the first operator's combiner, if it has one.
     """
 
     stages: tuple[Stage, ...]
@@ -86,6 +87,7 @@ class ShardStep:
     bases: BaseOptions
     key_groups: int
     layout: Layout | None = None
+    is_combined: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _acknowledge_at_once()
@@ -109,6 +111,8 @@ class ShardStep:
         declared, plan = unpack(first.shipment), first.plans[shard]
         news: Iterator[News] = iter(())
         if self.layout is None:
+            if declared.combiner is not None and not self.is_combined:
+                batches = declared.combiner.each(batches, declared.late_us(plan))
             chunks = chunks_of(declared, batches, self.key_groups)
         else:
             rows = rows_by(self.layout)(declared, batches, self.layout, self.key_groups)
@@ -134,19 +138,21 @@ class ShardStep:
 
 @dataclass(frozen=True)
 class CombineStep:
-    """Makes the records of a partition fewer: a row for each key.
+    """Makes the records of a partition fewer: a row for each key, or each key and pane.
 
     Parameters:
         shipment: the process function, which has a combiner.
+        late_us: the watermark that makes a record late.
     """
 
     shipment: Shipment
+    late_us: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _acknowledge_at_once()
         combiner = unpack(self.shipment).combiner
         assert combiner is not None
-        for rows in combiner.in_pieces(batches):
+        for rows in combiner.in_pieces(batches, self.late_us):
             yield from rows.to_batches()
 
 

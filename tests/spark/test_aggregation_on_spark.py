@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from typing import Any
+from typing import Any, NamedTuple
+
+import pydantic
+import pytest
 
 import statekit as sk
 from tests.spark.spark_runs import Runs, pieces
@@ -65,3 +68,34 @@ def test_results_and_states_are_those_of_a_run_in_one_process(runs: Runs) -> Non
     held = runs.state("aggregate_by_shop_number", "cents")
     last = {(result.shop, result.number): result.cents for result in expected}
     assert held == last
+
+
+class Order(pydantic.BaseModel):
+    shop: str
+    cents: int
+
+    @pydantic.field_validator("shop")
+    @classmethod
+    def lower(cls, shop: str) -> str:
+        return shop.lower()
+
+
+class Entry(NamedTuple):
+    shop: str
+    cents: int
+
+
+@pytest.mark.parametrize("record", [Order, Entry])
+def test_few_records_are_combined_as_many_are(runs: Runs, record: type[Any]) -> None:
+    """Those of later epochs without a shuffle, and models by the keys that they give themselves."""
+    job = sk.Job("shop")
+    source: Any = job.source("orders", record)
+    source.aggregate(key="shop", cents=sk.Sum("cents"), orders=sk.Count()).sink("out")
+    for cents in (1, 10, 100):
+        orders = [{"shop": shop, "cents": cents} for shop in ("Ada", "ada", "BOB", "Ada")]
+        runs.feed("orders", orders)
+    inputs = {"orders": runs.stream("orders", "shop string, cents bigint")}
+    runs.finish(job, inputs, outputs={"out": sk.sinks.parquet(runs.home / "out")}, parallelism=3)
+    found = runs.state("aggregate_by_shop", "cents")
+    expected = {"ada": 333, "bob": 111}
+    assert found == (expected if record is Order else {"Ada": 222, "ada": 111, "BOB": 111})

@@ -137,9 +137,9 @@ class Sorted:
         self.by_number: list[bool] = []
         monkeypatch.setattr(epochs, "OperatorFrames", self._made)
 
-    def _made(self, *given: Any, by_number: bool) -> OperatorFrames:
+    def _made(self, *given: Any, by_number: bool, **more: Any) -> OperatorFrames:
         self.by_number.append(by_number)
-        return OperatorFrames(*given, by_number=by_number)
+        return OperatorFrames(*given, by_number=by_number, **more)
 
 
 @pytest.fixture

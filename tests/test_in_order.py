@@ -3,42 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import statekit as sk
 from statekit.errors import UnsortedError
-from statekit.process import Process
 from statekit.spark.in_order import in_order
 
 Row = tuple[int, int | None, int]
 
 SCHEMA = pa.schema([("group", pa.int32()), ("page", pa.int64()), ("arrival", pa.int64())])
 LEAST, LARGEST = -(2**63), 2**63 - 1
-
-
-class Visit(NamedTuple):
-    page: int | None
-    line: int | None = None
-
-
-@sk.process(key="page")
-def by_page(visit: Visit) -> Iterator[Visit]:
-    yield visit
-
-
-@sk.process()
-def all_alike(visit: Visit) -> Iterator[Visit]:
-    yield visit
-
-
-@sk.process(key=("page", "line"))
-def by_line(visit: Visit) -> Iterator[Visit]:
-    yield visit
 
 
 def _batches(rows: list[Row], size: int) -> Iterator[pa.RecordBatch]:
@@ -48,13 +25,12 @@ def _batches(rows: list[Row], size: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def _are_taken(declared: Process[Any, Any, Any], rows: list[Row], size: int) -> bool:
-    """Whether all rows come back, without their arrival."""
+def _are_taken(rows: list[Row], size: int, *key: str) -> bool:
+    batches = list(_batches(rows, size))
     try:
-        taken = [row for b in in_order(declared, _batches(rows, size)) for row in b.to_pylist()]
+        assert list(in_order(iter(batches), key, "count")) == batches
     except UnsortedError:
         return False
-    assert taken == [{"group": group, "page": page} for group, page, _ in rows]
     return True
 
 
@@ -86,7 +62,7 @@ def test_rows_are_taken_if_each_is_above_the_one_before(
     rows: list[Row], is_sorted: bool, size: int
 ) -> None:
     rows = sorted(rows, key=_by_key) if is_sorted else rows
-    assert _are_taken(by_page, rows, size) == (rows == sorted(rows, key=_by_key))
+    assert _are_taken(rows, size, "page") == (rows == sorted(rows, key=_by_key))
 
 
 @settings(deadline=None)
@@ -96,24 +72,31 @@ def test_rows_without_a_key_are_taken_if_they_come_by_arrival(
 ) -> None:
     rows = list({_by_arrival(row): row for row in rows}.values())
     rows = sorted(rows, key=_by_arrival) if is_sorted else rows
-    assert _are_taken(all_alike, rows, size) == (rows == sorted(rows, key=_by_arrival))
+    assert _are_taken(rows, size) == (rows == sorted(rows, key=_by_arrival))
 
 
 def test_rows_that_came_twice_are_not_taken() -> None:
-    assert not _are_taken(by_page, [(0, 1, 7), (0, 1, 7)], 5)
-    assert not _are_taken(by_page, [(0, 1, 7), (0, 1, 7)], 1)
+    assert not _are_taken([(0, 1, 7), (0, 1, 7)], 5, "page")
+    assert not _are_taken([(0, 1, 7), (0, 1, 7)], 1, "page")
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32()])
 def test_keys_of_fewer_bits_are_looked_at_too(kind: pa.DataType) -> None:
     rows = pa.record_batch({"group": [0, 0], "page": pa.array([2, 1], kind), "arrival": [0, 1]})
-    with pytest.raises(UnsortedError, match=r"^by_page: the rows of a shard"):
-        list(in_order(by_page, iter([rows])))
+    with pytest.raises(UnsortedError, match=r"^count: the rows of a shard"):
+        list(in_order(iter([rows]), ["page"], "count"))
 
 
 def test_keys_that_are_no_single_integer_are_sorted_by_all_columns_and_not_looked_at() -> None:
     texts = pa.record_batch({"group": [0, 0], "page": ["b", "a"], "arrival": [0, 1]})
-    (taken,) = in_order(by_page, iter([texts]))
-    assert taken.to_pylist() == [{"group": 0, "page": "b"}, {"group": 0, "page": "a"}]
+    assert list(in_order(iter([texts]), ["page"], "count")) == [texts]
     pairs = pa.record_batch({"group": [0, 0], "page": [2, 1], "line": [0, 0], "arrival": [0, 1]})
-    assert len(list(in_order(by_line, iter([pairs])))) == 1
+    assert list(in_order(iter([pairs]), ["page", "line"], "count")) == [pairs]
+
+
+def test_empty_batches_say_nothing() -> None:
+    first, second = _batches([(0, 1, 1), (0, 2, 1)], 1)
+    batches = [first.slice(0, 0), first, first.slice(1), second, first.slice(0, 0)]
+    assert list(in_order(iter(batches), ["page"], "count")) == batches
+    with pytest.raises(UnsortedError):
+        list(in_order(iter([second, first.slice(1), first]), ["page"], "count"))

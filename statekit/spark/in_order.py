@@ -13,35 +13,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statekit.errors import UnsortedError
-from statekit.process import Process
 
 __all__ = ["in_order"]
 
 
 def in_order(
-    declared: Process[Any, Any, Any], batches: Iterator[pa.RecordBatch]
+    batches: Iterator[pa.RecordBatch], key: Sequence[str], operator: str
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of a shard without the arrival, their last column, once they are known to be sorted.
+    """Batches of a shard, once they are known to be sorted.
 
     Parameters:
-        batches: none of them empty, with the key group as their first column.
+        batches: with the key group as their first column, and the arrival as their last.
+        key: the names of the columns of the key.
+        operator: whose rows they are.
 
     Raises:
         UnsortedError: a row comes behind one that it belongs before.
     """
-    key = declared.key
     last: tuple[Any, ...] = ()
     for batch in batches:
         columns = [batch.column(name) for name in (0, *key, batch.num_columns - 1)]
-        if len(key) < 2 and all(pa.types.is_integer(column.type) for column in columns):
+        is_checked = len(key) < 2 and all(pa.types.is_integer(column.type) for column in columns)
+        if is_checked and batch.num_rows:
             if _row(columns, 0) <= last or not _ascends(columns):
                 raise UnsortedError(
-                    f"{declared.name}: the rows of a shard are not in the order of their keys and "
+                    f"{operator}: the rows of a shard are not in the order of their keys and "
                     "arrival: Spark split or reordered a partition; nothing of this epoch is "
                     "committed"
                 )
             last = _row(columns, -1)
-        yield batch.remove_column(batch.num_columns - 1)
+        yield batch
 
 
 def _row(columns: Sequence[pa.Array], at: int) -> tuple[Any, ...]:

@@ -28,7 +28,6 @@ from statekit.errors import IncompleteEpochError, ProcessError
 from statekit.keygroup import key_group
 from statekit.process import Process
 from statekit.records import RecordReader
-from statekit.spark.in_order import in_order
 from statekit.spark.processor_rows import Initial, RowRecords
 from statekit.spark.processors import ProcessorProcess
 
@@ -137,7 +136,7 @@ def chunks_of(
     """Typed records of each batch of one stream, from between the key group and the arrival."""
     (record_type,) = declared.taken.members
     reader = None
-    filled = in_order(declared, (batch for batch in batches if batch.num_rows))
+    filled = (batch.remove_column(batch.num_columns - 1) for batch in batches if batch.num_rows)
     if declared.combiner is not None:
         yield from _combined_chunks(declared, declared.combiner, filled)
         return

@@ -30,6 +30,7 @@ from statekit.process import Process
 from statekit.repository import Repository
 from statekit.rocks_options import RocksOptions
 from statekit.shard import RARE_COLLECTION, run_shard
+from statekit.spark.in_order import in_order
 from statekit.spark.passing import Outputs
 from statekit.spark.rows import Layout, ShardsInTurn, chunks_of, rows_by
 from statekit.spark.shipping import PackedPlans, Shipment, unpack
@@ -111,6 +112,7 @@ class ShardStep:
         declared, plan = unpack(first.shipment), first.plans[shard]
         news: Iterator[News] = iter(())
         if self.layout is None:
+            batches = in_order(batches, declared.key, plan.operator)
             if declared.combiner is not None and not self.is_combined:
                 batches = declared.combiner.each(batches, declared.late_us(plan))
             chunks = chunks_of(declared, batches, self.key_groups)

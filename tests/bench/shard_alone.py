@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 import statekit as sk
@@ -86,17 +85,9 @@ class Shard:
         return time.process_time() - cpu, time.perf_counter() - wall, size
 
     def _chunks(self, batches: list[pa.RecordBatch]) -> Iterator[Chunk]:
-        # Behind all columns Spark has the arrival.
-        rows = _with_arrival(batches)
+        # Behind all columns Spark has the arrival, which the worker leaves out.
+        rows = (batch.append_column("arrival", pa.nulls(len(batch))) for batch in batches)
         return chunks_of(self.declared, rows, self.coordinator.key_groups)
-
-
-def _with_arrival(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    first = 0
-    for batch in batches:
-        arrival = pa.array(np.arange(first, first + len(batch)))
-        first += len(batch)
-        yield batch.append_column("arrival", arrival)
 
 
 def _count_batches(count: int, seed: int, keys: int = KEYS) -> list[pa.RecordBatch]:

@@ -150,12 +150,12 @@ def has_sorted(monkeypatch: pytest.MonkeyPatch) -> Sorted:
 def _check_pages(runs: Runs, count: int, partitions: int, first_page: int) -> None:
     """Run a job over visits of ten pages, in turn, and look at what it holds."""
     job = sk.Job("pages")
-    job.source("visits", Visit).process(numbers_seen).sink("out")
+    job.source("visits", Visit).process(numbers_seen, name="pages_seen").sink("out")
     page = f"{first_page} + id % 10 as page"
     df = runs.spark.range(0, count, 1, partitions).selectExpr(page, "cast(id as int) as number")
     runs.finish(job, {"visits": df}, outputs={"out": sk.sinks.writer("noop")}, parallelism=3)
     expected = {first_page + at: list(range(at, count, 10)) for at in range(10)}
-    assert runs.state("numbers_seen", "seen") == expected
+    assert runs.state("pages_seen", "seen") == expected
 
 
 def test_rows_are_sorted_by_one_number_where_keys_fit(runs: Runs, has_sorted: Sorted) -> None:

@@ -15,6 +15,7 @@ late as they are.
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -31,7 +32,7 @@ from statekit.records import RecordType
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 from statekit.watermark import BEGINNING
 
-__all__ = ["Combiner", "Part", "Verb", "has_columns"]
+__all__ = ["Combiner", "Part", "Verb", "has_columns", "told_with"]
 
 Verb = Literal["count", "sum", "min", "max"]
 
@@ -58,6 +59,7 @@ _Asked = list[tuple[str, pa.ChunkedArray | None]]
 # Arrow looks each record up in a table of the keys: many at a time, as the table is made anew.
 _RECORDS_AT_ONCE = 500_000
 _ROWS_AT_ONCE = 1_000_000
+_BYTES_AT_ONCE = 64 * 1024 * 1024  # if that is less
 
 _FIRST = "__statekit_first"  # the number of the first row of a key
 
@@ -191,14 +193,19 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             ProcessError: a record does not fit its type.
         """
         for batch in batches:
+            if not batch.num_rows:
+                continue
             table = pa.Table.from_batches([batch])
             groups, asked = self._asked(self._checked(table), late_us)
             one = pa.repeat(pa.scalar(1, pa.int64()), len(batch))
             columns = list(groups.values())
             for verb, column in asked:
-                counts = column is not None and verb == "count"
-                value = pc.is_valid(column).cast(pa.int64()) if counts else column
-                columns.append(one if value is None else value)
+                value = one
+                if column is not None and verb == "count":
+                    value = pc.is_valid(column).cast(pa.int64())
+                elif column is not None:  # of the type that rows of several records have
+                    value = column.cast(_kept_as(verb, column.type))
+                columns.append(value)
             first, *_, last = batch.schema.names
             names = [first, *groups, self.number, *self._again, last]
             rows = pa.table([table.column(0), *columns, table.column(last)], names)
@@ -220,15 +227,12 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         """
         waiting: list[pa.RecordBatch] = []
         made: list[pa.Table] = []
-        count = 0
         for batch in batches:
             waiting.append(batch)
-            count += len(batch)
-            if count >= _RECORDS_AT_ONCE:
+            if _is_much(waiting, _RECORDS_AT_ONCE):
                 made.append(self.rows(pa.Table.from_batches(waiting), late_us))
                 waiting.clear()
-                count = 0
-                if sum(map(len, made)) >= _ROWS_AT_ONCE:
+                if _is_much(made, _ROWS_AT_ONCE):
                     yield self.again(pa.concat_tables(made))
                     made.clear()
         if waiting:
@@ -357,15 +361,9 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         """
         if verb == "count":
             return made
-        wanted = given
-        if pa.types.is_decimal(given) and verb == "sum":
-            wanted = pa.decimal128(_DIGITS, given.scale)
-        elif pa.types.is_integer(given):
-            wanted = pa.int64()
-        elif pa.types.is_floating(given) and verb == "sum":
-            wanted = pa.float64()
+        wanted = _kept_as(verb, given)
         try:
-            return made.cast(wanted)
+            return _as(wanted, made)
         except pa.ArrowInvalid as error:
             at = next(n for n in range(len(made)) if not _fits(made.slice(n, 1), wanted))
             key = ", ".join(f"{name}={keys[name][at].as_py()!r}" for name in self._key)
@@ -381,7 +379,9 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
 
     @cached_property
     def _outputs(self) -> OutputType:
-        return OutputType.of(self._needed.cls, where=self._record.where)
+        made = OutputType.of(self._needed.cls, where=self._record.where)
+        made.told_as = "record"
+        return made
 
     @cached_property
     def _take(self) -> Callable[[Any], Any]:
@@ -391,6 +391,20 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             return lambda record: cls._make(map(record.get, names))  # a key may be absent
         get = self._record.getter(names)
         return (lambda record: cls(get(record))) if len(names) == 1 else lambda r: cls._make(get(r))
+
+
+@contextlib.contextmanager
+def told_with(operator: str) -> Iterator[None]:
+    """Errors about records say which operator takes them."""
+    try:
+        yield
+    except ProcessError as error:
+        raise ProcessError(f"operator {operator!r}: {error}") from error
+
+
+def _is_much(held: Sequence[pa.RecordBatch | pa.Table], rows: int) -> bool:
+    """Whether it is time to make less of what is held in memory."""
+    return sum(map(len, held)) >= rows or sum(of.nbytes for of in held) >= _BYTES_AT_ONCE
 
 
 def _read(record: RecordType, table: pa.Table) -> list[Any]:
@@ -463,9 +477,27 @@ def _summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.decimal128(_DIGITS, 0))
 
 
+def _kept_as(verb: str, given: pa.DataType) -> pa.DataType:
+    """What an aggregate of values of a type is kept as: it may be more than one of them."""
+    if pa.types.is_decimal(given) and verb == "sum":
+        return pa.decimal128(_DIGITS, given.scale)
+    if pa.types.is_integer(given):
+        return pa.int64()
+    if pa.types.is_floating(given) and verb == "sum":
+        return pa.float64()
+    return given
+
+
+def _as(wanted: pa.DataType, values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Aggregates as what they are kept as."""
+    if pa.types.is_duration(wanted):  # Arrow makes durations of integers only
+        values = values.cast(pa.int64())
+    return values.cast(wanted)
+
+
 def _fits(values: pa.ChunkedArray, wanted: pa.DataType) -> bool:
     try:
-        values.cast(wanted)
+        _as(wanted, values)
     except pa.ArrowInvalid:
         return False
     return True

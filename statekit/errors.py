@@ -91,7 +91,8 @@ class StrayKeyError(IncompleteEpochError):
 class UnsortedError(IncompleteEpochError):
     """Rows of a shard are not in the order of their keys and arrival.
 
-    Users never see it: the epoch is run again, and rows are sorted by all of their columns.
+    Users see it only if that is so once rows are sorted by all of their columns, which is what an
+    epoch is run again with.
     """
 
 

@@ -69,6 +69,9 @@ class OutputType:
             self._columns, self._names = self._rows.columns, self._rows.names
         self._guards = tuple(column.guards for column in self._columns)
 
+    told_as = "output"
+    """What one of them is called in errors."""
+
     @classmethod
     def of(cls, annotation: Any, *, where: str) -> OutputType:
         """The output type of an annotation; `where` names the declaration in errors.
@@ -170,6 +173,6 @@ class OutputType:
             try:
                 self._arrays([record])
             except Exception as first:  # noqa: BLE001 - told with its output
-                found, cause = f"output {index}, {shorten(record)},", first
+                found, cause = f"{self.told_as} {index}, {shorten(record)},", first
                 break
         return ProcessError(f"{self.where}: {found} does not fit {self.name}: {cause}")

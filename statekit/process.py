@@ -32,7 +32,7 @@ from typing import (
 from statekit.backend import Backend
 from statekit.broadcast import Handlers
 from statekit.codec import ValueCodec
-from statekit.combining import Combiner
+from statekit.combining import Combiner, told_with
 from statekit.context import Context
 from statekit.errors import ProcessError, StateTypeError
 from statekit.job_file import EXPIRY, TIMERS, WAITING
@@ -355,7 +355,8 @@ class Process(Generic[R, P, U]):
         """
         if self.combiner is None:
             return records
-        return self.combiner.records(records, self.late_us(plan))
+        with told_with(plan.operator):
+            return self.combiner.records(records, self.late_us(plan))
 
     def count_of(self, taken: Sequence[Any]) -> int:
         """How many records these were."""

@@ -11,7 +11,7 @@ import decimal
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, cast
 
 import pyarrow as pa
 import pydantic
@@ -418,7 +418,8 @@ def test_a_sum_that_is_too_large_names_its_key_and_changes_nothing() -> None:
     windows = windowed(sk.tumbling("10 s"), lateness="9 s")
     harness = Harness(process_of(windows.sum("value")))
     harness.send(*events((5, 1)))
-    with pytest.raises(sk.ProcessError, match=r"a sum of int64 values, that of the key key='k', d"):
+    said = r"^operator 'sum_value_by_key': .*a sum of int64 values, that of the key key='k', d"
+    with pytest.raises(sk.ProcessError, match=said):
         harness.send(*events((5, 2**62), (6, 2**62)))
     assert harness.state("windows", "k") == {at(0): 1}
     too_late = events((-9, 2**62), (-8, 2**62))
@@ -504,6 +505,86 @@ def test_columns_of_integers_are_summed_as_the_fields_are_declared() -> None:
         combiner = process_of(windows.sum(field)).combiner
         assert combiner is not None
         assert combiner.rows(table).column("part_1").to_pylist() == [total]
+
+
+PRICE = decimal.Decimal("99.9")
+
+
+def valued(kind: type[Any]) -> Any:
+    """Records with a value of a type."""
+    return cast("Any", NamedTuple)("Valued", [("key", str), ("at", dt.datetime), ("value", kind)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "narrow", "values", "total"),
+    [
+        (int, pa.int8(), [100, 27, 1], 128),
+        (int, pa.int16(), [2**15 - 1, 1, 1], 2**15 + 1),
+        (int, pa.int32(), [2**31 - 1, 1, 1], 2**31 + 1),
+        (float, pa.float32(), [0.5, 0.25, 0.25], 1.0),
+        (
+            decimal.Decimal,
+            pa.decimal128(3, 1),
+            [decimal.Decimal("99.9")] * 3,
+            decimal.Decimal("299.7"),
+        ),
+        (dt.timedelta, pa.duration("us"), [dt.timedelta(20_000)] * 3, dt.timedelta(60_000)),
+    ],
+)
+@pytest.mark.parametrize("how", ["sum", "max"])
+def test_columns_of_narrow_types_are_combined_over_several_batches_of_a_shard(
+    kind: type[Any], narrow: pa.DataType, values: list[Any], total: Any, how: str
+) -> None:
+    record = valued(kind)
+    combiner = process_of(getattr(windowed(sk.tumbling("10 s"), record), how)("value")).combiner
+    assert combiner is not None
+    batches = [
+        pa.record_batch(
+            {
+                "group": pa.array([0], pa.int32()),
+                "key": ["a"],
+                "at": pa.array([0], UTC_TIME),
+                "value": pa.array([value], narrow),
+                "arrival": [number],
+            }
+        )
+        for number, value in enumerate(values)
+    ]
+    batches.insert(1, batches[0].slice(1))
+    each = (batch.remove_column(6) for batch in combiner.each(batches, BEGINNING))
+    rows = pa.concat_tables(combiner.merged(each))
+    assert rows.column("part_1").to_pylist() == [total if how == "sum" else max(values)]
+
+
+def test_spans_of_time_are_summed_exactly_as_long_as_their_sum_fits() -> None:
+    record = valued(dt.timedelta)
+    harness = Harness(process_of(windowed(sk.tumbling("10 s"), record).sum("value")))
+    spans = [dt.timedelta(days=20_000)] * 5_000 + [dt.timedelta(0)] * 1_000
+    harness.send(*[record("k", at(1), span) for span in spans])
+    assert harness.state("windows", "k") == {at(0): dt.timedelta(days=100_000_000)}
+
+
+def test_large_records_are_combined_before_many_of_them_are_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("statekit.combining._BYTES_AT_ONCE", 1000)
+    combined: list[int] = []
+    rows = Combiner.rows
+
+    def noted(self: Combiner, table: pa.Table, late_us: int) -> pa.Table:
+        combined.append(len(table))
+        return rows(self, table, late_us)
+
+    monkeypatch.setattr(Combiner, "rows", noted)
+    record = valued(str)
+    combiner = process_of(windowed(sk.tumbling("10 s"), record).max("value")).combiner
+    assert combiner is not None
+    batch = pa.record_batch(
+        {"key": ["a"] * 4, "at": pa.array([0] * 4, UTC_TIME), "value": ["x" * 100] * 4}
+    )
+    made = pa.concat_tables(combiner.in_pieces([batch] * 9, BEGINNING))
+    assert sum(made.column("number").to_pylist()) == 36
+    assert combined == [12, 12, 12]
 
 
 def test_the_largest_event_time_of_a_row_is_in_its_pane() -> None:

@@ -34,7 +34,7 @@ from statekit.manifest import ShardReport
 from statekit.passes import Pass, passes
 from statekit.plan import Operator
 from statekit.rocks_options import RocksOptions
-from statekit.sinks import Callback, Sink
+from statekit.sinks import Callback, Sink, Writer
 from statekit.spark.failures import translated
 from statekit.spark.frames import OperatorFrames, late_records
 from statekit.spark.merged import MergedInputs
@@ -98,6 +98,7 @@ class EpochRunner:
         self._is_small: Callable[[], bool] = lambda: False
         self._written: set[str] = set()
         self._single_read = _is_single_read(coordinator.job, outputs)
+        self._can_try = not any(map(_keeps_attempts, outputs.values()))
         self._commits = F.collect_list(COMMIT).alias(COMMIT)
 
     def run(self, inputs: Mapping[str, DataFrame], *, what: str, batch: int | None = None) -> None:
@@ -119,19 +120,20 @@ class EpochRunner:
             try:
                 reports = self._observed(inputs) if self._single_read else self._persisted(inputs)
             except (PySparkException, Py4JJavaError, IncompleteEpochError) as error:
-                if not self._can_run_otherwise(translated(error)):
+                if not self._adapts_to(translated(error)):
                     raise
             else:
                 break
         self._coordinator.commit(reports, batch=batch)
 
-    def _can_run_otherwise(self, error: BaseException) -> bool:
-        """Whether an epoch failed by what it took for granted, which it no longer does then.
+    def _adapts_to(self, error: BaseException) -> bool:
+        """No longer take for granted what an epoch failed by; whether it was that, to run it again.
 
         Operators whose keys were found not to be alike run apart, and rows that were found not to
         be sorted by one number are sorted by all of their columns.
         """
         operator = str(error).partition(":")[0]
+        self._written.clear()  # sinks that took the epoch take it once more
         if isinstance(error, StrayKeyError):
             self._strayed.add(operator)
             self._passes = passes(self._coordinator.job, self._strayed)
@@ -199,7 +201,7 @@ class EpochRunner:
             self._coordinator.key_groups,
             of.last,
             combines=combines,
-            by_number=of.first.name not in self._unsorted,
+            by_number=self._can_try and of.first.name not in self._unsorted,
         )
 
     def _whole(self, operator: Operator, frames: UnionFrames) -> MergedInputs | None:
@@ -334,6 +336,11 @@ def _is_single_read(job: Job, outputs: Mapping[str, Sink]) -> bool:
     streams = [source.name for source in job.sources] + [op.name for op in job.operators]
     read = [stream for operator in job.operators for stream in operator.streams]
     return sorted([*read, job.sinks[0].stream]) == sorted(streams)
+
+
+def _keeps_attempts(sink: Sink) -> bool:
+    """Whether what an attempt at an epoch wrote before it failed may stay, and be there twice."""
+    return isinstance(sink, Writer) and sink.format != "noop"
 
 
 def _outputs_of(frame: DataFrame) -> DataFrame:

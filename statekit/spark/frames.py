@@ -185,7 +185,8 @@ class CombinedFrames:
         Parameters:
             stage: the operator in this epoch.
         """
-        step = CombineStep(stage.shipment, self._late_us(stage.plans[0]))
+        plan = stage.plans[0]
+        step = CombineStep(stage.shipment, plan.operator, self._late_us(plan))
         return df.selectExpr(*self._columns).mapInArrow(step, self._schema)
 
 
@@ -338,18 +339,19 @@ def _sorted_first(
     """What sorts by key group and, as far as that fits the same 64 bits, by key and partition."""
     bits = _NUMBER_BITS - groups.bit_length()
     end = 1 << (bits - partition_bits - 1)
-    clipped, is_whole = "0L", "true"
+    first, last = 2 - end, end - 1  # keys from there on are cut; below them there is only null
+    cut, is_whole = "0L", "true"
     if key is not None:
         is_whole = "false"
         if _is_integral(df, key):
             value = f"cast({quoted(key)} as bigint)"
-            # least() leaves nulls
-            clipped = f"greatest(least(coalesce({value}, {1 - end}L), {end - 1}L), {1 - end}L)"
-            is_whole = f"{clipped} between {2 - end}L and {end - 2}L"
-    number = f"shiftleft(bigint({GROUP}), {bits}) + shiftleft({clipped}, {partition_bits})"
+            # By themselves, least() and greatest() pass a null over.
+            within = f"greatest(least({value}, {last}L), {first}L)"
+            cut = f"if({value} is null, {first - 1}L, {within})"
+            is_whole = f"{cut} not in ({first}L, {last}L)"
+    number = f"shiftleft(bigint({GROUP}), {bits}) + shiftleft({cut}, {partition_bits})"
     if partition_bits:
-        last = (1 << partition_bits) - 1
-        partition = f"least(shiftright({ARRIVAL}, {_ROW_BITS}), {last}L)"
+        partition = f"least(shiftright({ARRIVAL}, {_ROW_BITS}), {(1 << partition_bits) - 1}L)"
         number += f" + if({is_whole}, {partition}, 0L)"
     # A mark stands before all that may be in the first key group of its shard.
     first_group = f"(({FIRST_MARK} - {GROUP}) * {groups} + {shards - 1}) div {shards}"

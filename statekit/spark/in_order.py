@@ -38,8 +38,8 @@ def in_order(
             if _row(columns, 0) <= last or not _ascends(columns):
                 raise UnsortedError(
                     f"{operator}: the rows of a shard are not in the order of their keys and "
-                    "arrival: Spark split or reordered a partition; nothing of this epoch is "
-                    "committed"
+                    "arrival; nothing of this epoch is committed: start the job again, and report "
+                    "it if it happens once more, as Spark was asked to sort them"
                 )
             last = _row(columns, -1)
         yield batch

@@ -23,8 +23,9 @@ import pyarrow as pa
 
 from statekit.base_options import BaseOptions
 from statekit.chunk import News
+from statekit.combining import Combiner, told_with
 from statekit.errors import ProcessError
-from statekit.manifest import ShardReport
+from statekit.manifest import ShardPlan, ShardReport
 from statekit.outputs import OutputType
 from statekit.process import Process
 from statekit.repository import Repository
@@ -114,7 +115,7 @@ class ShardStep:
         if self.layout is None:
             batches = in_order(batches, declared.key, plan.operator)
             if declared.combiner is not None and not self.is_combined:
-                batches = declared.combiner.each(batches, declared.late_us(plan))
+                batches = _each(declared.combiner, batches, plan, declared.late_us(plan))
             chunks = chunks_of(declared, batches, self.key_groups)
         else:
             rows = rows_by(self.layout)(declared, batches, self.layout, self.key_groups)
@@ -144,18 +145,21 @@ class CombineStep:
 
     Parameters:
         shipment: the process function, which has a combiner.
+        operator: its name in the job.
         late_us: the watermark that makes a record late.
     """
 
     shipment: Shipment
+    operator: str
     late_us: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _acknowledge_at_once()
         combiner = unpack(self.shipment).combiner
         assert combiner is not None
-        for rows in combiner.in_pieces(batches, self.late_us):
-            yield from rows.to_batches()
+        with told_with(self.operator):
+            for rows in combiner.in_pieces(batches, self.late_us):
+                yield from rows.to_batches()
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,14 @@ class LateStep:
             records = record_type.reader(batch.schema).read(batch)
             late = [is_late(time_of(record), self.watermark_us) for record in records]
             yield batch.filter(pa.array(late, pa.bool_()))
+
+
+def _each(
+    combiner: Combiner, batches: Iterator[pa.RecordBatch], plan: ShardPlan, late_us: int
+) -> Iterator[pa.RecordBatch]:
+    """A row for each record of a shard."""
+    with told_with(plan.operator):
+        yield from combiner.each(batches, late_us)
 
 
 def _acknowledge_at_once() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import statekit as sk
+from statekit.errors import UnsortedError
 from statekit.keygroup import key_group
 from statekit.spark import epoch as epochs
-from statekit.spark.frames import OperatorFrames
+from statekit.spark.frames import OperatorFrames, by_one_number
+from statekit.spark.rows import ARRIVAL, GROUP
 from tests.spark.spark_jobs import (
     EVENT_SCHEMA,
     Event,
@@ -147,13 +150,16 @@ def has_sorted(monkeypatch: pytest.MonkeyPatch) -> Sorted:
     return Sorted(monkeypatch)
 
 
-def _check_pages(runs: Runs, count: int, partitions: int, first_page: int) -> None:
+def _check_pages(
+    runs: Runs, count: int, partitions: int, first_page: int, *, writes: str = "noop"
+) -> None:
     """Run a job over visits of ten pages, in turn, and look at what it holds."""
     job = sk.Job("pages")
     job.source("visits", Visit).process(numbers_seen, name="pages_seen").sink("out")
     page = f"{first_page} + id % 10 as page"
     df = runs.spark.range(0, count, 1, partitions).selectExpr(page, "cast(id as int) as number")
-    runs.finish(job, {"visits": df}, outputs={"out": sk.sinks.writer("noop")}, parallelism=3)
+    sink = sk.sinks.writer(writes, path=runs.home / "out")
+    runs.finish(job, {"visits": df}, outputs={"out": sink}, parallelism=3)
     expected = {first_page + at: list(range(at, count, 10)) for at in range(10)}
     assert runs.state("pages_seen", "seen") == expected
 
@@ -168,6 +174,70 @@ def test_rows_are_sorted_by_all_columns_once_keys_are_met_that_do_not_fit(
 ) -> None:
     _check_pages(runs, 60, partitions=5, first_page=2**62)
     assert has_sorted.by_number == [True, False]
+
+
+def test_rows_whose_outputs_a_writer_might_keep_of_a_failed_attempt_are_sorted_by_all_columns(
+    runs: Runs, has_sorted: Sorted
+) -> None:
+    _check_pages(runs, 60, partitions=5, first_page=2**62, writes="json")
+    assert has_sorted.by_number == [False]
+    assert runs.spark.read.json(str(runs.home / "out")).count() == 60
+
+
+def test_an_epoch_that_is_found_unsorted_behind_a_sink_is_written_anew(runs: Runs) -> None:
+    """As when a block of a frame is lost that was kept, and is made again."""
+    job = sk.Job("pages")
+    seen = job.source("visits", Visit).process(numbers_seen)
+    seen.sink("files")
+    seen.sink("function")
+    epochs_given: list[int] = []
+
+    def fails_once(df: DataFrame, epoch: int) -> None:
+        epochs_given.append(epoch)
+        if len(epochs_given) == 1:
+            raise UnsortedError("numbers_seen: the rows of a shard are not in order")
+
+    df = runs.spark.range(60).selectExpr("id % 10 as page", "cast(id as int) as number")
+    outputs = {"files": sk.sinks.parquet(runs.home / "out"), "function": fails_once}
+    runs.finish(job, {"visits": df}, outputs=outputs, parallelism=3)
+    assert epochs_given == [0, 0]
+    assert len(runs.parquet("out")) == 60
+
+
+KEYS = [
+    0,
+    *(sign * (2**bits + more) for bits in (36, 44, 62) for sign in (-1, 1) for more in (-2, 0)),
+]
+
+
+@pytest.mark.parametrize(("shards", "groups"), [(1, 1), (3, 128), (7, 32768)])
+def test_the_number_rows_are_sorted_by_follows_group_key_and_partition(
+    spark: SparkSession, shards: int, groups: int
+) -> None:
+    fit = 2 ** (63 - groups.bit_length() - 11) - 2
+    whole = [None, *sorted(key for key in KEYS if abs(key) < fit)]
+    rows = [
+        (group, key, (partition << 33) + row)
+        for group in sorted({0, groups // 2, groups - 1})
+        for key in whole
+        for partition, row in [(0, 0), (0, 9), (1, 3), (1022, 0)]
+    ]
+    marks = [(-1 - shard, None, None) for shard in range(shards)]
+    cut = [(0, key, 0) for key in (-(2**63), -fit - 1, fit + 1, 2**63 - 1)]
+    schema = f"{GROUP} int, page bigint, {ARRIVAL} bigint"
+    df = spark.createDataFrame([*rows, *marks, *cut], schema)
+    order = by_one_number(df, ("page",), shards, groups)
+    assert order is not None
+    number = {row[:3]: row[3] for row in map(tuple, df.select("*", order[0]).collect())}
+    for row, following in pairwise(rows):  # equal for one key and partition only
+        same = row[:2] == following[:2] and row[2] >> 33 == following[2] >> 33
+        assert number[row] == number[following] if same else number[row] < number[following]
+    for shard, mark in enumerate(marks):
+        first = -(-shard * groups // shards)
+        assert all((number[mark] < number[row]) == (first <= row[0]) for row in rows)
+    lowest, *between, highest = (number[row] for row in cut)
+    assert number[rows[0]] < lowest <= between[0] < number[rows[4]]
+    assert number[rows[4 * len(whole) - 1]] < between[1] <= highest
 
 
 def test_more_partitions_than_a_number_can_tell_apart(runs: Runs) -> None:

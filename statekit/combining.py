@@ -25,6 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statekit.errors import ProcessError, StateTypeError
+from statekit.exact_sums import DIGITS, comparable, fits, kept_as, summable, to_kept
+from statekit.gathering import gathered
 from statekit.outputs import OutputType
 from statekit.panes import LATE, Panes
 from statekit.record_declaration import peel, shorten
@@ -63,9 +65,7 @@ _BYTES_AT_ONCE = 64 * 1024 * 1024  # if that is less
 
 _FIRST = "__statekit_first"  # the number of the first row of a key
 
-_DIGITS = 38  # of Spark's decimals, and those of 128 bits
-
-_WIDER = {float: pa.float64(), decimal.Decimal: pa.decimal128(_DIGITS, 0)}
+_WIDER = {float: pa.float64(), decimal.Decimal: pa.decimal128(DIGITS, 0)}
 """What fields of these types are where their column has integers."""
 
 
@@ -168,8 +168,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             ProcessError: a record does not fit its type, or a sum is too large.
         """
         rows = self._grouped(*self._asked(self._columns(records), late_us))
-        reader = self.combined.reader(rows.schema)
-        return [row for batch in rows.to_batches() for row in reader.read(batch)]
+        return _read(self.combined, rows)
 
     def rows(self, table: pa.Table, late_us: int = BEGINNING) -> pa.Table:
         """The rows of a table of what is to be `read`.
@@ -204,7 +203,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
                 if column is not None and verb == "count":
                     value = pc.is_valid(column).cast(pa.int64())
                 elif column is not None:  # of the type that rows of several records have
-                    value = column.cast(_kept_as(verb, column.type))
+                    value = column.cast(kept_as(verb, column.type))
                 columns.append(value)
             first, *_, last = batch.schema.names
             names = [first, *groups, self.number, *self._again, last]
@@ -225,20 +224,10 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         Parameters:
             late_us: the watermark that makes a record late.
         """
-        waiting: list[pa.RecordBatch] = []
-        made: list[pa.Table] = []
-        for batch in batches:
-            waiting.append(batch)
-            if _is_much(waiting, _RECORDS_AT_ONCE):
-                made.append(self.rows(pa.Table.from_batches(waiting), late_us))
-                waiting.clear()
-                if _is_much(made, _ROWS_AT_ONCE):
-                    yield self.again(pa.concat_tables(made))
-                    made.clear()
-        if waiting:
-            made.append(self.rows(pa.Table.from_batches(waiting), late_us))
-        if made:
-            yield made[0] if len(made) == 1 else self.again(pa.concat_tables(made))
+        records = gathered(batches, rows=_RECORDS_AT_ONCE, size=_BYTES_AT_ONCE)
+        made = (self.rows(pa.Table.from_batches(held), late_us) for held in records)
+        for tables in gathered(made, rows=_ROWS_AT_ONCE, size=_BYTES_AT_ONCE):
+            yield tables[0] if len(tables) == 1 else self.again(pa.concat_tables(tables))
 
     def merged(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         """The rows of batches in which those of a key follow each other: one for each, in order.
@@ -335,7 +324,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         made: list[tuple[Any, str]] = []
         for n, (verb, column) in enumerate(asked):
             if column is not None:
-                columns.append(_summable(column) if verb == "sum" else _comparable(column))
+                columns.append(summable(column) if verb == "sum" else comparable(column))
                 names.append(f"value_{n}")
             made.append(([] if column is None else f"value_{n}", verb))
         grouped = pa.table(columns, names).group_by(names[: len(groups)], use_threads=False)
@@ -361,11 +350,11 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         """
         if verb == "count":
             return made
-        wanted = _kept_as(verb, given)
+        wanted = kept_as(verb, given)
         try:
-            return _as(wanted, made)
+            return to_kept(made, wanted)
         except pa.ArrowInvalid as error:
-            at = next(n for n in range(len(made)) if not _fits(made.slice(n, 1), wanted))
+            at = next(n for n in range(len(made)) if not fits(made.slice(n, 1), wanted))
             key = ", ".join(f"{name}={keys[name][at].as_py()!r}" for name in self._key)
             raise ProcessError(
                 f"{self._record.where}: a sum of {given} values, that of the key {key}, does not "
@@ -400,11 +389,6 @@ def told_with(operator: str) -> Iterator[None]:
         yield
     except ProcessError as error:
         raise ProcessError(f"operator {operator!r}: {error}") from error
-
-
-def _is_much(held: Sequence[pa.RecordBatch | pa.Table], rows: int) -> bool:
-    """Whether it is time to make less of what is held in memory."""
-    return sum(map(len, held)) >= rows or sum(of.nbytes for of in held) >= _BYTES_AT_ONCE
 
 
 def _read(record: RecordType, table: pa.Table) -> list[Any]:
@@ -461,47 +445,3 @@ def _without_late(asked: _Asked, panes: pa.ChunkedArray) -> _Asked:
         (verb, column if column is None else pc.if_else(late, pa.scalar(None, column.type), column))
         for verb, column in asked
     ]
-
-
-def _summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column whose sum is exact, where a type holds it: Arrow's sums overflow silently."""
-    if pa.types.is_duration(column.type):
-        column = column.cast(pa.int64())
-    if pa.types.is_decimal(column.type):
-        return column.cast(pa.decimal256(2 * _DIGITS, column.type.scale))
-    if not pa.types.is_integer(column.type):
-        return column
-    ends = pc.min_max(column).as_py().values()
-    if max((abs(end) for end in ends if end is not None), default=0) * len(column) < 2**63:
-        return column
-    return column.cast(pa.decimal128(_DIGITS, 0))
-
-
-def _kept_as(verb: str, given: pa.DataType) -> pa.DataType:
-    """What an aggregate of values of a type is kept as: it may be more than one of them."""
-    if pa.types.is_decimal(given) and verb == "sum":
-        return pa.decimal128(_DIGITS, given.scale)
-    if pa.types.is_integer(given):
-        return pa.int64()
-    if pa.types.is_floating(given) and verb == "sum":
-        return pa.float64()
-    return given
-
-
-def _as(wanted: pa.DataType, values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Aggregates as what they are kept as."""
-    if pa.types.is_duration(wanted):  # Arrow makes durations of integers only
-        values = values.cast(pa.int64())
-    return values.cast(wanted)
-
-
-def _fits(values: pa.ChunkedArray, wanted: pa.DataType) -> bool:
-    try:
-        _as(wanted, values)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(pa.int64()) if pa.types.is_duration(column.type) else column

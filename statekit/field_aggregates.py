@@ -20,13 +20,13 @@ from statekit.state_options import Aggregate, Reduce
 
 __all__ = [
     "EXACT_DIGITS",
-    "EXTREMES_OF_FLOATS",
     "Count",
     "FieldAggregate",
     "Max",
     "Mean",
     "Min",
     "Sum",
+    "reducer",
 ]
 
 
@@ -100,9 +100,7 @@ class _OfField(FieldAggregate):
         return (Part(self.verb, self.field),)
 
     def state(self, kept: Any) -> Any:
-        is_extreme_float = kept is float and self.verb != "sum"
-        reduce = Reduce(EXTREMES_OF_FLOATS[self.verb] if is_extreme_float else self.verb)
-        return Annotated[ReducingState[kept], reduce]
+        return Annotated[ReducingState[kept], reducer(self.verb, kept)]
 
     def result(self, annotation: Any) -> Any:
         return annotation
@@ -170,8 +168,15 @@ def _largest(held: float, value: float) -> float:
     return value if held != held or value > held else held
 
 
-EXTREMES_OF_FLOATS: dict[str, Any] = {"min": _least, "max": _largest}
-"""The lesser or larger of two numbers: NaN is passed over where there is another."""
+def reducer(verb: Verb, kind: Any) -> Reduce:
+    """What makes one of two values of a type, in whatever order they come.
+
+    The last digits of sums of floats do depend on that. Of floats, NaN is neither the least nor the
+    largest where there is a number.
+    """
+    if kind is float and verb in ("min", "max"):
+        return Reduce(_least if verb == "min" else _largest)
+    return Reduce(verb)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any, Literal, Optional
 
 from statekit.combining import Combiner, Part, Verb, has_columns
 from statekit.context import Context
-from statekit.field_aggregates import EXACT_DIGITS, EXTREMES_OF_FLOATS
+from statekit.field_aggregates import EXACT_DIGITS, reducer
 from statekit.map_state import MapState
 from statekit.process import Process, process
 from statekit.record_declaration import peel
@@ -74,17 +74,10 @@ def _folding(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _combining(verb: Verb, kind: Any) -> Callable[[Any, Any], Any]:
-    """What makes one of two values of a type, in whatever order they come.
-
-    The last digits of sums of floats do depend on that.
-    """
-    combine: dict[str, Any] = {"sum": operator.add, "min": min, "max": max}
-    if kind is float:
-        combine |= EXTREMES_OF_FLOATS
-    if kind is decimal.Decimal:
-        combine["sum"] = decimal.Context(prec=EXACT_DIGITS).add
-    made: Callable[[Any, Any], Any] = combine[verb]
-    return made
+    """A function that makes one of two values of a type: sums of decimals are exact."""
+    if kind is decimal.Decimal and verb == "sum":
+        return decimal.Context(prec=EXACT_DIGITS).add
+    return reducer(verb, kind).combine
 
 
 # ------------------------------------------------------------------------------- process functions

@@ -38,6 +38,16 @@ def sale(shop: str | None = "a", number: int = 1, **fields: Any) -> Sale:
     return made._replace(**fields)
 
 
+class Order(pydantic.BaseModel):
+    shop: str
+    cents: int
+
+    @pydantic.field_validator("shop")
+    @classmethod
+    def lower(cls, shop: str) -> str:
+        return shop.lower()
+
+
 AGGREGATES: dict[str, sk.FieldAggregate] = {
     "sales": sk.Count(),
     "named": sk.Count("name"),
@@ -191,15 +201,6 @@ def test_a_record_with_none_where_its_type_has_none_of_it_fails() -> None:
 
 
 def test_validators_of_records_see_them_before_they_are_combined() -> None:
-    class Order(pydantic.BaseModel):
-        shop: str
-        cents: int
-
-        @pydantic.field_validator("shop")
-        @classmethod
-        def lower(cls, shop: str) -> str:
-            return shop.lower()
-
     source = sk.Job("shop").source("orders", Order)
     harness = Harness(source.aggregate(key="shop", orders=sk.Count(), cents=sk.Sum("cents")))
     assert harness.send({"shop": "A", "cents": 2}, {"shop": "a", "cents": 3}) == [("a", 2, 5)]

@@ -45,6 +45,8 @@ ORDER = [
     "output_columns",
     "outputs",
     "panes",
+    "gathering",
+    "exact_sums",
     "combining",
     "result_records",
     # where rows are kept

@@ -130,7 +130,7 @@ class EpochRunner:
         """No longer take for granted what an epoch failed by; whether it was that, to run it again.
 
         Operators whose keys were found not to be alike run apart, and rows that were found not to
-        be sorted by one number are sorted by all of their columns.
+        be in order, and too many to be sorted by their worker, are sorted by Spark.
         """
         operator = str(error).partition(":")[0]
         self._written.clear()  # sinks that took the epoch take it once more

@@ -107,7 +107,7 @@ class OperatorFrames:
         last: the operator whose outputs come out; the same, or one behind it.
         combines: whether an operator with a combiner is sent what is made of its records. A step of
             its own does that, which takes longer than a few records without it.
-        by_number: whether rows are sorted by one number, where their key allows it.
+        by_number: whether Spark sorts rows by one number only, or completely.
     """
 
     def __init__(
@@ -138,8 +138,9 @@ class OperatorFrames:
             f"monotonically_increasing_id() as {ARRIVAL}",
         ]
         self._marks = marks(like.selectExpr(*self._selected), shards)
-        order = by_one_number(projected, declared.key, shards, groups) if by_number else None
-        if order is None:
+        if by_number:
+            order = [by_one_number(projected, declared.key, shards, groups)]
+        else:
             order = [*in_order_of_keys(projected, declared.key, shards, groups), F.col(ARRIVAL)]
         self._routing = Routing(order, shards, groups)
         self._schema = from_arrow_schema(output_schema(last.declared.output_type))
@@ -316,21 +317,18 @@ def in_order_of_keys(df: DataFrame, key: tuple[str, ...], shards: int, groups: i
     return [first, *(F.col(quoted(name)) for name in key)]
 
 
-def by_one_number(
-    df: DataFrame, key: tuple[str, ...], shards: int, groups: int
-) -> list[Column] | None:
-    """The same, and by arrival, as a single number. None for keys that are no single integer.
+def by_one_number(df: DataFrame, key: tuple[str, ...], shards: int, groups: int) -> Column:
+    """What sorts rows by key group, and if the key is one integer, by key and arrival, too.
 
     Spark sorts by one number in a few passes, without comparing rows, which takes half the time,
     and leaves rows of the same number as they came: those of a key that were in one partition.
 
-    That is the whole order unless a key does not fit, there are too many partitions, or Spark had
-    to sort in several pieces. Whoever reads the rows has to make sure of it: see `in_order`.
+    That is the whole order unless the key is another one or does not fit, there are too many
+    partitions, or Spark had to sort in several pieces. Whoever reads the rows does the rest: see
+    `in_order`.
     """
-    if len(key) > 1 or not all(_is_integral(df, name) for name in key):
-        return None
-    name = key[0] if key else None
-    return [_sorted_first(df, name, shards, groups, partition_bits=_PARTITION_BITS)]
+    name = key[0] if len(key) == 1 else None
+    return _sorted_first(df, name, shards, groups, partition_bits=_PARTITION_BITS)
 
 
 def _sorted_first(

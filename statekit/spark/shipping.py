@@ -135,8 +135,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _importable(cls: type) -> bool:
+    """Whether a worker can import a class, and is meant to."""
     found: Any = sys.modules.get(cls.__module__)
-    if cls.__module__ == "__main__":
+    by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+    if any(f"{cls.__module__}.".startswith(f"{module}.") for module in by_value):
         return False
     for name in cls.__qualname__.split("."):
         found = getattr(found, name, None)

@@ -25,6 +25,7 @@ from statekit.base_options import BaseOptions
 from statekit.chunk import News
 from statekit.combining import Combiner, told_with
 from statekit.errors import ProcessError
+from statekit.gathering import gathered
 from statekit.manifest import ShardPlan, ShardReport
 from statekit.outputs import OutputType
 from statekit.process import Process
@@ -131,7 +132,9 @@ class ShardStep:
                 running = Outputs(declared, shard_run)
                 passed.append(running)
             made = (_output_batch(declared, schema, outputs) for outputs in running)
-            yield from _joined(made)
+            # Large batches, as each that crosses over to Spark takes time of its own.
+            for held in gathered(made, rows=_BATCH_ROWS, size=_BATCH_BYTES):
+                yield from pa.Table.from_batches(held).combine_chunks().to_batches()
             for each in passed:
                 yield _commit_batch(schema, each.report)
         finally:
@@ -236,21 +239,6 @@ def _executors_directory() -> str:
 @cache
 def _repository(url: str) -> Repository:
     return Repository(url)
-
-
-def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Small batches in large ones: each that crosses over to Spark takes time of its own."""
-    waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
-            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
-            waiting, rows, size = [], 0, 0
-    if waiting:
-        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
 def _output_batch(

@@ -211,8 +211,7 @@ def _floor_batch(df: DataFrame, _: int) -> None:
     arrival = F.monotonically_increasing_id().alias(ARRIVAL)
     rows = df.select(group, "key", "value", arrival)
     order = by_one_number(rows, ("key",), SHARDS, 128)
-    assert order is not None, "the key is one integer"
-    ordered = Routing(order, SHARDS, 128).routed(rows, SHARDS).select("key", "value")
+    ordered = Routing([order], SHARDS, 128).routed(rows, SHARDS).select("key", "value")
     ordered.mapInArrow(_floor_step, OUT).write.format("noop").mode("append").save()
 
 

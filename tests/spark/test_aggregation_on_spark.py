@@ -6,12 +6,11 @@ import datetime as dt
 import decimal
 from typing import Any, NamedTuple
 
-import pydantic
 import pytest
 
 import statekit as sk
 from tests.spark.spark_runs import Runs, pieces
-from tests.test_aggregation import AGGREGATES, Sale, sale
+from tests.test_aggregation import AGGREGATES, Order, Sale, sale
 
 SCHEMA = (
     "shop string, number long, cents long, euros decimal(20, 4), weight double, name string, "
@@ -68,16 +67,6 @@ def test_results_and_states_are_those_of_a_run_in_one_process(runs: Runs) -> Non
     held = runs.state("aggregate_by_shop_number", "cents")
     last = {(result.shop, result.number): result.cents for result in expected}
     assert held == last
-
-
-class Order(pydantic.BaseModel):
-    shop: str
-    cents: int
-
-    @pydantic.field_validator("shop")
-    @classmethod
-    def lower(cls, shop: str) -> str:
-        return shop.lower()
 
 
 class Entry(NamedTuple):

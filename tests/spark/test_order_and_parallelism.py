@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections.abc import Iterator
 from itertools import pairwise
@@ -169,10 +170,58 @@ def test_rows_are_sorted_by_one_number_where_keys_fit(runs: Runs, has_sorted: So
     assert has_sorted.by_number == [True]
 
 
-def test_rows_are_sorted_by_all_columns_once_keys_are_met_that_do_not_fit(
+def test_keys_that_do_not_fit_into_the_number_are_sorted_by_the_worker(
     runs: Runs, has_sorted: Sorted
 ) -> None:
     _check_pages(runs, 60, partitions=5, first_page=2**62)
+    assert has_sorted.by_number == [True]
+
+
+class Page(NamedTuple):
+    site: str
+    number: int
+    on: dt.date | None
+    text: str
+
+
+@sk.process(key=("site", "number", "on"))
+def lengths_seen(page: Page, seen: sk.ListState[int]) -> None:
+    seen.append(len(page.text))
+
+
+def _check_lengths(runs: Runs, df: DataFrame) -> None:
+    """Run a job over pages, and look at whether it saw those of each key in their order."""
+    job = sk.Job("pages", key_groups=1)
+    job.source("pages", Page).process(lengths_seen)
+    runs.finish(job, {"pages": df}, parallelism=1)
+    expected: dict[Any, list[int]] = {}
+    for site, number, on, text in df.collect():
+        day = on and on.isoformat()
+        expected.setdefault((site, number, day), []).append(len(text))
+    assert runs.state("lengths_seen", "seen") == expected
+
+
+def test_keys_of_several_fields_are_sorted_by_the_worker(runs: Runs, has_sorted: Sorted) -> None:
+    rows = runs.spark.range(0, 300, 1, 4).selectExpr(
+        "concat('site-', id % 7) as site",
+        "cast(5 - id % 11 as int) as number",
+        "if(id % 3 = 0, null, date'1970-01-01' - cast(id % 2 as int)) as on",
+        "repeat('x', cast(id as int)) as text",
+    )
+    _check_lengths(runs, rows)
+    assert has_sorted.by_number == [True]
+
+
+def test_a_key_group_that_no_worker_has_memory_for_is_sorted_by_spark(
+    runs: Runs, has_sorted: Sorted
+) -> None:
+    rows = runs.spark.range(0, 90, 1, 3).selectExpr(
+        "concat('site-', 6 - id % 7) as site",
+        "1 as number",
+        "date'1970-01-01' as on",
+        "repeat('x', cast(1000000 - id as int)) as text",
+    )
+    _check_lengths(runs, rows)
     assert has_sorted.by_number == [True, False]
 
 
@@ -227,8 +276,7 @@ def test_the_number_rows_are_sorted_by_follows_group_key_and_partition(
     schema = f"{GROUP} int, page bigint, {ARRIVAL} bigint"
     df = spark.createDataFrame([*rows, *marks, *cut], schema)
     order = by_one_number(df, ("page",), shards, groups)
-    assert order is not None
-    number = {row[:3]: row[3] for row in map(tuple, df.select("*", order[0]).collect())}
+    number = {row[:3]: row[3] for row in map(tuple, df.select("*", order).collect())}
     for row, following in pairwise(rows):  # equal for one key and partition only
         same = row[:2] == following[:2] and row[2] >> 33 == following[2] >> 33
         assert number[row] == number[following] if same else number[row] < number[following]

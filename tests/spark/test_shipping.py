@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
+import cloudpickle
+import pytest
+
+from statekit.spark.shipping import pack
 from tests.spark.main_classes import DECLARED
 
 HERE = Path(__file__).parent
@@ -30,3 +36,50 @@ def test_classes_of_a_script_are_sent_whatever_they_are_made_with(tmp_path: Path
     *lines, held = ended.stdout.splitlines()
     assert lines == [f"{declared.name} same" for _, declared in DECLARED]
     assert held.startswith("{'a': {'factor': 3, 'line': {'word': 'A', 'line_number': 2,"), held
+
+
+MODULE = """
+import msgspec
+import statekit as sk
+
+class Event(msgspec.Struct):
+    word: str
+    n: int = 3
+
+@sk.process(key="word")
+def count(event: Event, seen: sk.ValueState[int]) -> None:
+    seen.update(event.n)
+"""
+
+UNPACK = """
+import pickle, sys
+from statekit.spark.shipping import unpack
+declared = unpack(pickle.load(sys.stdin.buffer))
+print(declared.record_type.field_names, declared.record_type.cls("a"))
+"""
+
+
+def test_a_module_that_users_send_by_value_need_not_be_where_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "sent_by_value.py"
+    source.write_text(MODULE)
+    module = importlib.import_module("sent_by_value")
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        shipment = pack(module.count)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+        del sys.modules["sent_by_value"]
+    source.unlink()
+    ended = subprocess.run(
+        [sys.executable, "-c", UNPACK],
+        input=pickle.dumps(shipment),
+        capture_output=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(HERE.parent.parent)},
+        check=True,
+    )
+    assert ended.stdout.decode().split(maxsplit=2)[:2] == ["('word',", "'n')"]
+    assert ended.stdout.decode().endswith("Event(word='a', n=3)\n")

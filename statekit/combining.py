@@ -10,12 +10,13 @@ keys first came.
 
 For windows there is a row for each key and pane, and one for all late records of the key. It has
 the pane, too, and the largest event time: by that it is in the windows that its records are in, or
-late as they are.
+late as they are. In sessions it is from its pane to that time.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import decimal
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -28,7 +29,7 @@ from statekit.errors import ProcessError, StateTypeError
 from statekit.exact_sums import DIGITS, comparable, fits, kept_as, summable, to_kept
 from statekit.gathering import gathered
 from statekit.outputs import OutputType
-from statekit.panes import LATE, Panes
+from statekit.panes import LATE, Panes, first_of
 from statekit.record_declaration import peel, shorten
 from statekit.records import RecordType
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
@@ -269,6 +270,10 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         asked = [("sum", rows.column(self.number))]
         return asked + [(verb, rows.column(name)) for name, verb in self._again.items()]
 
+    def first_of(self, row: Any) -> dt.datetime:
+        """The first event time of the records of a row, for sessions."""
+        return first_of(row[self.key_size])
+
     def time_of(self, row: Any) -> int:
         """The largest event time of the records of a row, in microseconds."""
         time: int = row[-1]
@@ -283,7 +288,8 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         groups = {name: table.column(name) for name in self._key}
         if self._panes is not None:
             times = self._times(table, self._panes.event_time)
-            groups[self._by[-1]] = panes = self._panes.of(times, late_us)
+            keys = list(groups.values())
+            groups[self._by[-1]] = panes = self._panes.of(keys, times, late_us)
             asked = _without_late(asked, panes)
             asked.append(("max", times))
         return groups, asked

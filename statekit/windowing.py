@@ -97,6 +97,7 @@ class _Result:
         parts: what has to be known of records that are combined first; their number is known. None
             if it takes the records themselves.
         element: the annotation of what is kept per record, for results that are lists of it.
+        first_of: the first event time of what goes in, if that need not be the one of its time.
     """
 
     operator: str
@@ -107,6 +108,7 @@ class _Result:
     value_of: Callable[[Any], Any]
     parts: tuple[Part, ...] | None = None
     element: Any = None
+    first_of: Callable[[Any], dt.datetime] | None = None
 
 
 class Windowing:
@@ -172,6 +174,8 @@ class Windowing:
         self._at_change = emit == "change"
         self._event_time = event_time
         self._combines = combines and not self._at_change and not ordered
+        if isinstance(window, Session):  # one that was put out comes out each time that it grows
+            self._combines = self._combines and not allowed
         self._deadlines = Deadlines({"forget": _ZERO} if self._at_change else leads, ordered)
 
     def count(self, into: Any) -> Process[Any, ..., Any]:
@@ -252,7 +256,8 @@ class Windowing:
         if combiner is not None and result.parts is not None:
             # The part stands behind the number of records. To count, there is none but that.
             value_of = operator.itemgetter(combiner.number_at + len(result.parts))
-            result = replace(result, value_of=value_of)
+            first_of = combiner.first_of if isinstance(self._window, Session) else None
+            result = replace(result, value_of=value_of, first_of=first_of)
         made = self._process(name, result, rows, states, put_out, make)
         made.combiner = combiner
         made.definition = {**self._definition, "result": result.operator}
@@ -260,7 +265,7 @@ class Windowing:
 
     def _combiner(self, result: _Result) -> Combiner | None:
         """What makes records fewer first, where the same comes out; None if each is added."""
-        if result.parts is None or isinstance(self._window, Session) or not self._combines:
+        if result.parts is None or not self._combines:
             return None
         fields = {*self._key, self._event_time, *(part.field for part in result.parts)}
         if not has_columns(self._record, {name for name in fields if name is not None}):
@@ -278,7 +283,7 @@ class Windowing:
         make: Callable[..., Any],
     ) -> Process[Any, ..., Any]:
         """The functions themselves. `elements` and `number` are there to collect only."""
-        value_of, finish = result.value_of, result.aggregate.result
+        value_of, first_of, finish = result.value_of, result.first_of, result.aggregate.result
         at_change, has_one_key = self._at_change, len(self._key) == 1
         forgets_closed = "forget" not in self._deadlines.leads
 
@@ -306,7 +311,8 @@ class Windowing:
                 count = number.get() or 0
                 elements[ctx.event_time, count] = value
                 number.update(count + 1)
-            touched = rows.put(ctx, windows, value)
+            first = None if first_of is None else first_of(record)
+            touched = rows.put(ctx, windows, value, first)
             return [shown(ctx, window, elements) for window in touched] if at_change else None
 
         def close(

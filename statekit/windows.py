@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from statekit.context import Context
 from statekit.errors import StateTypeError
 from statekit.map_state import MapState
-from statekit.panes import Panes
+from statekit.panes import SessionPanes, SlidingPanes
 from statekit.state_options import Aggregate
 from statekit.timers import Timer
 from statekit.timestamp import (
@@ -71,7 +71,7 @@ class Sliding:
             return f"tumbling {self.size}{offset}"
         return f"sliding {self.size} every {self.every}{offset}"
 
-    def panes(self, event_time: str) -> Panes:
+    def panes(self, event_time: str) -> SlidingPanes:
         """The stretches of time all of whose records are in the same windows.
 
         Parameters:
@@ -79,7 +79,7 @@ class Sliding:
         """
         every_us = timedelta_to_micros(self.every)
         origin_us = timedelta_to_micros(self.offset % self.every)
-        return Panes(event_time, timedelta_to_micros(self.size), every_us, origin_us)
+        return SlidingPanes(event_time, timedelta_to_micros(self.size), every_us, origin_us)
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,14 @@ class Session:
 
     def __str__(self) -> str:
         return f"session {self.gap}"
+
+    def panes(self, event_time: str) -> SessionPanes:
+        """Records of a key that are in one session, whatever else is.
+
+        Parameters:
+            event_time: the field that says when a record happened.
+        """
+        return SessionPanes(event_time, timedelta_to_micros(self.gap))
 
 
 Window = Sliding | Session
@@ -231,9 +239,17 @@ class SlidingRows:
         self._deadlines = deadlines
 
     def put(
-        self, ctx: Context, windows: MapState[dt.datetime, Any], value: Any
+        self,
+        ctx: Context,
+        windows: MapState[dt.datetime, Any],
+        value: Any,
+        first: dt.datetime | None = None,
     ) -> list[OpenWindow]:
-        """Add a value to the windows of the record that is being handled; returns these."""
+        """Add a value to the windows of the record that is being handled; returns these.
+
+        Parameters:
+            first: as for `SessionRows.put`; it is in the same windows.
+        """
         touched = []
         for start, end in self._bounds(ctx.event_time):
             held = windows.get(start, _NEW)
@@ -300,11 +316,18 @@ class SessionRows:
         self._deadlines = deadlines
 
     def put(
-        self, ctx: Context, windows: MapState[dt.datetime, Any], value: Any
+        self,
+        ctx: Context,
+        windows: MapState[dt.datetime, Any],
+        value: Any,
+        first: dt.datetime | None = None,
     ) -> list[OpenWindow]:
-        """Add a value to the session of the record that is being handled; returns it."""
-        start = ctx.event_time
-        end = _plus(start, self._gap)
+        """Add a value to the session of the record that is being handled; returns it.
+
+        Parameters:
+            first: the event time of the first of the records, if the value is made of several.
+        """
+        start, end = first or ctx.event_time, _plus(ctx.event_time, self._gap)
         joined = list(self._overlapping(windows, start, end))
         if not joined:
             self._deadlines.set_all(ctx, end)

@@ -44,6 +44,7 @@ ORDER = [
     "output_scalars",
     "output_columns",
     "outputs",
+    "column_order",
     "panes",
     "gathering",
     "exact_sums",

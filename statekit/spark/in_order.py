@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statekit.column_order import order_by, ranks, sortable
 from statekit.errors import UnsortedError
 
 __all__ = ["in_order"]
@@ -42,13 +43,13 @@ def in_order(
     """
     last: tuple[Any, ...] = ()
     for rows, batch_rows in _pieces(batches):
-        sort_keys = [_sortable(rows.column(name)) for name in (0, *key, rows.num_columns - 1)]
-        ranks = [rank for column in sort_keys for rank in _ranks(column)]
-        ascends, first_at, last_at = _ascends(ranks), 0, len(rows) - 1
+        sort_keys = [sortable(rows.column(name)) for name in (0, *key, rows.num_columns - 1)]
+        by = [rank for column in sort_keys for rank in ranks(column)]
+        ascends, first_at, last_at = _ascends(by), 0, len(rows) - 1
         if not ascends:
-            order = _order(ranks)
+            order = order_by(by)
             rows = rows.combine_chunks().take(order)
-            ascends = _ascends([rank.take(order) for rank in ranks])
+            ascends = _ascends([rank.take(order) for rank in by])
             first_at, last_at = order[0].as_py(), order[-1].as_py()
         if not ascends or _place(sort_keys, first_at) <= last:
             raise UnsortedError(
@@ -83,37 +84,12 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, int]]
         yield pa.Table.from_batches(held), largest
 
 
-def _sortable(column: pa.ChunkedArray) -> pa.Array:
-    """What a column is sorted by: integers for anything that is like them, or texts and bytes."""
-    kind = column.type
-    if pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
-        column = column.cast(pa.int32() if kind.bit_width <= 32 else pa.int64())
-    return column.combine_chunks()
-
-
-def _ranks(column: pa.Array) -> list[pa.Array]:
-    """Integers by which rows are sorted as they are by a column; null comes first."""
-    if not pa.types.is_integer(column.type):
-        texts = column.dictionary_encode()  # fewer are compared
-        column = pc.rank(texts.dictionary, tiebreaker="first").take(texts.indices)
-    if not column.null_count:
-        return [column]
-    return [column.is_valid().cast(pa.int8()), column.fill_null(0)]
-
-
-def _order(ranks: Sequence[pa.Array]) -> pa.Array:
-    """The numbers of rows in their order."""
-    columns = {str(n): rank for n, rank in enumerate(ranks)}
-    by = [(name, "ascending") for name in columns]
-    return pc.sort_indices(pa.record_batch(columns), sort_keys=by)
-
-
-def _ascends(ranks: Sequence[pa.Array]) -> bool:
+def _ascends(columns: Sequence[pa.Array]) -> bool:
     """Whether each row is above the one before."""
-    *others, last = ranks
+    *others, last = columns
     above = pc.greater(last.slice(1), last.slice(0, len(last) - 1))
-    for rank in reversed(others):
-        before, after = rank.slice(0, len(rank) - 1), rank.slice(1)
+    for column in reversed(others):
+        before, after = column.slice(0, len(column) - 1), column.slice(1)
         above = pc.or_(pc.greater(after, before), pc.and_(pc.equal(after, before), above))
     return pc.all(above, min_count=0).as_py() is True
 

@@ -11,36 +11,45 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["order_by", "ranks", "sortable"]
+__all__ = ["comparable", "order_by", "sort_keys"]
 
 
-def sortable(column: pa.ChunkedArray) -> pa.Array:
-    """What a column is sorted by: integers for anything that is like them, or texts and bytes."""
+def comparable(column: pa.ChunkedArray) -> pa.Array:
+    """What a column is sorted by: integers for anything that is like them, and bytes for texts."""
     kind = column.type
     if pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
         column = column.cast(pa.int32() if kind.bit_width <= 32 else pa.int64())
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        column = column.cast(pa.binary() if pa.types.is_string(kind) else pa.large_binary())
     return column.combine_chunks()
 
 
-def ranks(column: pa.Array) -> list[pa.Array]:
-    """Integers by which rows are sorted as they are by a column; null comes first.
+def sort_keys(column: pa.Array) -> list[pa.Array]:
+    """Columns without null by which rows are sorted as they are by one that may have nulls.
 
-    >>> [rank.to_pylist() for rank in ranks(pa.array(["b", None, "a"]))]
-    [[1, 0, 1], [2, 0, 1]]
+    >>> [key.to_pylist() for key in sort_keys(pa.array([3, None, 1]))]
+    [[1, 0, 1], [3, 3, 1]]
     """
-    if not pa.types.is_integer(column.type):
-        values = column.dictionary_encode()  # fewer are compared
-        column = pc.rank(values.dictionary, tiebreaker="first").take(values.indices)
     if not column.null_count:
         return [column]
-    return [column.is_valid().cast(pa.int8()), column.fill_null(0)]
+    is_valid = column.is_valid().cast(pa.int8())
+    valid = column.drop_null()
+    return [is_valid, column.fill_null(valid[0])] if valid else [is_valid]
 
 
-def order_by(columns: Sequence[pa.Array]) -> pa.Array:
-    """The numbers of rows in their order by columns of integers, none of which is null.
+def order_by(keys: Sequence[pa.Array]) -> pa.Array:
+    """The numbers of rows in their order by columns without null.
 
-    >>> order_by([pa.array([1, 0, 1]), pa.array([5, 7, 3])]).to_pylist()
+    >>> order_by([pa.array([1, 0, 1]), pa.array([b"b", b"c", b"a"])]).to_pylist()
     [1, 2, 0]
     """
-    rows = pa.record_batch({str(n): column for n, column in enumerate(columns)})
+    rows = pa.record_batch({str(n): _rank(key) for n, key in enumerate(keys)})
     return pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in rows.schema.names])
+
+
+def _rank(key: pa.Array) -> pa.Array:
+    """Integers in the same order. Of values that come often, each is compared once."""
+    if pa.types.is_integer(key.type):
+        return key
+    values = key.dictionary_encode()
+    return pc.rank(values.dictionary, tiebreaker="first").take(values.indices)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statekit.column_order import order_by, ranks, sortable
+from statekit.column_order import comparable, order_by, sort_keys
 from statekit.timestamp import MIN_MICROS, micros_to_datetime
 
 __all__ = ["LATE", "Panes", "SessionPanes", "SlidingPanes", "first_of"]
@@ -96,7 +96,8 @@ class SessionPanes:
         if not len(times):
             return times
         is_late, at = pc.less_equal(times, late_us), times.combine_chunks()
-        by = [*_each_rank(keys), is_late.combine_chunks().cast(pa.int8()), at]
+        by = [key for column in keys for key in sort_keys(comparable(column))]
+        by += [is_late.combine_chunks().cast(pa.int8()), at]
         order = order_by(by)
         *others, at = (column.take(order) for column in by)
         begins = pc.greater_equal(pc.subtract(at.slice(1), at.slice(0, len(at) - 1)), self.gap_us)
@@ -115,7 +116,3 @@ Panes = SlidingPanes | SessionPanes
 def first_of(pane: int) -> dt.datetime:
     """The first event time in a pane of sessions."""
     return micros_to_datetime(pane + MIN_MICROS)
-
-
-def _each_rank(columns: Sequence[pa.ChunkedArray]) -> list[pa.Array]:
-    return [rank for column in columns for rank in ranks(sortable(column))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -145,3 +146,54 @@ def test_a_key_group_that_does_not_fit_into_memory_is_taken_if_it_is_in_order(
     mixed = [*rows[3:], *rows[:3], (1, "", 0)]
     with pytest.raises(UnsortedError):
         list(in_order(iter(_batches(mixed, [pa.string()], 2)), ["key_0"], "count"))
+
+
+def test_a_large_key_group_is_taken_only_as_long_as_its_pieces_follow_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MOST_BYTES", 1)
+    first = [(0, "a", 0), (0, "c", 2), (0, "b", 1)]
+    for follows, is_taken in (("d", True), ("c", False), ("bb", False), ("a", False)):
+        rows = [*first, (0, follows, 2)]
+        batches = _batches(rows, [pa.string()], 3)
+        if is_taken:
+            assert _ordered(batches, 1, enough=3) == sorted(rows)
+            continue
+        with pytest.raises(UnsortedError):
+            _ordered(batches, 1, enough=3)
+
+
+def test_pieces_end_behind_so_many_bytes_and_what_is_sorted_is_cut_like_what_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_ENOUGH_BYTES", 3000)
+    rows = [(at // 2, "ab"[at % 2 - 1], at, "x" * 1000) for at in range(40)]
+    schema = pa.schema([("group", pa.int32()), ("key", pa.string()), ("at", pa.int64())])
+    table = pa.Table.from_pylist(
+        [dict(zip(schema.names, row[:3], strict=True)) for row in rows], schema
+    ).add_column(1, "text", [[row[3] for row in rows]])
+    taken = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal taken
+        for batch in table.to_batches(2):
+            taken += 1
+            yield batch
+
+    lasts = []
+    for batch in in_order(counted(), ["key"], "count"):
+        lasts.append(taken)
+        assert batch.num_rows <= 2
+    assert lasts == sorted(lasts)
+    assert lasts[0] < 4
+    assert max(after - before for before, after in pairwise(lasts)) < 4
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_texts_that_are_none_are_left_to_who_reads_records(kind: pa.DataType) -> None:
+    for wrong in (b"\xff", b"a"):
+        keys = pa.array([b"b", wrong], pa.large_binary()).cast(pa.binary()).view(pa.string())
+        keys = keys if kind == pa.string() else pa.chunked_array([keys]).cast(kind).combine_chunks()
+        batch = pa.record_batch({"group": [0, 0], "key": keys, "at": [0, 1]})
+        (found,) = in_order(iter([batch]), ["key"], "count")
+        assert found.column("at").to_pylist() == ([0, 1] if wrong == b"\xff" else [1, 0])

@@ -138,7 +138,7 @@ class EpochRunner:
             self._strayed.add(operator)
             self._passes = passes(self._coordinator.job, self._strayed)
             return True
-        if isinstance(error, UnsortedError) and operator not in self._unsorted:
+        if isinstance(error, UnsortedError) and self._by_number(operator):
             self._unsorted.add(operator)
             self._frames.clear()
             return True
@@ -201,8 +201,12 @@ class EpochRunner:
             self._coordinator.key_groups,
             of.last,
             combines=combines,
-            by_number=self._can_try and of.first.name not in self._unsorted,
+            by_number=self._by_number(of.first.name),
         )
+
+    def _by_number(self, operator: str) -> bool:
+        """Whether rows of an operator are sorted by one number by Spark, and not completely."""
+        return self._can_try and operator not in self._unsorted
 
     def _whole(self, operator: Operator, frames: UnionFrames) -> MergedInputs | None:
         """What an operator can take all its rows from in one reading, if there is such."""

@@ -314,7 +314,8 @@ def in_order_of_keys(df: DataFrame, key: tuple[str, ...], shards: int, groups: i
     those are equal, which is ten times as slow. By the key group alone most are.
     """
     first = _sorted_first(df, key[0] if key else None, shards, groups)
-    return [first, *(F.col(quoted(name)) for name in key)]
+    # Texts by their bytes: of a collation, one text may stand between two that are the same.
+    return [first, *(F.col(quoted(name)).cast(_sort_type(df, name)) for name in key)]
 
 
 def by_one_number(df: DataFrame, key: tuple[str, ...], shards: int, groups: int) -> Column:
@@ -327,7 +328,7 @@ def by_one_number(df: DataFrame, key: tuple[str, ...], shards: int, groups: int)
     partitions, or Spark had to sort in several pieces. Whoever reads the rows does the rest: see
     `in_order`.
     """
-    name = key[0] if len(key) == 1 else None
+    name = key[0] if len(key) == 1 and _is_integral(df, key[0]) else None
     return _sorted_first(df, name, shards, groups, partition_bits=_PARTITION_BITS)
 
 
@@ -355,6 +356,11 @@ def _sorted_first(
     first_group = f"(({FIRST_MARK} - {GROUP}) * {groups} + {shards - 1}) div {shards}"
     mark = f"shiftleft(bigint({first_group}), {bits}) - {end << partition_bits}L"
     return F.expr(f"if({GROUP} < 0, {mark}, {number})")
+
+
+def _sort_type(df: DataFrame, name: str) -> spark_types.DataType:
+    found = df.schema[name].dataType
+    return spark_types.BinaryType() if isinstance(found, spark_types.StringType) else found
 
 
 def _is_integral(df: DataFrame, name: str) -> bool:

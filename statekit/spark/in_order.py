@@ -12,12 +12,12 @@ one piece after the other is looked at: they are in order if Spark sorted by all
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statekit.column_order import order_by, ranks, sortable
+from statekit.column_order import comparable, order_by, sort_keys
 from statekit.errors import UnsortedError
 
 __all__ = ["in_order"]
@@ -39,37 +39,55 @@ def in_order(
         operator: whose rows they are.
 
     Raises:
-        UnsortedError: rows are not in order, and a piece is too small to sort them; or came twice.
+        UnsortedError: a key group is too large to be sorted here, and not in order; or a row came
+            twice.
     """
     last: tuple[Any, ...] = ()
-    for rows, batch_rows in _pieces(batches):
-        sort_keys = [sortable(rows.column(name)) for name in (0, *key, rows.num_columns - 1)]
-        by = [rank for column in sort_keys for rank in ranks(column)]
-        ascends, first_at, last_at = _ascends(by), 0, len(rows) - 1
-        if not ascends:
-            order = order_by(by)
-            rows = rows.combine_chunks().take(order)
-            ascends = _ascends([rank.take(order) for rank in by])
-            first_at, last_at = order[0].as_py(), order[-1].as_py()
-        if not ascends or _place(sort_keys, first_at) <= last:
+    for piece, largest in _pieces(batches):
+        rows = _in_order(piece, key, largest)
+        del piece  # it is large, and may have been copied
+        if rows is None or rows.first <= last:
             raise UnsortedError(
                 f"{operator}: the rows of a shard are not in the order of their keys and arrival; "
                 "nothing of this epoch is committed: start the job again, and report it if it "
                 "happens once more, as Spark was asked to sort them"
             )
-        last = _place(sort_keys, last_at)
-        yield from rows.to_batches(batch_rows)
+        last = rows.last
+        yield from rows.batches
+        del rows
 
 
-def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, int]]:
-    """Whole key groups, or as much of one as fits into memory; and the rows of a large batch."""
+class _Rows(NamedTuple):
+    """Rows in order, and what the first and the last of them are sorted by."""
+
+    batches: list[pa.RecordBatch]
+    first: tuple[Any, ...]
+    last: tuple[Any, ...]
+
+
+class _Largest(NamedTuple):
+    """The rows and the bytes that a batch had at most."""
+
+    rows: int
+    size: int
+
+    def cut(self, table: pa.Table) -> list[pa.RecordBatch]:
+        """A table in batches of no more rows, and not many more bytes, than those that came had."""
+        rows = min(self.rows, len(table) * 2 * self.size // table.nbytes)
+        return list(table.to_batches(max(1, rows)))
+
+
+def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, _Largest]]:
+    """Whole key groups, or as much of one as fits into memory; and how large batches are."""
     held: list[pa.RecordBatch] = []
-    rows = size = largest = 0
+    rows = size = 0
+    largest = _Largest(0, 0)
     for batch in batches:
         if not batch.num_rows:
             continue
         held.append(batch)
-        rows, size, largest = rows + len(batch), size + batch.nbytes, max(largest, len(batch))
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        largest = _Largest(max(largest.rows, batch.num_rows), max(largest.size, batch.nbytes))
         if rows < _ENOUGH_ROWS and size < _ENOUGH_BYTES:
             continue
         first_group, last_group = held[0].column(0)[0], batch.column(0)[-1]
@@ -77,16 +95,31 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, int]]
             continue
         table = pa.Table.from_batches(held)
         rows = pc.index(table.column(0), last_group).as_py() or rows
-        yield table.slice(0, rows), largest
-        held = table.slice(rows).to_batches()
+        held, ended = table.slice(rows).to_batches(), [table.slice(0, rows)]
         rows, size = sum(map(len, held)), sum(of.nbytes for of in held)
+        del table
+        yield ended.pop(), largest  # nothing here keeps it any longer
     if held:
-        yield pa.Table.from_batches(held), largest
+        held, ended = [], [pa.Table.from_batches(held)]
+        yield ended.pop(), largest
 
 
-def _ascends(columns: Sequence[pa.Array]) -> bool:
+def _in_order(piece: pa.Table, key: Sequence[str], largest: _Largest) -> _Rows | None:
+    """The rows of a piece in order; None if any came twice."""
+    columns = [comparable(piece.column(name)) for name in (0, *key, piece.num_columns - 1)]
+    keys = [each for column in columns for each in sort_keys(column)]
+    if _ascends(keys):
+        return _Rows(piece.to_batches(), _place(columns, 0), _place(columns, -1))
+    order = order_by(keys)
+    if not _ascends([each.take(order) for each in keys]):
+        return None
+    first, last = (_place(columns, order[at].as_py()) for at in (0, -1))
+    return _Rows(largest.cut(piece.combine_chunks().take(order)), first, last)
+
+
+def _ascends(keys: Sequence[pa.Array]) -> bool:
     """Whether each row is above the one before."""
-    *others, last = columns
+    *others, last = keys
     above = pc.greater(last.slice(1), last.slice(0, len(last) - 1))
     for column in reversed(others):
         before, after = column.slice(0, len(column) - 1), column.slice(1)
@@ -94,7 +127,7 @@ def _ascends(columns: Sequence[pa.Array]) -> bool:
     return pc.all(above, min_count=0).as_py() is True
 
 
-def _place(sort_keys: Sequence[pa.Array], at: int) -> tuple[Any, ...]:
+def _place(columns: Sequence[pa.Array], at: int) -> tuple[Any, ...]:
     """What a row is sorted by, to be compared with another one; null comes first."""
-    values = [column[at].as_py() for column in sort_keys]
+    values = [column[at].as_py() for column in columns]
     return tuple((value is not None, value) for value in values)

@@ -212,11 +212,15 @@ def test_keys_of_several_fields_are_sorted_by_the_worker(runs: Runs, has_sorted:
     assert has_sorted.by_number == [True]
 
 
+@pytest.mark.parametrize(
+    "site", ["concat('site-', 6 - id % 7)", "collate(if(id % 2 = 0, 'Abc', 'abc'), 'UTF8_LCASE')"]
+)
 def test_a_key_group_that_no_worker_has_memory_for_is_sorted_by_spark(
-    runs: Runs, has_sorted: Sorted
+    runs: Runs, has_sorted: Sorted, site: str
 ) -> None:
+    """By the bytes of texts, even if Spark compares them in another way."""
     rows = runs.spark.range(0, 90, 1, 3).selectExpr(
-        "concat('site-', 6 - id % 7) as site",
+        f"{site} as site",
         "1 as number",
         "date'1970-01-01' as on",
         "repeat('x', cast(1000000 - id as int)) as text",
@@ -286,6 +290,17 @@ def test_the_number_rows_are_sorted_by_follows_group_key_and_partition(
     lowest, *between, highest = (number[row] for row in cut)
     assert number[rows[0]] < lowest <= between[0] < number[rows[4]]
     assert number[rows[4 * len(whole) - 1]] < between[1] <= highest
+
+
+@pytest.mark.parametrize("key", [("text",), ("page", "text"), ()])
+def test_of_keys_that_no_number_sorts_like_group_and_partition_are_in_the_number(
+    spark: SparkSession, key: tuple[str, ...]
+) -> None:
+    rows = [(group, place << 33) for group in (0, 1, 127) for place in (0, 1, 1022)]
+    df = spark.createDataFrame(rows, f"{GROUP} int, {ARRIVAL} bigint")
+    df = df.selectExpr("*", "1 as page", f"cast(-{ARRIVAL} as string) as text")
+    found = df.select(by_one_number(df, key, 3, 128)).collect()
+    assert [row[0] for row in found] == sorted({row[0] for row in found})
 
 
 def test_more_partitions_than_a_number_can_tell_apart(runs: Runs) -> None:

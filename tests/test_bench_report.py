@@ -15,7 +15,7 @@ from tests.bench.__main__ import BENCHMARKS, record
 from tests.bench.pages import html as html_page
 from tests.bench.pages import markdown, publish
 from tests.bench.plots import PLOTS, fingerprint
-from tests.bench.report import NOT_DURABLE, SPARK_DURABLE, Arm, Row, faster, statekit
+from tests.bench.report import NOT_DURABLE, SPARK_DURABLE, Arm, Row, faster, statekit, times_as_fast
 from tests.bench.results import Measured, Results
 
 DOCS = Path(__file__).parent.parent / "docs" / "benchmarks"
@@ -143,6 +143,14 @@ def test_a_row_says_what_it_is_held_against_and_what_was_durable(tmp_path: Path)
     assert (fast["ours"]["events_per_second"], fast["against"]["events_per_second"]) == (2000, 200)
     assert fast["against"]["durable"] == SPARK_DURABLE
     assert (fast["on"], fast["cores"] >= 1) == ("2026-01-02", True)
+
+
+def test_what_took_turns_is_compared_turn_by_turn() -> None:
+    ours = statekit(2.0)._replace(turns=(1.0, 2.0, 9.0))  # as the machine slows down
+    theirs = Arm("Other", 30.0, NOT_DURABLE, turns=(10.0, 30.0, 90.0))
+    assert times_as_fast(ours, theirs) == Row("", "", "", (ours, theirs)).times_as_fast == 10
+    assert faster(ours, theirs) == "10.0 times as fast (2.00 s against 30.00 s)"
+    assert times_as_fast(statekit(2.0), theirs) == 15
 
 
 def test_both_pages_have_all_rows_and_the_plots() -> None:

@@ -20,8 +20,8 @@ TITLE = "Benchmarks"
 
 _INTRODUCTION = (
     "Made by `make bench`. In each row two things took turns in one run, so that both met the same "
-    "noise; seconds are medians. A ratio is how many times as fast as the other side statekit is: "
-    "more than 1 is faster."
+    "noise; seconds are medians. A ratio is how many times as fast as the other side statekit is, "
+    "more than 1 being faster: in the median of those of the turns, where there were several."
 )
 _NOTHING = "Nothing has been measured for this version yet. `make bench` measures it."
 

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from statekit.process import Process
-from tests.bench.on_spark import Engine, StatekitEngine, TransformWithState, interleaved
-from tests.bench.report import SPARK_DURABLE, Arm, Row, faster, statekit
+from tests.bench.on_spark import Engine, StatekitEngine, TransformWithState, in_turn, interleaved
+from tests.bench.report import SPARK_DURABLE, STATEKIT_DURABLE, Row, faster, statekit
 from tests.bench.workload import (
     GAP,
     KEYS,
@@ -96,9 +96,9 @@ def session_timeouts() -> list[Row]:
     """Sessions that end by a timer, against transformWithState."""
     per_batch, warm, rounds = 100_000, 3, 3
     tables = (session_moments(per_batch, number) for number in range(warm + rounds))
-    seconds = interleaved((StatekitSessions, SparkSessions), tables, warm)
-    ours = statekit(seconds[0], per_batch)
-    theirs = Arm("transformWithState (Row)", seconds[1], SPARK_DURABLE, per_batch)
+    mine, spark = in_turn((StatekitSessions, SparkSessions), tables, warm)
+    ours = mine.arm("statekit", STATEKIT_DURABLE, per_batch)
+    theirs = spark.arm("transformWithState (Row)", SPARK_DURABLE, per_batch)
     title = f"session time-outs in event time, {per_batch:,} events per batch"
     return [Row(title, faster(ours, theirs), "at least 10", (ours, theirs))]
 

@@ -22,8 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.bench.nexmark.bids import LATENESS
 from tests.bench.nexmark.events import Events
 from tests.bench.nexmark.queries import QUERIES, Query
-from tests.bench.on_spark import Engine, interleaved
-from tests.bench.report import SPARK_DURABLE, Arm, Row, faster, statekit
+from tests.bench.on_spark import Engine, in_turn
+from tests.bench.report import SPARK_DURABLE, STATEKIT_DURABLE, Row, faster
 
 EVENTS = int(os.environ.get("STATEKIT_BENCH_NEXMARK_EVENTS", "500_000"))
 """Per batch; at 10,000 of them a second that is 50 seconds of event time."""
@@ -177,14 +177,14 @@ def engines(number: int) -> list[type[NexmarkEngine]]:
 def measured(number: int, events: int = EVENTS, rounds: int = ROUNDS) -> list[Row]:
     """A query over batches of events."""
     arms = engines(number)
-    seconds = interleaved(arms, _batches(events, WARM + rounds), WARM)
-    ours = statekit(seconds[0], events)
+    mine, *others = in_turn(arms, _batches(events, WARM + rounds), WARM)
+    ours = mine.arm("statekit", STATEKIT_DURABLE, events)
     title = f"Nexmark query {number}, {QUERIES[number].asks}, {events:,} events per batch"
     if number in CANNOT:
         why = f"Spark cannot: {CANNOT[number]}"
         told = f"{events / ours.seconds:,.0f} events/s ({ours.seconds:.2f} s); {why}"
         return [Row(title, told, "", (ours,), why)]
-    theirs = Arm("Spark SQL", seconds[1], SPARK_DURABLE, events)
+    theirs = others[0].arm("Spark SQL", SPARK_DURABLE, events)
     return [Row(f"{title}: against Spark SQL", faster(ours, theirs), "", (ours, theirs))]
 
 

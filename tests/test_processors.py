@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import decimal
 import itertools
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas
@@ -95,21 +96,63 @@ class Does(StatefulProcessor):
             yield Row(key=key[0], told=repr(found))
 
 
+class Both:
+    """A processor in the harness, and one that does the same in Spark's tester.
+
+    Parameters:
+        made: makes either.
+        rows: what they are given; the field `at` is the event time, and far ahead.
+    """
+
+    def __init__(
+        self, made: Callable[[], Any], mode: Any, key: Sequence[str], rows: StructType
+    ) -> None:
+        declared = process_of(
+            made(),
+            key=GroupingKey(rows, key),
+            rows=rows,
+            outputs=OUTPUTS,
+            time_mode=mode,
+            event_time="at" if mode == "eventtime" else None,
+            lateness_us=200 * 366 * 86_400_000_000,  # so that rows do not move event time
+        )
+        self.harness = Harness(declared, parallelism=2, key_groups=16)
+        self._tester = TwsTester(made(), timeMode=mode, eventTimeExtractor=lambda row: 1 << 62)
+        self._key, self._mode, self._now = key, mode, 0
+
+    def send(self, given: Iterable[Row]) -> None:
+        """Handle rows in both; the same is put out for each key."""
+        rows, expected = list(given), []
+        of_keys: dict[tuple[Any, ...], list[Row]] = {}
+        for row in rows:
+            of_keys.setdefault(tuple(row[name] for name in self._key), []).append(row)
+        for key, own in of_keys.items():
+            expected += self._tester.test(key if len(key) > 1 else key[0], own)
+        assert _by_key(self.harness.send(*rows)) == _by_key(expected)
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass in both; the same timers ring."""
+        self._now += milliseconds
+        now = dt.datetime.fromtimestamp(self._now / 1000, dt.UTC)
+        ours: Any = self.harness.advance_processing_time
+        theirs: Any = self._tester.setProcessingTime
+        if self._mode == "eventtime":
+            ours, theirs = self.harness.advance_watermark, self._tester.setWatermark
+        assert _by_key(ours(now)) == _by_key(theirs(self._now))
+
+
+def _by_key(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row.key)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), CALLS), max_size=12), max_size=4))
 def test_states_hold_what_they_hold_in_the_tester(batches: list[list[tuple[str, Any]]]) -> None:
     script = [call for batch in batches for _, call in batch]
-    tester = TwsTester(Does(script))
-    declared = process_of(Does(script), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
-    harness = Harness(declared, parallelism=2, key_groups=4)
+    both = Both(lambda: Does(script), "none", key=["key"], rows=ROWS)
     numbers = iter(range(len(script)))
     for batch in batches:
-        rows = [Row(key=key, call=next(numbers), at=FUTURE) for key, _ in batch]
-        expected = []
-        for key in sorted({row.key for row in rows}):
-            expected += tester.test(key, [row for row in rows if row.key == key])
-        found = harness.send(*rows)
-        assert sorted(found, key=lambda row: row.key) == expected
+        both.send(Row(key=key, call=next(numbers), at=FUTURE) for key, _ in batch)
 
 
 # -------------------------------------------------------------------------------------- timers
@@ -169,34 +212,13 @@ STEPS = st.lists(st.tuples(st.sampled_from("abc"), CHANGES), max_size=8) | st.in
 def test_timers_ring_as_in_the_tester(mode: Any, steps: list[Any]) -> None:
     """A step is some rows, or so many milliseconds that pass."""
     script = [change for step in steps if isinstance(step, list) for _, change in step]
-    tester = TwsTester(Sets(script), timeMode=mode, eventTimeExtractor=lambda row: 1 << 62)
-    declared = process_of(
-        Sets(script),
-        key=KEY,
-        rows=ROWS,
-        outputs=OUTPUTS,
-        time_mode=mode,
-        event_time="at" if mode == "eventtime" else None,
-        lateness_us=200 * 366 * 86_400_000_000,  # so that rows do not move event time
-    )
-    harness = Harness(declared, parallelism=2, key_groups=4)
-    advance: Any = harness.advance_processing_time
-    expect: Any = tester.setProcessingTime
-    if mode == "eventtime":
-        advance, expect = harness.advance_watermark, tester.setWatermark
-    numbers, now = iter(range(len(script))), 0
+    both = Both(lambda: Sets(script), mode, key=["key"], rows=ROWS)
+    numbers = iter(range(len(script)))
     for step in steps:
-        expected: list[Row] = []
         if isinstance(step, int):
-            now += step
-            expected = sorted(expect(now), key=lambda row: row.key)
-            found = advance(dt.datetime.fromtimestamp(now / 1000, dt.UTC))
+            both.advance(step)
         else:
-            rows = [Row(key=key, call=next(numbers), at=FUTURE) for key, _ in step]
-            for key in sorted({row.key for row in rows}):
-                expected += tester.test(key, [row for row in rows if row.key == key])
-            found = harness.send(*rows)
-        assert sorted(found, key=lambda row: row.key) == expected
+            both.send(Row(key=key, call=next(numbers), at=FUTURE) for key, _ in step)
 
 
 # ----------------------------------------------------------------------- states of all kinds
@@ -218,8 +240,8 @@ ENTRIES = StructType([StructField(name, of) for name, of in ENTRY_FIELDS.items()
     "f", "double"
 )
 KEYS = schema(shop=StringType, n=LongType, day=sql.DateType, raw=sql.BinaryType)
-KEYS = KEYS.add("flag", "boolean").add("call", "long")
-GROUPED = GroupingKey(KEYS, KEYS.names[:-1])
+KEYS = KEYS.add("flag", "boolean").add("call", "long").add("at", "timestamp")
+GROUPED_BY = KEYS.names[:-2]
 MANY = 2_000_000 if os.environ.get("STATEKIT_SOAK") else 6_000
 CALLS_OF_A_RUN = 2_000
 
@@ -249,10 +271,11 @@ def entry(chosen: random.Random) -> tuple[Any, ...]:
 
 
 class DoesAll(Does):
-    """The same with several states of each kind."""
+    """The same with several states of each kind, and timers, in whose callbacks it goes on."""
 
     def init(self, handle: Any) -> None:
         self.states = {
+            "timers": handle,
             "value": handle.getValueState("value", PAIR),
             "deep value": handle.getValueState("deep value", DEEP),
             "list": handle.getListState("list", PAIR),
@@ -263,16 +286,31 @@ class DoesAll(Does):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timers: Any) -> Iterator[Row]:
         for row in rows:
-            state, method, given = self.script[row.call]
-            found = getattr(self.states[state], method)(*given)
-            if isinstance(found, Iterator):
-                found = sorted(found, key=repr) if "map" in state else list(found)
-            elif isinstance(found, Row):  # as in Spark; its tester gives a tuple
-                found = tuple(found)
-            yield Row(key=repr(tuple(row)[:-1]), told=repr((method, found)))
+            yield self._done(key, row.call, timers)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        at = expiredTimerInfo.getExpiryTimeInMs()
+        yield self._done(key, at * 31 % len(self.script), timerValues)
+
+    def _done(self, key: Any, call: int, timers: Any) -> Row:
+        state, method, given = self.script[call]
+        now = _now(timers)
+        if method == "registerTimer":
+            given = (now + 1 + given[0],)  # where it is due, Spark and its tester differ
+        given = copy.deepcopy(given)  # the tester appends to a list that it was given
+        found = getattr(self.states[state], method)(*given)
+        if isinstance(found, Iterator):
+            found = sorted(found, key=repr) if "map" in state else list(found)
+        elif isinstance(found, Row):  # as in Spark; its tester gives a tuple
+            found = tuple(found)
+        key = key[0] if isinstance(key[0], tuple) else tuple(key)  # the tester wraps it once more
+        return Row(key=repr(key), told=repr((now, method, found)))
 
 
-def random_call(chosen: random.Random) -> tuple[str, str, tuple[Any, ...]]:
+def random_call(chosen: random.Random, *, timed: bool) -> tuple[str, str, tuple[Any, ...]]:
+    if timed and chosen.random() < 0.2:
+        method = chosen.choice(["registerTimer", "registerTimer", "deleteTimer", "listTimers"])
+        return "timers", method, () if method == "listTimers" else (chosen.randrange(60),)
     kind, is_deep = chosen.choice(["value", "list", "map"]), chosen.random() < 0.5
     state = f"deep {kind}" if is_deep else kind
     pair = chosen.randrange(9), chosen.choice(["", "a", None])
@@ -295,25 +333,21 @@ def random_call(chosen: random.Random) -> tuple[str, str, tuple[Any, ...]]:
 @pytest.mark.parametrize("seed", range(MANY // CALLS_OF_A_RUN))
 def test_many_random_calls_do_what_they_do_in_the_tester(seed: int) -> None:
     chosen = random.Random(seed)
-    script = [random_call(chosen) for _ in range(CALLS_OF_A_RUN)]
+    mode: Any = ["none", "processingtime", "eventtime"][seed % 3]
+    script = [random_call(chosen, timed=mode != "none") for _ in range(CALLS_OF_A_RUN)]
     days, raws = [dt.date(1969, 12, 31), None], [b"", bytes(1), None]
     keys = [
         (chosen.choice(["a", None]), chosen.choice([1, -(2**40), None]), *rest)
         for rest in itertools.product(days, raws, [True, None])
     ]
-    tester, made = TwsTester(DoesAll(script)), DoesAll(script)
-    declared = process_of(made, key=GROUPED, rows=KEYS, outputs=OUTPUTS, time_mode="none")
-    harness = Harness(declared, parallelism=3, key_groups=16)
-    numbers = iter(range(CALLS_OF_A_RUN))
-    while rows := [(*chosen.choice(keys), n) for n in itertools.islice(numbers, 200)]:
-        expected = []
-        for key in {row[:-1] for row in rows}:
-            own = [Row(*KEYS.names)(*row) for row in rows if row[:-1] == key]
-            expected += tester.test(key, own)
-        found = harness.send(*(Row(*KEYS.names)(*row) for row in rows))
-        assert sorted(found, key=lambda row: row.key) == sorted(expected, key=lambda row: row.key)
+    both = Both(lambda: DoesAll(script), mode, key=GROUPED_BY, rows=KEYS)
+    numbers, row = iter(range(CALLS_OF_A_RUN)), Row(*KEYS.names)
+    while rows := [row(*chosen.choice(keys), n, FUTURE) for n in itertools.islice(numbers, 200)]:
+        both.send(rows)
+        if mode != "none":
+            both.advance(chosen.randrange(1, 20))
         if chosen.random() < 0.2:
-            harness.rescale(chosen.randrange(1, 6))
+            both.harness.rescale(chosen.randrange(1, 6))
 
 
 # ------------------------------------------------------------------------------------- expiry

@@ -69,6 +69,7 @@ class Row(NamedTuple):
 STATEKIT_DURABLE = "change files and a manifest for each batch, on the local disk"
 SPARK_DURABLE = "RocksDB state store with changelog checkpointing, on the local disk"
 NOT_DURABLE = "nothing"
+IN_THE_JVM = "Spark SQL runs in the JVM and calls no Python"
 COPIED = "the copied files, which are not synced"
 
 

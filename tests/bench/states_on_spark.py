@@ -28,7 +28,7 @@ from tests.bench.on_spark import (
     TransformWithState,
     in_turn,
 )
-from tests.bench.report import SPARK_DURABLE, STATEKIT_DURABLE, Row, faster
+from tests.bench.report import IN_THE_JVM, SPARK_DURABLE, STATEKIT_DURABLE, Row, faster
 from tests.bench.workload import (
     Offer,
     Order,
@@ -176,9 +176,6 @@ def _windowed(per_batch: int, number: int) -> pa.Table:
     return moments(per_batch, number, keys=1_000)
 
 
-_SQL = "Spark SQL runs in the JVM and calls no Python."
-
-
 def zipf(per_batch: int = PER_BATCH, rounds: int = ROUNDS) -> list[Row]:
     engines = (StatekitCount, SparkCount)
     title = "running count of keys drawn by Zipf's law"
@@ -202,14 +199,17 @@ def windows(per_batch: int = PER_BATCH, rounds: int = ROUNDS) -> list[Row]:
     engines = (StatekitWindows, SparkWindows)
     title = "sum of each key and window of 10 seconds, 1,000 keys"
     given = {"per_batch": per_batch, "rounds": rounds}
-    return [_beside(title, engines, _windowed, **given, wanted="", note=_SQL)]
+    calls = "for each key and window in a batch, and when a window ends"
+    note = f"{IN_THE_JVM}; statekit calls it {calls}."
+    return [_beside(title, engines, _windowed, **given, wanted="", note=note)]
 
 
 def joins(per_batch: int = PER_BATCH, rounds: int = ROUNDS) -> list[Row]:
     engines = (StatekitJoin, SparkJoin)
     title = "join of two inputs, kept for ever"
     given = {"per_batch": per_batch, "rounds": rounds}
-    return [_beside(title, engines, orders_and_offers, **given, wanted="", note=_SQL)]
+    note = f"{IN_THE_JVM}; statekit calls it for each row."
+    return [_beside(title, engines, orders_and_offers, **given, wanted="", note=note)]
 
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {

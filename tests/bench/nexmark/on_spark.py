@@ -23,7 +23,7 @@ from tests.bench.nexmark.bids import LATENESS
 from tests.bench.nexmark.events import Events
 from tests.bench.nexmark.queries import QUERIES, Query
 from tests.bench.on_spark import Engine, in_turn
-from tests.bench.report import SPARK_DURABLE, STATEKIT_DURABLE, Row, faster
+from tests.bench.report import IN_THE_JVM, SPARK_DURABLE, STATEKIT_DURABLE, Row, faster
 
 EVENTS = int(os.environ.get("STATEKIT_BENCH_NEXMARK_EVENTS", "500_000"))
 """Per batch; at 10,000 of them a second that is 50 seconds of event time."""
@@ -185,7 +185,9 @@ def measured(number: int, events: int = EVENTS, rounds: int = ROUNDS) -> list[Ro
         told = f"{events / ours.seconds:,.0f} events/s ({ours.seconds:.2f} s); {why}"
         return [Row(title, told, "", (ours,), why)]
     theirs = others[0].arm("Spark SQL", SPARK_DURABLE, events)
-    return [Row(f"{title}: against Spark SQL", faster(ours, theirs), "", (ours, theirs))]
+    note = f"{IN_THE_JVM}; statekit calls it for {QUERIES[number].calls}."
+    title = f"{title}: against Spark SQL"
+    return [Row(title, faster(ours, theirs), "", (ours, theirs), note=note)]
 
 
 def _batches(events: int, count: int) -> Iterator[pa.Table]:

@@ -28,12 +28,14 @@ class Query:
 
     Parameters:
         asks: what it asks, in a few words.
+        calls: what its job calls a Python function for.
         job: makes its job, with the sink `out`.
         fronts: what each source takes of the events.
         updates: the fields by which a result takes the place of one before; empty if none does.
     """
 
     asks: str
+    calls: str
     job: Callable[[], sk.Job]
     fronts: Mapping[str, Front]
     updates: tuple[str, ...] = ()
@@ -58,6 +60,7 @@ _AUCTIONS_AND_BIDS = {"auctions": AUCTIONS, "bids": BIDS}
 QUERIES: dict[int, Query] = {
     3: Query(
         "local items: a join without an end",
+        "each person and each auction",
         query_3,
         {
             "sellers": Front("person", _SELLERS, {"state": _STATES}),
@@ -66,27 +69,48 @@ QUERIES: dict[int, Query] = {
             ),
         },
     ),
-    4: Query("average price of a category", query_4, _AUCTIONS_AND_BIDS, ("category",)),
+    4: Query(
+        "average price of a category",
+        "each bid, and when an auction ends",
+        query_4,
+        _AUCTIONS_AND_BIDS,
+        ("category",),
+    ),
     5: Query(
         "hot items: sliding windows",
+        "all bids of an auction in two seconds, and for each window that an auction was in",
         query_5,
         {"bids": Front("bid", {"auction": "auction", "at": "at"})},
     ),
-    7: Query("highest bids: tumbling windows", query_7, {"bids": BIDS}),
+    7: Query(
+        "highest bids: tumbling windows",
+        "each bid, and for each window that an auction was in",
+        query_7,
+        {"bids": BIDS},
+    ),
     8: Query(
         "new sellers: a join by windows",
+        "each person and each auction, and for each window of a seller",
         query_8,
         {
             "persons": Front("person", {"seller": "id", "name": "name", "at": "at"}),
             "auctions": Front("auction", {"seller": "seller", "at": "at"}),
         },
     ),
-    9: Query("winning bids: a join until the auction ends", query_9, _AUCTIONS_AND_BIDS),
+    9: Query(
+        "winning bids: a join until the auction ends",
+        "each auction and each bid, and when an auction ends",
+        query_9,
+        _AUCTIONS_AND_BIDS,
+    ),
     11: Query(
         "sessions of bidders",
+        "all bids of a session in a batch, and when a session ends",
         query_11,
         {"bids": Front("bid", {"bidder": "bidder", "at": "at"})},
     ),
-    18: Query("last bid of each bidder", query_18, {"bids": BIDS}, ("bidder", "auction")),
-    19: Query("ten highest bids", query_19, {"bids": BIDS}, ("auction", "place")),
+    18: Query(
+        "last bid of each bidder", "each bid", query_18, {"bids": BIDS}, ("bidder", "auction")
+    ),
+    19: Query("ten highest bids", "each bid", query_19, {"bids": BIDS}, ("auction", "place")),
 }

@@ -16,6 +16,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import enum
+import functools
 import inspect
 import itertools
 import operator
@@ -120,6 +121,9 @@ def record_builder(
     if flavour == "pydantic":
         keys = [_input_key(name, cls.model_fields[name]) for name in names]
     elif flavour not in ("dict", "typeddict") and names and _takes_in_order(cls, names):
+        if _is_mere_tuple(cls, names):  # in half the time that the constructor takes
+            made = functools.partial(tuple.__new__, cls)
+            return lambda columns, count: list(map(made, zip(*columns, strict=True)))
         return lambda columns, count: list(map(cls, *columns))
 
     def rows(columns: Sequence[list[Any]], count: int) -> list[dict[str, Any]]:
@@ -148,6 +152,18 @@ def _takes_in_order(cls: Any, names: list[str]) -> bool:
     first = list(inspect.signature(cls).parameters.values())[: len(names)]
     by_position = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in first)
     return by_position and [p.name for p in first] == names
+
+
+def _is_mere_tuple(cls: Any, names: list[str]) -> bool:
+    """Whether these are all fields of a NamedTuple, which does nothing more with them."""
+    return (
+        issubclass(cls, tuple)
+        and getattr(cls, "_fields", None) == tuple(names)
+        # The constructor of a NamedTuple has a module of its own; one that was written has not.
+        and getattr(cls.__new__, "__module__", "").startswith("namedtuple_")
+        and cls.__init__ is object.__init__
+        and type(cls) is type
+    )
 
 
 def _without_nulls(records: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:

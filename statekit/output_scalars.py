@@ -16,6 +16,7 @@ import datetime as dt
 import decimal
 import enum
 import itertools
+import struct
 import types
 import uuid
 from collections.abc import Callable
@@ -109,10 +110,31 @@ def _scalar(
     refused: tuple[type, ...] = (),
     guards: Guards | None = None,
     lower: Lower | None = None,
+    packed: str = "",
 ) -> Callable[[str, str, tuple[Any, ...]], OutputColumn]:
+    """
+    Parameters:
+        packed: the format of `struct` for one value, where Arrow keeps values one behind the other.
+    """
+
+    def array(values: list[Any]) -> Any:
+        try:  # in a quarter of the time of pa.array
+            data = struct.pack(f"{len(values)}{packed}", *values)
+        except struct.error:  # a null, or too large, as pyarrow tells
+            return pa.array(values if lower is None else lower(values), arrow)
+        return pa.Array.from_buffers(arrow, len(values), [None, pa.py_buffer(data)])
+
     def make(path: str, declared: str, metadata: tuple[Any, ...]) -> OutputColumn:
         check = instances(accepted, path, declared, refused)
-        return OutputColumn(path, declared, check, arrow, lower=lower, guards=guards or {})
+        return OutputColumn(
+            path,
+            declared,
+            check,
+            arrow,
+            lower=lower,
+            array=array if packed else None,
+            guards=guards or {},
+        )
 
     return make
 
@@ -172,9 +194,15 @@ def _uuids(values: list[Any]) -> list[Any]:
 
 SCALARS: dict[type, Callable[[str, str, tuple[Any, ...]], OutputColumn]] = {
     bool: _scalar(pa.bool_(), bool, guards={bool: None}),
-    int: _scalar(pa.int64(), int, refused=(bool,), guards={int: _fits_64_bits}),
+    int: _scalar(pa.int64(), int, refused=(bool,), guards={int: _fits_64_bits}, packed="q"),
     float: _scalar(
-        pa.float64(), float, int, refused=(bool,), guards={float: None}, lower=_as_floats
+        pa.float64(),
+        float,
+        int,
+        refused=(bool,),
+        guards={float: None},
+        lower=_as_floats,
+        packed="d",
     ),
     str: _scalar(pa.string(), str, guards={str: _encodes}),
     bytes: _scalar(pa.binary(), bytes, guards={bytes: None}),

@@ -274,6 +274,32 @@ def test_a_null_in_a_mandatory_field_names_the_field_and_the_row(cls: Any) -> No
     assert "'tail': 'N2'" in message
 
 
+class Pair(NamedTuple):
+    tail: str
+    minutes: int
+
+
+class Doubled(Pair):
+    """Does more in its constructor than to keep its fields."""
+
+    def __new__(cls, tail: str, minutes: int) -> Doubled:
+        return super().__new__(cls, tail * 2, minutes)
+
+
+class Counted(Pair):
+    made = 0
+
+    def __init__(self, tail: str, minutes: int) -> None:
+        type(self).made += 1
+
+
+def test_a_constructor_that_a_named_tuple_brings_is_called() -> None:
+    columns = {"tail": ["N1", "N2"], "minutes": [3, 4]}
+    assert read(Doubled, columns) == [("N1N1", 3), ("N2N2", 4)]
+    assert read(Counted, columns) == [("N1", 3), ("N2", 4)]
+    assert Counted.made == 2
+
+
 def test_leading_and_extra_columns_are_ignored() -> None:
     batch = pa.record_batch([[7], ["N1"], [1], [2]], names=["minutes", "tail", "minutes", "extra"])
     assert reader(FlightTuple, batch, first_column=1).read(batch) == [FlightTuple("N1", 1)]
@@ -642,6 +668,26 @@ def test_ints_pass_as_floats_and_instants_pass_in_any_zone() -> None:
     tokyo = NOON.astimezone(dt.timezone(dt.timedelta(hours=9)))
     batch = output(tuple[float, dt.datetime]).to_batch([(2**53 + 1, tokyo), (0.5, NOON)])
     assert batch.to_pydict() == {"_1": [float(2**53 + 1), 0.5], "_2": [NOON, NOON]}
+
+
+@given(
+    st.lists(st.tuples(INTS, INTS | st.none(), st.floats() | INTS, st.floats() | INTS | st.none()))
+)
+def test_numbers_are_written_as_arrow_writes_them(rows: list[tuple[Any, ...]]) -> None:
+    batch = output(tuple[int, int | None, float, float | None]).to_batch(rows)
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 4
+    floats = [[None if v is None else float(v) for v in column] for column in columns[2:]]
+    assert batch.columns[:2] == [pa.array(column, pa.int64()) for column in columns[:2]]
+    for written, column in zip(batch.columns[2:], floats, strict=True):
+        assert written.null_count == column.count(None)
+        assert list(map(repr, written.to_pylist())) == list(map(repr, column))
+    batch.validate(full=True)
+
+
+@pytest.mark.parametrize("wrong", [2**63, -(2**63) - 1])
+def test_an_int_of_more_than_64_bits_is_refused_wherever_it_stands(wrong: int) -> None:
+    for rows in ([(wrong,)], [(1,), (wrong,)], [(wrong,), (1,)]):
+        assert str(wrong) in refusal(output(tuple[int]).to_batch, rows)
 
 
 @pytest.mark.parametrize(("fold", "hour"), [(0, 0), (1, 1)])

@@ -94,7 +94,7 @@ class ShardStep:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _acknowledge_at_once()
-        gc.set_threshold(*RARE_COLLECTION)  # for good: this process runs shards
+        _collect_rarely()
         directory = self.directory or _executors_directory()
         copies = DiskCopies(directory, self.options, self.bases)
         for stage in self.stages:
@@ -194,6 +194,17 @@ def _each(
     """A row for each record of a shard."""
     with told_with(plan.operator):
         yield from combiner.each(batches, late_us)
+
+
+@cache
+def _collect_rarely() -> None:
+    """Look for cyclic garbage as seldom as may be, for good, as this process runs shards.
+
+    Behind each task Spark has all objects looked at. What is here before the first shard, most of
+    it modules, is left out of that from now on.
+    """
+    gc.set_threshold(*RARE_COLLECTION)
+    gc.freeze()
 
 
 def _acknowledge_at_once() -> None:

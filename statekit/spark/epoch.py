@@ -156,52 +156,54 @@ class EpochRunner:
 
     def _frame(self, of: Pass, streams: Mapping[str, DataFrame]) -> DataFrame:
         coordinator, operator = self._coordinator, of.first
-        shards, groups = coordinator.parallelism, coordinator.key_groups
         tasks = self._tasks(operator)
         combines = _combines(operator, tasks)
+
+        def given() -> list[DataFrame]:
+            return [streams[name] for name in operator.streams]  # each takes calls into the JVM
+
         initial = None if coordinator.last is not None else self._initial.get(operator.name)
-        layout = layout_of(operator, coordinator.job)
         if initial is not None:
-            layout = Layout((), (), with_initial=True)
+            both, how = [initial, *given()], self._how(of)
+            first = initial_frames(both, *how, by_number=self._by_number(operator.name))
+            step = self._step(of, Layout((), (), with_initial=True))
+            return first.frame(both, step, tasks)
+        if (of, combines) not in self._frames:
+            self._frames[of, combines] = self._frames_of(of, given(), combines=combines)
+        frames = self._frames[of, combines]
+        step = self._step(of, layout_of(operator, coordinator.job), is_combined=combines)
+        if isinstance(frames, UnionFrames) and (whole := self._whole(operator, frames)):
+            return frames.frame_of_whole(whole, operator.streams, step, tasks)
+        return frames.frame(given(), step, tasks)
+
+    def _frames_of(
+        self, of: Pass, likes: list[DataFrame], *, combines: bool
+    ) -> OperatorFrames | UnionFrames:
+        by_number = self._by_number(of.first.name)
+        if len(likes) > 1:
+            job = self._coordinator.job
+            return union_frames(likes, job, *self._how(of), by_number=by_number)
+        return OperatorFrames(likes[0], *self._how(of), combines=combines, by_number=by_number)
+
+    def _how(self, of: Pass) -> tuple[Operator, int, int, Operator]:
+        """The operator of a pass that takes rows, how many shards and groups, and the last one."""
+        return of.first, self._coordinator.parallelism, self._coordinator.key_groups, of.last
+
+    def _step(self, of: Pass, layout: Layout | None, *, is_combined: bool = False) -> ShardStep:
+        coordinator = self._coordinator
         stages = (
             Stage(self._shipments[each.name], PackedPlans(coordinator.plans(each.name)))
             for each in of.operators
         )
-        step = ShardStep(
+        return ShardStep(
             stages=tuple(stages),
             url=coordinator.repository.url,
             directory=self._directory,
             options=self._options,
             bases=self._bases,
-            key_groups=groups,
+            key_groups=coordinator.key_groups,
             layout=layout,
-            is_combined=combines,
-        )
-        if initial is not None:
-            given = [initial, *(streams[name] for name in operator.streams)]
-            first = initial_frames(given, operator, shards, groups, of.last)
-            return first.frame(given, step, tasks)
-        if (of, combines) not in self._frames:
-            likes = [streams[name] for name in operator.streams]
-            self._frames[of, combines] = (
-                self._operator_frames(likes[0], of, combines=combines)
-                if layout is None
-                else union_frames(likes, operator, coordinator.job, shards, groups, of.last)
-            )
-        frames = self._frames[of, combines]
-        if isinstance(frames, UnionFrames) and (whole := self._whole(operator, frames)):
-            return frames.frame_of_whole(whole, operator.streams, step, tasks)
-        return frames.frame([streams[name] for name in operator.streams], step, tasks)
-
-    def _operator_frames(self, like: DataFrame, of: Pass, *, combines: bool) -> OperatorFrames:
-        return OperatorFrames(
-            like,
-            of.first,
-            self._coordinator.parallelism,
-            self._coordinator.key_groups,
-            of.last,
-            combines=combines,
-            by_number=self._by_number(of.first.name),
+            is_combined=is_combined,
         )
 
     def _by_number(self, operator: str) -> bool:

@@ -18,7 +18,7 @@ from statekit.job import Job
 from statekit.plan import Operator, Source
 from statekit.records import RecordType
 from statekit.spark.processor_rows import RowRecords
-from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP
+from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
 from statekit.spark.shipping import Shipment
 from statekit.spark.worker import CombineStep, LateStep, ShardStep, Stage, output_schema
 
@@ -318,8 +318,12 @@ def in_order_of_keys(df: DataFrame, key: tuple[str, ...], shards: int, groups: i
     return [first, *(F.col(quoted(name)).cast(_sort_type(df, name)) for name in key)]
 
 
-def by_one_number(df: DataFrame, key: tuple[str, ...], shards: int, groups: int) -> Column:
+def by_one_number(
+    df: DataFrame, key: tuple[str, ...], shards: int, groups: int, *, inputs: int = 1
+) -> Column:
     """What sorts rows by key group, and if the key is one integer, by key and arrival, too.
+
+    Rows of several inputs come by input before they come by arrival.
 
     Spark sorts by one number in a few passes, without comparing rows, which takes half the time,
     and leaves rows of the same number as they came: those of a key that were in one partition.
@@ -329,13 +333,22 @@ def by_one_number(df: DataFrame, key: tuple[str, ...], shards: int, groups: int)
     `in_order`.
     """
     name = key[0] if len(key) == 1 and _is_integral(df, key[0]) else None
-    return _sorted_first(df, name, shards, groups, partition_bits=_PARTITION_BITS)
+    return _sorted_first(df, name, shards, groups, _PARTITION_BITS, inputs)
 
 
 def _sorted_first(
-    df: DataFrame, key: str | None, shards: int, groups: int, partition_bits: int = 0
+    df: DataFrame,
+    key: str | None,
+    shards: int,
+    groups: int,
+    partition_bits: int = 0,
+    inputs: int = 1,
 ) -> Column:
-    """What sorts by key group and, as far as that fits the same 64 bits, by key and partition."""
+    """What sorts by key group and, as far as that fits the same 64 bits, by key and partition.
+
+    Parameters:
+        partition_bits: so many of them are for the input, if there are several, and the partition.
+    """
     bits = _NUMBER_BITS - groups.bit_length()
     end = 1 << (bits - partition_bits - 1)
     first, last = 2 - end, end - 1  # keys from there on are cut; below them there is only null
@@ -349,13 +362,27 @@ def _sorted_first(
             cut = f"if({value} is null, {first - 1}L, {within})"
             is_whole = f"{cut} not in ({first}L, {last}L)"
     number = f"shiftleft(bigint({GROUP}), {bits}) + shiftleft({cut}, {partition_bits})"
-    if partition_bits:
-        partition = f"least(shiftright({ARRIVAL}, {_ROW_BITS}), {(1 << partition_bits) - 1}L)"
-        number += f" + if({is_whole}, {partition}, 0L)"
     # A mark stands before all that may be in the first key group of its shard.
     first_group = f"(({FIRST_MARK} - {GROUP}) * {groups} + {shards - 1}) div {shards}"
     mark = f"shiftleft(bigint({first_group}), {bits}) - {end << partition_bits}L"
+    if partition_bits:
+        origin = _origin(inputs, partition_bits)
+        number += f" + if({is_whole}, {origin}, 0L)"
+        if inputs > 1:  # broadcast rows have the place of a mark and come behind it
+            last_origin = (1 << partition_bits) - 1
+            mark += f" + if({INPUT} is null, 0L, least(1L + {origin}, {last_origin}L))"
     return F.expr(f"if({GROUP} < 0, {mark}, {number})")
+
+
+def _origin(inputs: int, bits: int) -> str:
+    """Where a row came from, as a number of so many bits: its input and its partition there."""
+    partition_bits = bits - (inputs - 1).bit_length()
+    if partition_bits < 0:
+        return "0L"
+    partition = f"least(shiftright({ARRIVAL}, {_ROW_BITS}), {(1 << partition_bits) - 1}L)"
+    if inputs == 1:
+        return partition
+    return f"shiftleft(bigint({INPUT}), {partition_bits}) + {partition}"
 
 
 def _sort_type(df: DataFrame, name: str) -> spark_types.DataType:

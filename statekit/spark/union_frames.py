@@ -19,6 +19,7 @@ from statekit.plan import Operator
 from statekit.records import RecordType
 from statekit.spark.frames import (
     Routing,
+    by_one_number,
     group_expression,
     in_order_of_keys,
     key_expression,
@@ -59,26 +60,36 @@ def _record_type(job: Job, stream: str) -> RecordType:
 
 def union_frames(
     likes: Sequence[DataFrame],
-    operator: Operator,
     job: Job,
+    operator: Operator,
     shards: int,
     groups: int,
     last: Operator,
+    *,
+    by_number: bool = True,
 ) -> UnionFrames:
     """Makes the frames of an operator that is fed by several streams."""
-    types = [_record_type(job, stream) for stream in operator.streams]
-    return UnionFrames(likes, types, len(operator.inputs), operator, shards, groups, last)
+    types, inputs = [_record_type(job, stream) for stream in operator.streams], operator.inputs
+    return UnionFrames(
+        likes, types, len(inputs), operator, shards, groups, last, by_number=by_number
+    )
 
 
 def initial_frames(
-    likes: Sequence[DataFrame], operator: Operator, shards: int, groups: int, last: Operator
+    likes: Sequence[DataFrame],
+    operator: Operator,
+    shards: int,
+    groups: int,
+    last: Operator,
+    *,
+    by_number: bool = True,
 ) -> UnionFrames:
     """Makes the frame of the first epoch of an operator whose keys are given initial state."""
     declared = operator.declared
     assert isinstance(declared, ProcessorProcess), "only those are given initial state"
     (records,) = declared.record_type.members
     types = [declared.initial_records, records]
-    return UnionFrames(likes, types, 2, operator, shards, groups, last)
+    return UnionFrames(likes, types, 2, operator, shards, groups, last, by_number=by_number)
 
 
 class UnionFrames:
@@ -96,6 +107,7 @@ class UnionFrames:
         operator: what runs.
         shards, groups: how many.
         last: the operator whose outputs come out; the same, or one behind it.
+        by_number: whether Spark sorts rows by one number only, or completely.
 
     Attributes:
         takes_whole: whether it can take rows of inputs that were not taken apart: not where columns
@@ -111,6 +123,8 @@ class UnionFrames:
         shards: int,
         groups: int,
         last: Operator,
+        *,
+        by_number: bool = True,
     ) -> None:
         self._inputs = inputs
         self._types = list(types)
@@ -126,8 +140,8 @@ class UnionFrames:
             own = F.struct(*(F.col(quoted(name)) for name in df.columns)).alias(row_of(number))
             columns = [
                 F.lit(number).alias(INPUT),
-                F.monotonically_increasing_id().alias(ARRIVAL),
                 *(own if place == number else nothing_as(row) for place, row in enumerate(rows)),
+                F.monotonically_increasing_id().alias(ARRIVAL),
             ]
             if number < self._inputs:
                 group = F.expr(group_expression(df, operator, shards, groups)).cast("int")
@@ -139,8 +153,11 @@ class UnionFrames:
         self._copies = F.sequence(F.lit(FIRST_MARK - shards + 1), F.lit(FIRST_MARK))
         self._no_group, *self._no_key = map(nothing_as, keyed.schema.fields[: len(key) + 1])
         self._copied = [F.explode(self._copies).alias(GROUP), *self._no_key]
-        order = in_order_of_keys(keyed, key, shards, groups)
-        self._routing = Routing([*order, F.col(INPUT), F.col(ARRIVAL)], shards, groups)
+        if by_number:
+            order = [by_one_number(keyed, key, shards, groups, inputs=len(types))]
+        else:
+            order = [*in_order_of_keys(keyed, key, shards, groups), F.col(INPUT), F.col(ARRIVAL)]
+        self._routing = Routing(order, shards, groups)
         self._schema = from_arrow_schema(output_schema(last.declared.output_type))
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:

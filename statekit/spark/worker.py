@@ -34,7 +34,7 @@ from statekit.rocks_options import RocksOptions
 from statekit.shard import RARE_COLLECTION, run_shard
 from statekit.spark.in_order import in_order
 from statekit.spark.passing import Outputs
-from statekit.spark.rows import Layout, ShardsInTurn, chunks_of, rows_by
+from statekit.spark.rows import INPUT, Layout, ShardsInTurn, chunks_of, rows_by
 from statekit.spark.shipping import PackedPlans, Shipment, unpack
 from statekit.watermark import is_late
 from statekit.working_copy import DiskCopies
@@ -119,6 +119,7 @@ class ShardStep:
                 batches = _each(declared.combiner, batches, plan, declared.late_us(plan))
             chunks = chunks_of(declared, batches, self.key_groups)
         else:
+            batches = in_order(batches, (*declared.key, INPUT), plan.operator)
             rows = rows_by(self.layout)(declared, batches, self.layout, self.key_groups)
             news, chunks = rows.news(), rows.chunks()
         repository = _repository(self.url)

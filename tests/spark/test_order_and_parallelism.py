@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ from statekit.errors import UnsortedError
 from statekit.keygroup import key_group
 from statekit.spark import epoch as epochs
 from statekit.spark.frames import OperatorFrames, by_one_number
-from statekit.spark.rows import ARRIVAL, GROUP
+from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
+from statekit.spark.union_frames import union_frames
 from tests.spark.spark_jobs import (
     EVENT_SCHEMA,
     Event,
@@ -139,11 +141,12 @@ class Sorted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.by_number: list[bool] = []
-        monkeypatch.setattr(epochs, "OperatorFrames", self._made)
+        for making in (OperatorFrames, union_frames):
+            monkeypatch.setattr(epochs, making.__name__, partial(self._made, making))
 
-    def _made(self, *given: Any, by_number: bool, **more: Any) -> OperatorFrames:
+    def _made(self, making: Callable[..., Any], *given: Any, by_number: bool, **more: Any) -> Any:
         self.by_number.append(by_number)
-        return OperatorFrames(*given, by_number=by_number, **more)
+        return making(*given, by_number=by_number, **more)
 
 
 @pytest.fixture
@@ -229,6 +232,73 @@ def test_a_key_group_that_no_worker_has_memory_for_is_sorted_by_spark(
     assert has_sorted.by_number == [True, False]
 
 
+class Seen(NamedTuple):
+    site: str | None
+    text: str
+
+
+class Sold(NamedTuple):
+    site: str | None
+    text: str
+
+
+class Banner(NamedTuple):
+    number: int
+
+
+@sk.process(key="site")
+def histories(
+    event: Seen | Sold, lengths: sk.ListState[int], banners: sk.BroadcastState[int, int]
+) -> None:
+    lengths.append(len(event.text) * (1 if isinstance(event, Seen) else -1))
+    lengths.append(sum(at * number for at, number in banners.items()))
+
+
+@histories.on_broadcast
+def shown(banner: Banner, banners: sk.BroadcastState[int, int]) -> None:
+    banners[len(banners)] = banner.number
+
+
+SITES = ["concat('site-', id % 7)", "cast(id % 7 as string)", "if(id % 2 = 0, null, 'b')"]
+
+
+def _check_histories(runs: Runs, site: str, length: str, shards: int, groups: int) -> None:
+    """Run a job over two inputs and a broadcast one; each key sees its rows, input by input."""
+    job = sk.Job("sites", key_groups=groups)
+    seen, sold = job.source("seen", Seen), job.source("sold", Sold)
+    banners = job.source("banners", Banner)
+    seen.union(sold).process(histories, broadcast=banners)
+    text = f"repeat('x', cast({length} as int)) as text"
+    rows = [
+        runs.spark.range(0, 45, 1, partitions).selectExpr(f"{site} as site", text)
+        for partitions in (3, 4)
+    ]
+    numbers = runs.spark.range(0, 40, 1, 5).selectExpr("cast(100 - id as int) as number")
+    inputs = {"seen": rows[0], "sold": rows[1], "banners": numbers}
+    runs.finish(job, inputs, parallelism=shards)
+    all_shown = sum(at * (100 - at) for at in range(40))
+    expected: dict[Any, list[int]] = {}
+    for df, sign in zip(rows, (1, -1), strict=True):
+        for name, found in df.collect():
+            expected.setdefault(name, []).extend((sign * len(found), all_shown))
+    assert runs.state("histories", "lengths") == expected
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_rows_of_several_inputs_are_sorted_by_the_worker(
+    runs: Runs, has_sorted: Sorted, site: str
+) -> None:
+    _check_histories(runs, site, "id", shards=2, groups=5)
+    assert has_sorted.by_number == [True]
+
+
+def test_a_key_group_of_several_inputs_that_no_worker_has_memory_for_is_sorted_by_spark(
+    runs: Runs, has_sorted: Sorted
+) -> None:
+    _check_histories(runs, SITES[0], "1000000 - id", shards=1, groups=1)
+    assert has_sorted.by_number == [True, False]
+
+
 def test_rows_whose_outputs_a_writer_might_keep_of_a_failed_attempt_are_sorted_by_all_columns(
     runs: Runs, has_sorted: Sorted
 ) -> None:
@@ -301,6 +371,25 @@ def test_of_keys_that_no_number_sorts_like_group_and_partition_are_in_the_number
     df = df.selectExpr("*", "1 as page", f"cast(-{ARRIVAL} as string) as text")
     found = df.select(by_one_number(df, key, 3, 128)).collect()
     assert [row[0] for row in found] == sorted({row[0] for row in found})
+
+
+@pytest.mark.parametrize("inputs", [2, 3, 1023, 5000])
+def test_the_number_of_rows_of_several_inputs_has_the_input_before_the_partition(
+    spark: SparkSession, inputs: int
+) -> None:
+    places = [(number, place << 33) for number in (0, 1, inputs - 1) for place in (0, 1, 1022)]
+    own = [(group, key, *place) for group in (0, 127) for key in (None, -7, 8) for place in places]
+    news = [(FIRST_MARK, None, *place) for place in places]
+    rows = [(FIRST_MARK, None, None, None), *news, *own]
+    schema = f"{GROUP} int, page bigint, {INPUT} int, {ARRIVAL} bigint"
+    df = spark.createDataFrame(rows, schema)
+    order = by_one_number(df, ("page",), 3, 128, inputs=inputs)
+    found = [row[0] for row in df.select(order).collect()]
+    assert found == sorted(found)
+    assert found[0] < found[1]
+    assert found[len(news)] < found[len(news) + 1]
+    kinds = len(set(found[len(news) + 1 :]))
+    assert kinds == 6 * (3 if inputs == 1023 else 9 if inputs < 4 else 1)
 
 
 def test_more_partitions_than_a_number_can_tell_apart(runs: Runs) -> None:

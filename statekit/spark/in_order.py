@@ -4,9 +4,10 @@ What lives here: sorting rows that came by key group, as far as they are not in 
 making sure that all of them are. What does not: the single number that Spark sorted them by, which
 need not say everything (`frames`).
 
-In order means by key group, key and arrival. Arrow sorts whole key groups, in a fifth of the time
-that Spark takes to compare rows by several columns. Of a key group that does not fit into memory
-one piece after the other is looked at: they are in order if Spark sorted by all columns.
+In order means by key group, key and arrival; rows of several inputs by input before the arrival.
+Arrow sorts whole key groups, in a fifth of the time that Spark takes to compare rows by several
+columns. Of a key group that does not fit into memory one piece after the other is looked at: they
+are in order if Spark sorted by all columns.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def in_order(
 
     Parameters:
         batches: by key group, with that as their first column, and the arrival as their last.
-        key: the names of the columns of the key.
+        key: the names of the columns of the key, and of the input where there are several.
         operator: whose rows they are.
 
     Raises:

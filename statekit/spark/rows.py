@@ -6,8 +6,8 @@ What does not: running a shard (`worker`), and how rows come to be sorted so (`f
 `union_frames`).
 
 Rows of one stream have the key group, the columns of the record, and the arrival. Rows of several
-have the key group, the key fields, the number of the input, the arrival, and one column per input,
-a struct of that input's columns which is null in the rows of all others. A shard starts with its
+have the key group, the key fields, the number of the input, one column per input, a struct of that
+input's columns which is null in the rows of all others, and the arrival. A shard starts with its
 mark, a row with a negative number in the place of a key group and nothing else. Broadcast rows come
 next; they have that number, too.
 """

@@ -53,12 +53,15 @@ def _order(bid: Bid) -> tuple[int, dt.datetime]:
 
 
 @sk.process(key="auction")
-def top_ten(bid: Bid, top: sk.ValueState[list[Bid]]) -> Iterator[Placed]:
-    """Puts out the places that a bid changes."""
-    held = top.get() or []
+def top_ten(bid: Bid, top: sk.ValueState[tuple[Bid, ...]]) -> Iterator[Placed]:
+    """Puts out the places that a bid changes.
+
+    State keeps a tuple, which it need not copy each time that it is read, as it would a list.
+    """
+    held = top.get() or ()
     place = bisect.bisect(held, _order(bid), key=_order)
     if place < TOP:
-        held = [*held[:place], bid, *held[place : TOP - 1]]
+        held = (*held[:place], bid, *held[place : TOP - 1])
         top.update(held)
         for number, found in enumerate(held[place:], place + 1):
             yield Placed(found.auction, number, found.bidder, found.price, found.at)

@@ -80,35 +80,38 @@ def query_5() -> sk.Job:
 
 
 class Highest(NamedTuple):
-    """The highest bids, of an auction or of all, in a window; they are of one price."""
+    """The highest bids, of an auction or of all, in a window; they are of one price.
+
+    State keeps a tuple, which it need not copy each time that it is read, as it would a list.
+    """
 
     end: dt.datetime
-    highest: list[Bid]
+    highest: tuple[Bid, ...]
 
 
-def _higher(held: list[Bid], bids: list[Bid]) -> list[Bid]:
+def _higher(held: tuple[Bid, ...], bids: tuple[Bid, ...]) -> tuple[Bid, ...]:
     if not held or not bids or held[0].price == bids[0].price:
         return held + bids
     return max(held, bids, key=lambda found: found[0].price)
 
 
-HIGHEST: sk.Aggregate[Bid, list[Bid], list[Bid]] = sk.Aggregate(
-    create=list, add=lambda held, bid: _higher(held, [bid]), result=list, merge=_higher
+HIGHEST: sk.Aggregate[Bid, tuple[Bid, ...], tuple[Bid, ...]] = sk.Aggregate(
+    create=tuple, add=lambda held, bid: _higher(held, (bid,)), result=tuple, merge=_higher
 )
 
 
 @sk.process(key="end", event_time="end")
 def highest_of_all(
-    of_auction: Highest, ctx: sk.Context, highest: sk.ValueState[list[Bid]]
+    of_auction: Highest, ctx: sk.Context, highest: sk.ValueState[tuple[Bid, ...]]
 ) -> Iterator[Bid]:
-    highest.update(_higher(highest.get() or [], of_auction.highest))
+    highest.update(_higher(highest.get() or (), of_auction.highest))
     ctx.timers.set(of_auction.end)
     yield from ()
 
 
 @highest_of_all.on_timer
-def window_ended(timer: sk.Timer, highest: sk.ValueState[list[Bid]]) -> Iterator[Bid]:
-    yield from highest.get() or []
+def window_ended(timer: sk.Timer, highest: sk.ValueState[tuple[Bid, ...]]) -> Iterator[Bid]:
+    yield from highest.get() or ()
     highest.clear()
 
 
@@ -118,7 +121,7 @@ def query_7() -> sk.Job:
         sk.tumbling(WINDOW), key="auction", event_time="at", lateness=LATENESS
     )
     of_auctions = windows.aggregate(
-        HIGHEST, accumulator=list[Bid], result=list[Bid], name="highest", into=Highest
+        HIGHEST, accumulator=tuple[Bid, ...], result=tuple[Bid, ...], name="highest", into=Highest
     )
     of_auctions.process(highest_of_all).sink("out")
     return job

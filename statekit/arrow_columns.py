@@ -156,11 +156,14 @@ def _takes_in_order(cls: Any, names: list[str]) -> bool:
 
 def _is_mere_tuple(cls: Any, names: list[str]) -> bool:
     """Whether these are all fields of a NamedTuple, which does nothing more with them."""
+    constructor = getattr(cls.__new__, "__code__", None)
     return (
         issubclass(cls, tuple)
         and getattr(cls, "_fields", None) == tuple(names)
-        # The constructor of a NamedTuple has a module of its own; one that was written has not.
-        and getattr(cls.__new__, "__module__", "").startswith("namedtuple_")
+        # All that the constructor that `collections.namedtuple` makes does is to call this.
+        and constructor is not None
+        and constructor.co_names == ("_tuple_new",)
+        and constructor.co_filename.startswith("<")
         and cls.__init__ is object.__init__
         and type(cls) is type
     )

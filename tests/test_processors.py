@@ -295,8 +295,8 @@ class DoesAll(Does):
     def _done(self, key: Any, call: int, timers: Any) -> Row:
         state, method, given = self.script[call]
         now = _now(timers)
-        if method == "registerTimer":
-            given = (now + 1 + given[0],)  # where it is due, Spark and its tester differ
+        if method in ("registerTimer", "deleteTimer"):
+            given = (now + 1 + given[0],)  # where one is due, Spark and its tester differ
         given = copy.deepcopy(given)  # the tester appends to a list that it was given
         found = getattr(self.states[state], method)(*given)
         if isinstance(found, Iterator):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import enum
+import functools
 import os
 import time
 import typing
@@ -296,8 +297,29 @@ class Counted(Pair):
 def test_a_constructor_that_a_named_tuple_brings_is_called() -> None:
     columns = {"tail": ["N1", "N2"], "minutes": [3, 4]}
     assert read(Doubled, columns) == [("N1N1", 3), ("N2N2", 4)]
+    Counted.made = 0
     assert read(Counted, columns) == [("N1", 3), ("N2", 4)]
     assert Counted.made == 2
+
+
+@pytest.mark.parametrize("module", ["namedtuple_Pair", None])
+def test_a_constructor_that_was_put_around_that_of_a_named_tuple_is_called(
+    module: str | None,
+) -> None:
+    class Checked(NamedTuple):
+        tail: str
+        minutes: int
+
+    given = Checked.__new__
+
+    @functools.wraps(given)
+    def checked(cls: Any, tail: str, minutes: int) -> Any:
+        return given(cls, tail.lower(), minutes)
+
+    changed: Any = checked
+    changed.__module__ = module
+    Checked.__new__ = changed  # type: ignore[method-assign]
+    assert read(Checked, {"tail": ["N1"], "minutes": [3]}) == [("n1", 3)]
 
 
 def test_leading_and_extra_columns_are_ignored() -> None:

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _NUMBER_BITS = 63  # of what is not the sign, in the number that rows are sorted by
-# Of them, for the partition that a row came from: as many partitions can be told apart.
+# Of them, for the input and the partition that a row came from: as many can be told apart.
 _PARTITION_BITS = 10
 _ROW_BITS = 33  # of a row's number within its partition, in monotonically_increasing_id()
 

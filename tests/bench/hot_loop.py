@@ -197,6 +197,6 @@ def rates() -> list[Row]:
         )
         told = f"{ours:,.0f} events/s per core, {ours / floor:.2f} of the floor's {floor:,.0f}"
         title = f"task alone, {workload.title}: against a dict in the same loop"
-        note = "The dict takes no bytes and is gone with the process."
+        note = "The dict writes nothing and is gone with the process."
         rows.append(Row(title, told, workload.wanted, arms, note=note))
     return rows

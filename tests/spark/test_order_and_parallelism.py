@@ -6,7 +6,7 @@ import datetime as dt
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -249,9 +249,10 @@ class Banner(NamedTuple):
 @sk.process(key="site")
 def histories(
     event: Seen | Sold, lengths: sk.ListState[int], banners: sk.BroadcastState[int, int]
-) -> None:
+) -> Iterator[tuple[str | None]]:
     lengths.append(len(event.text) * (1 if isinstance(event, Seen) else -1))
     lengths.append(sum(at * number for at, number in banners.items()))
+    yield (event.site,)
 
 
 @histories.on_broadcast
@@ -263,11 +264,14 @@ SITES = ["concat('site-', id % 7)", "cast(id % 7 as string)", "if(id % 2 = 0, nu
 
 
 def _check_histories(runs: Runs, site: str, length: str, shards: int, groups: int) -> None:
-    """Run a job over two inputs and a broadcast one; each key sees its rows, input by input."""
+    """Run a job over two inputs and a broadcast one.
+
+    One key comes after the other, and each sees its rows input by input.
+    """
     job = sk.Job("sites", key_groups=groups)
     seen, sold = job.source("seen", Seen), job.source("sold", Sold)
     banners = job.source("banners", Banner)
-    seen.union(sold).process(histories, broadcast=banners)
+    seen.union(sold).process(histories, broadcast=banners).sink("sites")
     text = f"repeat('x', cast({length} as int)) as text"
     rows = [
         runs.spark.range(0, 75, 1, partitions).selectExpr(f"{site} as site", text)
@@ -275,13 +279,16 @@ def _check_histories(runs: Runs, site: str, length: str, shards: int, groups: in
     ]
     numbers = runs.spark.range(0, 40, 1, 5).selectExpr("cast(100 - id as int) as number")
     inputs = {"seen": rows[0], "sold": rows[1], "banners": numbers}
-    runs.finish(job, inputs, parallelism=shards)
+    sink = sk.sinks.parquet(runs.home / "sites")
+    runs.finish(job, inputs, outputs={"sites": sink}, parallelism=shards)
     all_shown = sum(at * (100 - at) for at in range(40))
     expected: dict[Any, list[int]] = {}
     for df, sign in zip(rows, (1, -1), strict=True):
         for name, found in df.collect():
             expected.setdefault(name, []).extend((sign * len(found), all_shown))
     assert runs.state("histories", "lengths") == expected
+    in_turn = [name for name, _ in groupby(row["_1"] for row in runs.parquet("sites"))]
+    assert sorted(in_turn, key=repr) == sorted(expected, key=repr)
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -289,6 +296,25 @@ def test_rows_of_several_inputs_are_sorted_by_the_worker(
     runs: Runs, has_sorted: Sorted, site: str
 ) -> None:
     _check_histories(runs, site, "id", shards=2, groups=5)
+    assert has_sorted.by_number == [True]
+
+
+def test_keys_of_all_sizes_come_input_by_input(runs: Runs, has_sorted: Sorted) -> None:
+    edges = [0, *(2**bits + more for bits in (44, 45, 62) for more in (-2, -1, 0))]
+    pages = sorted({page for edge in edges for page in (edge, -edge, -edge - 1)})
+    visits = [Visit(page, number) for number, page in enumerate(pages * 4)]
+    random.Random(1).shuffle(visits)
+    job = sk.Job("pages")
+    job.source("new", Visit).union(job.source("old", Visit)).process(numbers_seen)
+    parts = {"new": visits[::2], "old": visits[1::2]}
+    inputs = {
+        name: runs.spark.createDataFrame(part, "page bigint, number int")
+        for name, part in parts.items()
+    }
+    runs.finish(job, inputs, parallelism=3)
+    come = [*parts["new"], *parts["old"]]
+    expected = {page: [v.number for v in come if v.page == page] for page in pages}
+    assert runs.state("numbers_seen", "seen") == expected
     assert has_sorted.by_number == [True]
 
 
@@ -374,22 +400,23 @@ def test_of_keys_that_no_number_sorts_like_group_and_partition_are_in_the_number
 
 
 @pytest.mark.parametrize(("inputs", "told_apart"), [(2, 6), (3, 9), (1023, 3), (5000, 1)])
-def test_the_number_of_rows_of_several_inputs_has_the_input_before_the_partition(
+def test_what_rows_of_several_inputs_are_sorted_by_has_the_input_before_the_partition(
     spark: SparkSession, inputs: int, told_apart: int
 ) -> None:
     numbers = sorted({0, 1, inputs - 1})
     places = [(number, place << 33) for number in numbers for place in (0, 1, 1022)]
-    own = [(group, key, *place) for group in (0, 127) for key in (None, -7, 8) for place in places]
-    news = [(FIRST_MARK, None, *place) for place in places]
-    rows = [(FIRST_MARK, None, None, None), *news, *own]
+    rows: list[tuple[int | None, ...]] = []
+    for shard, group in enumerate((0, 43)):  # the first ones of two shards of three
+        rows.append((FIRST_MARK - shard, None, None, None))
+        rows += [(FIRST_MARK - shard, None, *place) for place in places]
+        rows += [(group, key, *place) for key in (None, -7, 2**60) for place in places]
     schema = f"{GROUP} int, page bigint, {INPUT} int, {ARRIVAL} bigint"
     df = spark.createDataFrame(rows, schema)
     order = by_one_number(df, ("page",), 3, 128, inputs=inputs)
     found = [row[0] for row in df.select(order).collect()]
     assert found == sorted(found)
-    assert found[0] < found[1]
-    assert found[len(news)] < found[len(news) + 1]
-    assert len(set(found[len(news) + 1 :])) == 2 * 3 * told_apart
+    # The key that is cut has no place for where it came from.
+    assert len(set(found)) == 2 * (1 + 3 * told_apart + 1)
 
 
 def test_more_partitions_than_a_number_can_tell_apart(runs: Runs) -> None:

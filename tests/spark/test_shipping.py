@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import cloudpickle
 import pytest
+from pyspark.sql import SparkSession
 
+import statekit as sk
 from statekit.spark.shipping import pack
 from tests.spark.main_classes import DECLARED
+from tests.spark.spark_runs import Runs
 
 HERE = Path(__file__).parent
 
@@ -36,6 +42,26 @@ def test_classes_of_a_script_are_sent_whatever_they_are_made_with(tmp_path: Path
     *lines, held = ended.stdout.splitlines()
     assert lines == [f"{declared.name} same" for _, declared in DECLARED]
     assert held.startswith("{'a': {'factor': 3, 'line': {'word': 'A', 'line_number': 2,"), held
+
+
+class Asked(NamedTuple):
+    key: int
+
+
+def test_what_a_worker_has_loaded_is_left_out_of_the_search_for_garbage(
+    runs: Runs, spark: SparkSession
+) -> None:
+    @sk.process(key="key")
+    def frozen(asked: Asked) -> Iterator[tuple[int, int]]:
+        yield gc.get_freeze_count(), gc.get_threshold()[0]
+
+    job = sk.Job("asked")
+    job.source("asked", Asked).process(frozen).sink("out")
+    sink = sk.sinks.parquet(runs.home / "out")
+    runs.finish(job, {"asked": spark.range(1).selectExpr("id as key")}, outputs={"out": sink})
+    (row,) = runs.parquet("out")
+    assert row["_1"] > 10_000
+    assert row["_2"] == 50_000
 
 
 MODULE = """

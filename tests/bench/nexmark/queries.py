@@ -78,13 +78,13 @@ QUERIES: dict[int, Query] = {
     ),
     5: Query(
         "hot items: sliding windows",
-        "all bids of an auction in two seconds, and for each window that an auction was in",
+        "all bids of an auction in two seconds, and where a window ends",
         query_5,
         {"bids": Front("bid", {"auction": "auction", "at": "at"})},
     ),
     7: Query(
         "highest bids: tumbling windows",
-        "each bid, and for each window that an auction was in",
+        "each bid, and where a window ends",
         query_7,
         {"bids": BIDS},
     ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -205,14 +206,17 @@ class Ledger:
         last, held = self.last, Held()
         number = 0 if last is None else last.epoch + 1
         shards = []
-        for place, before in enumerate(self.layout()):
-            shard, known = before, words_of(self.repository, before)
-            if place in changing:
-                word = next(words)
-                shard = self.changed(before, number, word, folded=folded)
-                known |= {word}
-            held[shard.groups] = known
-            shards.append(shard)
+        # It may be rolled back and collected while it is read.
+        reading = nullcontext() if last is None else still_kept(self.repository, last.epoch)
+        with reading:
+            for place, before in enumerate(self.layout()):
+                shard, known = before, words_of(self.repository, before)
+                if place in changing:
+                    word = next(words)
+                    shard = self.changed(before, number, word, folded=folded)
+                    known |= {word}
+                held[shard.groups] = known
+                shards.append(shard)
         job, reference = self.repository.settle_job_file(self.job)
         manifest = EpochManifest(
             job=job.name,

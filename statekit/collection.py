@@ -361,13 +361,20 @@ class Collector:
     def _named_by_each(
         self, kept: list[int], held: list[EpochManifest]
     ) -> Iterator[Iterator[FileRef]]:
-        """The files of each manifest that counts, those committed meanwhile included."""
+        """The files of each manifest that counts, those committed meanwhile included.
+
+        Epochs are listed again behind those that were read, until there is none that was not: one
+        that another collector gave up before it was read has its files in a later one, if a
+        rollback went back to it.
+        """
         opened: set[str] = set()
         for manifest in held:
             yield named_by(self._repository, manifest, opened)
-        since = [number for number in self._repository.epochs() if number > kept[-1]]
-        for number in (*kept, *since):
-            yield self._named_by(number, opened)
+        numbers = kept
+        while numbers:
+            for number in numbers:
+                yield self._named_by(number, opened)
+            numbers = [number for number in self._repository.epochs() if number > numbers[-1]]
 
     def _named_by(self, number: int, opened: set[str]) -> Iterator[FileRef]:
         try:

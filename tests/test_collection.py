@@ -215,17 +215,36 @@ class Turns:
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_two_collectors_a_rollback_and_epochs_may_come_in_any_order(data: st.DataObject) -> None:
+    _check_collectors_in_turns(
+        compacted=data.draw(st.booleans(), label="compacted"),
+        hours=[data.draw(st.sampled_from([0, 11, 13])) for _ in range(2)],
+        to=data.draw(st.integers(0, 4), label="to"),
+        keep=data.draw(st.integers(1, 3), label="epochs"),
+        bursts=data.draw(BURSTS),
+    )
+
+
+def test_a_sweep_sees_what_a_rollback_took_of_epochs_that_another_collector_gave_up() -> None:
+    _check_collectors_in_turns(False, hours=[13, 0], to=3, keep=2, bursts=[(1, 26), (2, 21)])
+
+
+def test_an_epoch_may_be_rolled_back_and_collected_while_the_next_one_is_made() -> None:
+    _check_collectors_in_turns(False, hours=[0, 0], to=0, keep=1, bursts=[(3, 2), (2, 14)])
+
+
+def _check_collectors_in_turns(
+    compacted: bool, hours: list[int], to: int, keep: int, bursts: list[tuple[int, int]]
+) -> None:
+    """Run two collectors, a rollback and an epoch, each so many steps at a time."""
     repository = TimedRepository.empty()
     ledger, words = ledger_of(3, repository)
     ledger.stage(0, compacted=False)
     ledger.epoch({0, 1}, words)
-    ledger.stage(0, compacted=data.draw(st.booleans()))
-    for _ in range(2):
+    ledger.stage(0, compacted=compacted)
+    for passing in hours:
         ledger.epoch({1}, words)
-        repository.now += data.draw(st.sampled_from([0, 11, 13])) * HOUR
-    to = data.draw(st.integers(0, 4), label="to")
-    keep = data.draw(st.integers(1, 3), label="epochs")
-    turns = Turns(data.draw(BURSTS))
+        repository.now += passing * HOUR
+    turns = Turns(bursts)
     repository.before = turns.wait
     turns.add(lambda: collect(repository, keep, sweep=False))
     turns.add(lambda: collect(repository, keep + 1, grace=STAGED_FOR))

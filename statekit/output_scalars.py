@@ -112,13 +112,14 @@ def _scalar(
     lower: Lower | None = None,
     packed: str = "",
 ) -> Callable[[str, str, tuple[Any, ...]], OutputColumn]:
-    """
+    """What makes the column of a scalar type that pyarrow stores as it is, or when lowered.
+
     Parameters:
         packed: the format of `struct` for one value, where Arrow keeps values one behind the other.
     """
 
     def array(values: list[Any]) -> Any:
-        try:  # in a quarter of the time of pa.array
+        try:  # ints in half the time of pa.array, floats in a sixth
             data = struct.pack(f"{len(values)}{packed}", *values)
         except struct.error:  # a null, or too large, as pyarrow tells
             return pa.array(values if lower is None else lower(values), arrow)

@@ -22,6 +22,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.patience import PATIENCE_S
+
 __all__ = [
     "as_nobody",
     "barrier",
@@ -61,7 +63,7 @@ def start(target: Callable[..., object], *args: object) -> ForkServerProcess:
 def exit_code(target: Callable[..., object], *args: object) -> int | None:
     """Run a function in a process of its own; 0 if it returned, -9 if it was killed."""
     process = start(target, *args)
-    process.join(60)
+    process.join(PATIENCE_S)
     return process.exitcode
 
 

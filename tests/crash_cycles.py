@@ -28,6 +28,7 @@ from statekit.verification import verify
 from tests import children
 from tests.crash_job import EPOCH_SIZE, KEY_GROUPS, Model
 from tests.crash_victim import DONE, FAILED, FENCED, REFUSED, Fault, Life, collect, live
+from tests.patience import PATIENCE_S
 
 KINDS = {
     "killed at a moment": 5,
@@ -51,7 +52,6 @@ RETENTIONS = (None, 2, 3, 4, 5)
 """How many epochs a process keeps."""
 
 _NOON_US = 1_767_268_800_000_000
-_PATIENCE_S = 600.0
 _KILLED = -signal.SIGKILL
 
 Outputs = list[list[Any]]
@@ -223,7 +223,7 @@ class Cycles:
     def _signal_later(self, process: ForkServerProcess, what: signal.Signals) -> None:
         """Wait until a process begins its first epoch, and some time more."""
         delay_s = self._chosen.uniform(0.0, 0.25)
-        until = time.monotonic() + _PATIENCE_S
+        until = time.monotonic() + PATIENCE_S
         while not (self._home / "ready" / str(self._lives)).exists() and process.is_alive():
             assert time.monotonic() < until, "it never started"
             time.sleep(0.002)
@@ -249,7 +249,7 @@ class Cycles:
         self.counts["fenced"] += zombie.exitcode == FENCED
 
     def _ends(self, process: ForkServerProcess, *ways: int) -> None:
-        process.join(_PATIENCE_S)
+        process.join(PATIENCE_S)
         if process.exitcode is None:
             process.kill()
             raise AssertionError("it hung")
@@ -373,7 +373,7 @@ def _send(process: ForkServerProcess, what: signal.Signals) -> None:
 
 def _is_stopped(process: ForkServerProcess) -> bool:
     """Wait until a process is stopped, or has ended."""
-    until = time.monotonic() + _PATIENCE_S
+    until = time.monotonic() + PATIENCE_S
     while process.is_alive():
         try:
             status = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]

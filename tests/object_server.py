@@ -23,6 +23,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
+from tests.patience import PATIENCE_S
+
 __all__ = ["ANSWER_LOST", "FAULTS", "FaultyProxy", "environment", "s3_server"]
 
 FAULTS = (
@@ -73,7 +75,7 @@ def s3_server(log: Path) -> Iterator[int]:
             yield port
         finally:
             server.terminate()
-            server.wait(30)
+            server.wait(PATIENCE_S)
 
 
 def _wait_for(server: subprocess.Popen[bytes], port: int, log: Path) -> None:

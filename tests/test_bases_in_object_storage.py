@@ -23,6 +23,7 @@ from statekit.uploader import uploader
 from statekit.verification import verify
 from statekit.working_copy import DiskCopies, MemoryCopies
 from tests.object_server import FAULTS, FaultyProxy
+from tests.patience import PATIENCE_S
 from tests.tally import committed_rows, comparable, copied_rows, entries, tally_job
 
 GROUPS = 8
@@ -82,7 +83,7 @@ def test_a_job_with_bases_and_retention_on_a_faulty_store_does_what_it_does_in_m
 def statekit(*words: object) -> str:
     """What a command says. It works, and shows no credentials."""
     command = [sys.executable, "-m", "statekit.cli", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not [secret for secret in SECRETS if secret in done.stdout + done.stderr]
     return done.stdout

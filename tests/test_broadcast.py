@@ -22,6 +22,7 @@ from statekit.manifest import ShardReport, ShardState
 from statekit.repository import Repository
 from statekit.testing import Harness, bind
 from tests.instants import after, at
+from tests.patience import PATIENCE_S
 
 Backend = Literal["memory", "rocksdb"]
 BACKENDS: list[Backend] = ["memory", "rocksdb"]
@@ -408,9 +409,9 @@ def test_the_manifest_says_what_came_in_by_stream(tmp_path: Path) -> None:
     assert record is not None
     assert (record.inputs, record.broadcasts) == (("prices",), ("rates",))
     command = [sys.executable, "-m", "statekit.cli", "inspect", str(tmp_path)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     title = "operator in_dollars by item: str ← prices; broadcast: rates"
-    assert title in " ".join(shown.split()), "in a narrow terminal it is wrapped"
+    assert title in " ".join(shown.stdout.split()), "in a narrow terminal it is wrapped"
 
 
 def test_a_shard_without_records_stays_shut_unless_something_is_broadcast() -> None:

@@ -21,6 +21,7 @@ from statekit.repository import Repository
 from statekit.testing import Harness
 from statekit.uploader import uploader
 from statekit.working_copy import DiskCopies
+from tests.patience import PATIENCE_S
 from tests.tally import entries, tally_job
 
 
@@ -65,7 +66,7 @@ def statekit(*words: object) -> subprocess.CompletedProcess[str]:
         command,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
         env={"COLUMNS": "160", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
     )

@@ -35,6 +35,7 @@ from statekit.savepoint import write_savepoint
 from statekit.sealed import FileRef
 from tests.children import exit_code, start
 from tests.ledger import OPERATOR, Ledger, Power, TimedRepository
+from tests.patience import PATIENCE_S
 from tests.tally import entries, plain_outputs, plain_state, tally_job
 
 HOUR = dt.timedelta(hours=1)
@@ -380,7 +381,7 @@ def test_a_collector_that_slept_deletes_nothing_of_what_came_meanwhile(tmp_path:
     ledger.roll_back(2)
     ledger.epoch({1}, words)
     os.kill(sleeper.pid, signal.SIGCONT)
-    sleeper.join(60)
+    sleeper.join(PATIENCE_S)
     assert sleeper.exitcode == 0
     assert ledger.repository.epochs() == [2, 3, 4, 5, 6, 7, 8]
     ledger.check_all()
@@ -415,7 +416,7 @@ def test_two_collectors_run_beside_a_job_all_the_time(tmp_path: Path) -> None:
     collectors = [start(collect_for_long, str(tmp_path), 120) for _ in range(2)]
     assert exit_code(commit_for_long, str(tmp_path), 120) == 0
     for collector in collectors:
-        collector.join(60)
+        collector.join(PATIENCE_S)
         assert collector.exitcode == 0
     repository = Repository(tmp_path)
     assert collect(repository, 3).first == 117
@@ -435,7 +436,7 @@ def tallied(place: Path, epochs: int, **options: Any) -> list[Any]:
 
 def statekit(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "statekit.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_a_job_keeps_as_many_epochs_as_it_is_told_and_its_state(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from statekit.copy_home import Lease
 from statekit.copy_lock import DirectoryLock
 from statekit.copy_space import CopySpace
 from tests.children import exit_code, pipe, start
+from tests.patience import PATIENCE_S
 
 
 def is_free(home: Path) -> bool:
@@ -82,7 +83,7 @@ def hold_and_fork(home: str, told: Connection) -> None:
     if os.fork() == 0:
         lease.release()  # as finalizers of a forked process may
         told.send("forked")
-        told.poll(60)  # outlives its parent, until the test closes its end
+        told.poll(PATIENCE_S)  # outlives its parent, until the test closes its end
         os._exit(0)
     time.sleep(60)
 

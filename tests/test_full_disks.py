@@ -32,6 +32,7 @@ from statekit.store import Store
 from statekit.verification import verify
 from statekit.working_copy import DiskCopies
 from tests import tally_runs
+from tests.patience import PATIENCE_S
 from tests.small_disk import SmallDisk, small_disk
 from tests.tally import committed_rows, comparable, copied_rows
 from tests.tally_runs import (
@@ -239,7 +240,8 @@ def full_during(
             return step(self, *args, **given)
         filled.append(True)
         if threading.current_thread() is not threading.main_thread():
-            assert committed.wait(60)  # the disk is to be full for what goes on beside the epoch
+            # The disk is to be full for what goes on beside the epoch.
+            assert committed.wait(PATIENCE_S)
         disk.fill()
         try:
             return step(self, *args, **given)

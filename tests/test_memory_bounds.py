@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import statekit as sk
+from tests.patience import PATIENCE_S
 from tests.tally import Entry, entries, tally_job
 
 MIB = 1024 * 1024
@@ -137,7 +138,7 @@ def test_many_databases_that_are_open_at_once_on_a_slow_disk_wait_for_it_and_for
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 36, f"grew by {done.stdout.strip()} MB"

@@ -25,6 +25,7 @@ from statekit.repository import Repository
 from statekit.testing import Harness
 from tests.children import die_at, exit_code
 from tests.evolution_driver import Act, Kind, evolving, meant
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
 KEYS = [f"k{number}" for number in range(40)]
@@ -97,7 +98,7 @@ def environment() -> dict[str, Any]:
     return {"env": found, "cwd": ROOT}
 
 
-RUN: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 120, "check": False}
+RUN: dict[str, Any] = {"capture_output": True, "text": True, "timeout": PATIENCE_S, "check": False}
 
 
 def nothing(*_: object) -> None: ...

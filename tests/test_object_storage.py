@@ -26,6 +26,7 @@ from statekit.repository import Repository
 from statekit.savepoint import write_savepoint
 from tests.committed import manifest
 from tests.object_server import ANSWER_LOST, FAULTS, FaultyProxy
+from tests.patience import PATIENCE_S
 from tests.tally import entries, plain_outputs, plain_state, tally_job
 
 EPOCHS = [entries(epoch, 15) for epoch in range(5)]
@@ -276,7 +277,7 @@ def test_the_command_line_takes_urls(s3: str) -> None:
         ("inspect", f"{s3}/savepoints/kept"),
     ):
         command = [sys.executable, "-m", "statekit.cli", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
         wanted = 3 if words[0] == "diff" else 0  # they differ
         assert done.returncode == wanted, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
@@ -343,7 +344,8 @@ def test_the_last_of_many_epochs_is_found_without_listing_all(gone: int) -> None
 def test_more_files_than_one_answer_lists_are_listed_and_removed(
     proxy: FaultyProxy, s3: str
 ) -> None:
-    repository = Repository(s3)
+    patient = StoreOptions(timeout_seconds=PATIENCE_S)  # each request is counted, and made once
+    repository = Repository(s3, options=patient)
     paths = [f"savepoints/s/{number}" for number in range(1100)]
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda path: repository._objects.put(path, b""), paths))

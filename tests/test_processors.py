@@ -85,15 +85,14 @@ class Does(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timers: Any) -> Iterator[Row]:
         for row in rows:
-            state, method, given = self.script[row.call]
-            found = getattr(self.states[state], method)(*given)
-            if isinstance(found, Iterator):
-                found = list(found)
-            elif isinstance(found, Row):  # as in Spark; its tester gives a tuple
-                found = tuple(found)
-            if state == "map" and isinstance(found, list):
-                found = sorted(found, key=repr)  # in Spark by their bytes, in the tester as put
-            yield Row(key=key[0], told=repr(found))
+            yield Row(key=key[0], told=repr(self.found(*self.script[row.call])))
+
+    def found(self, state: str, method: str, given: tuple[Any, ...]) -> Any:
+        """What a method of a state gives, as both tell it."""
+        found = getattr(self.states[state], method)(*given)
+        if isinstance(found, Iterator):  # entries by their bytes in Spark, in its tester as put
+            return sorted(found, key=repr) if "map" in state else list(found)
+        return tuple(found) if isinstance(found, Row) else found  # the tester gives a tuple
 
 
 class Both:
@@ -101,6 +100,8 @@ class Both:
 
     Parameters:
         made: makes either.
+        mode: the time mode.
+        key: the columns that rows are grouped by.
         rows: what they are given; the field `at` is the event time, and far ahead.
     """
 
@@ -116,7 +117,7 @@ class Both:
             event_time="at" if mode == "eventtime" else None,
             lateness_us=200 * 366 * 86_400_000_000,  # so that rows do not move event time
         )
-        self.harness = Harness(declared, parallelism=2, key_groups=16)
+        self.harness = Harness(declared, parallelism=3, key_groups=16)
         self._tester = TwsTester(made(), timeMode=mode, eventTimeExtractor=lambda row: 1 << 62)
         self._key, self._mode, self._now = key, mode, 0
 
@@ -298,11 +299,7 @@ class DoesAll(Does):
         if method in ("registerTimer", "deleteTimer"):
             given = (now + 1 + given[0],)  # where one is due, Spark and its tester differ
         given = copy.deepcopy(given)  # the tester appends to a list that it was given
-        found = getattr(self.states[state], method)(*given)
-        if isinstance(found, Iterator):
-            found = sorted(found, key=repr) if "map" in state else list(found)
-        elif isinstance(found, Row):  # as in Spark; its tester gives a tuple
-            found = tuple(found)
+        found = self.found(state, method, given)
         key = key[0] if isinstance(key[0], tuple) else tuple(key)  # the tester wraps it once more
         return Row(key=repr(key), told=repr((now, method, found)))
 

@@ -20,6 +20,7 @@ from statekit.repository import Repository
 from statekit.testing import Harness
 from statekit.working_copy import DiskCopies
 from tests.children import barrier, start
+from tests.patience import PATIENCE_S
 from tests.tally import Entry, entries, plain_outputs, plain_state, state_of, tally, tally_job
 
 GROUPS = 8
@@ -77,7 +78,7 @@ def race_in_step(place: str, together: Barrier, notes_beginnings: bool) -> None:
     """Start each epoch, and commit it, at the same instant as the other."""
     sink = FileSink(Path(place) / "out")
     for _ in range(ROUNDS):
-        together.wait(60)
+        together.wait(PATIENCE_S)
         try:
             made = make(place, notes_beginnings=notes_beginnings)
         except sk.FencedError:  # the other wrote the job file between our look and our try
@@ -87,11 +88,11 @@ def race_in_step(place: str, together: Barrier, notes_beginnings: bool) -> None:
 
         def commit_together(*args: Any, **given: Any) -> Any:
             met.append(True)  # noqa: B023 - used within its turn
-            together.wait(60)
+            together.wait(PATIENCE_S)
             return commit(*args, **given)  # noqa: B023 - used within its turn
 
         made.coordinator.commit = commit_together  # type: ignore[method-assign]
-        together.wait(60)  # both look at the same epoch
+        together.wait(PATIENCE_S)  # both look at the same epoch
         try:
             made.epoch({"records": records_of(epoch)}, outputs={"outputs": sink})
             note(place, "committed", epoch)
@@ -99,14 +100,14 @@ def race_in_step(place: str, together: Barrier, notes_beginnings: bool) -> None:
             note(place, "fenced", epoch)
         finally:
             if not met:
-                together.wait(60)
+                together.wait(PATIENCE_S)
 
 
 def race_at_random(place: str, together: Barrier, notes_beginnings: bool) -> None:
     """Run on as long as it goes, and start again when fenced."""
     chosen = random.Random(os.getpid())
     sink = FileSink(Path(place) / "out")
-    together.wait(60)
+    together.wait(PATIENCE_S)
     while (Repository(Path(place) / "c").latest_epoch() or 0) < ROUNDS:
         epoch = -1
         try:
@@ -132,7 +133,7 @@ def test_of_two_drivers_one_commits_each_epoch_and_the_other_is_fenced(
     together = barrier(2)
     processes = [start(race, str(tmp_path), together, notes_beginnings) for _ in range(2)]
     for process in processes:
-        process.join(100)
+        process.join(PATIENCE_S)
     assert [process.exitcode for process in processes] == [0, 0]
     noted = list(read_notes(tmp_path).values())
     committed = sorted(epoch for log in noted for what, epoch in log if what == "committed")
@@ -159,7 +160,7 @@ def check_outputs_and_state(place: Path, epochs: list[int]) -> None:
 
 def start_a_new_checkpoint(place: str, together: Barrier) -> None:
     for number in range(ROUNDS):
-        together.wait(60)
+        together.wait(PATIENCE_S)
         try:
             made = LocalRunner(
                 tally_job(GROUPS),
@@ -178,7 +179,7 @@ def test_two_drivers_that_start_a_checkpoint_at_once_agree_on_the_job_file_of_th
     together = barrier(2)
     processes = [start(start_a_new_checkpoint, str(tmp_path), together) for _ in range(2)]
     for process in processes:
-        process.join(100)
+        process.join(PATIENCE_S)
     assert [process.exitcode for process in processes] == [0, 0]
     noted: Iterator[tuple[str, int]] = (n for log in read_notes(tmp_path).values() for n in log)
     committed = sorted(number for what, number in noted if what == "committed")

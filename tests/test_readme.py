@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 _RUN = re.compile(r"<!-- run -->\n```python\n(.*?)```", re.DOTALL)
@@ -66,7 +68,7 @@ def test_every_command_of_the_readme_exists() -> None:
         done = subprocess.run(
             [sys.executable, "-m", "statekit.cli", command, "--help"],
             capture_output=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == 0

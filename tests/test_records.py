@@ -692,6 +692,7 @@ def test_ints_pass_as_floats_and_instants_pass_in_any_zone() -> None:
     assert batch.to_pydict() == {"_1": [float(2**53 + 1), 0.5], "_2": [NOON, NOON]}
 
 
+@settings(deadline=None)  # Arrow is loaded at its first use
 @given(
     st.lists(st.tuples(INTS, INTS | st.none(), st.floats() | INTS, st.floats() | INTS | st.none()))
 )

@@ -31,6 +31,7 @@ from statekit.repository import Repository, job_number, job_path
 from statekit.sealed import FileRef
 from tests.children import as_nobody, exit_code, open_to_all, start
 from tests.committed import change_file, manifest
+from tests.patience import PATIENCE_S
 from tests.small_disk import small_disk
 
 JOB = JobFile(id="0" * 32, name="tally", key_groups=4, operators=())
@@ -130,7 +131,7 @@ def test_of_two_repositories_racing_in_threads_exactly_one_wins_each_epoch(tmp_p
     def race(writer: int) -> list[int]:
         repository, won = Repository(tmp_path), []
         for epoch in range(epochs):
-            barrier.wait(30)
+            barrier.wait(PATIENCE_S)
             try:
                 repository.commit(manifest(epoch, writer=str(writer)))
                 won.append(epoch)
@@ -162,7 +163,7 @@ def race_for_epochs(root: str, writer: str, epochs: int) -> None:
 def test_of_two_processes_racing_exactly_one_wins_each_epoch(tmp_path: Path) -> None:
     racers = [start(race_for_epochs, str(tmp_path), name, 150) for name in ("one", "two")]
     for racer in racers:
-        racer.join(60)
+        racer.join(PATIENCE_S)
         assert racer.exitcode == 0
     repository = Repository(tmp_path)
     won = {

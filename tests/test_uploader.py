@@ -12,6 +12,7 @@ import pytest
 
 from statekit.staged_work import Going
 from statekit.uploader import Uploader, uploader
+from tests.patience import PATIENCE_S
 
 
 def note(done: list[int], number: int, going: Going) -> None:
@@ -30,7 +31,7 @@ def test_work_is_done_in_its_order_and_can_be_waited_for() -> None:
 
 def test_what_waits_already_is_not_taken_twice() -> None:
     made, release = Uploader(), threading.Event()
-    assert made.hand_in("slow", lambda going: release.wait(30))
+    assert made.hand_in("slow", lambda going: release.wait(PATIENCE_S))
     assert not made.hand_in("slow", lambda going: None)
     assert not made.drain(0.01)
     release.set()
@@ -66,7 +67,7 @@ def test_closing_ends_work_that_takes_long() -> None:
 
     made.hand_in("endless", endless)
     made.hand_in("never", lambda going: pytest.fail("it was to be left"))
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE_S)
     made.close()
     assert (made.done, made.failed) == (0, 0)
     assert not made.hand_in("late", lambda going: None)
@@ -101,7 +102,7 @@ def test_a_process_ends_although_an_upload_runs(how: str) -> None:
         [sys.executable, "-W", "error", "-c", PROGRAM, how],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
@@ -124,7 +125,7 @@ def test_work_in_a_directory_that_goes_away_is_given_up() -> None:
     made.hand_in("/a/1", endless)
     made.hand_in("/a/2", lambda going: pytest.fail("it was to be left"))
     made.hand_in("/b/1", partial(note, done, 1))
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE_S)
     made.give_up("/a")
     assert made.drain(30)
     assert done == [1]

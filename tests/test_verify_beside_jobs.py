@@ -17,6 +17,7 @@ from statekit.testing.faults import Fault, Faults, faulty
 from statekit.verification import verify
 from statekit.working_copy import MemoryCopies
 from tests.children import start
+from tests.patience import PATIENCE_S
 from tests.tally_runs import advance, runner
 
 KEPT = 6
@@ -44,7 +45,7 @@ def running(repository: Repository) -> Iterator[None]:
         yield
     finally:
         (root.parent / "stop").touch()
-        process.join(60)
+        process.join(PATIENCE_S)
     assert process.exitcode == 0
 
 

@@ -155,26 +155,21 @@ class EpochRunner:
             copies.forget(self._coordinator.job_file.id)
 
     def _frame(self, of: Pass, streams: Mapping[str, DataFrame]) -> DataFrame:
-        coordinator, operator = self._coordinator, of.first
-        tasks = self._tasks(operator)
+        operator, tasks = of.first, self._tasks(of.first)
+        is_first = self._coordinator.last is None
+        if is_first and (initial := self._initial.get(operator.name)) is not None:
+            both = [initial, *_given(operator, streams)]
+            first = initial_frames(both, *self._how(of), by_number=self._by_number(operator.name))
+            return first.frame(both, self._step(of, Layout((), (), with_initial=True)), tasks)
         combines = _combines(operator, tasks)
-
-        def given() -> list[DataFrame]:
-            return [streams[name] for name in operator.streams]  # each takes calls into the JVM
-
-        initial = None if coordinator.last is not None else self._initial.get(operator.name)
-        if initial is not None:
-            both, how = [initial, *given()], self._how(of)
-            first = initial_frames(both, *how, by_number=self._by_number(operator.name))
-            step = self._step(of, Layout((), (), with_initial=True))
-            return first.frame(both, step, tasks)
         if (of, combines) not in self._frames:
-            self._frames[of, combines] = self._frames_of(of, given(), combines=combines)
+            likes = _given(operator, streams)
+            self._frames[of, combines] = self._frames_of(of, likes, combines=combines)
         frames = self._frames[of, combines]
-        step = self._step(of, layout_of(operator, coordinator.job), is_combined=combines)
+        step = self._step(of, layout_of(operator, self._coordinator.job), is_combined=combines)
         if isinstance(frames, UnionFrames) and (whole := self._whole(operator, frames)):
             return frames.frame_of_whole(whole, operator.streams, step, tasks)
-        return frames.frame(given(), step, tasks)
+        return frames.frame(_given(operator, streams), step, tasks)
 
     def _frames_of(
         self, of: Pass, likes: list[DataFrame], *, combines: bool
@@ -297,6 +292,11 @@ class EpochRunner:
 def runs_here(context: SparkContext) -> bool:
     """Whether Spark's workers are processes of this host only."""
     return _LOCAL_MASTER.match(str(context.master)) is not None
+
+
+def _given(operator: Operator, streams: Mapping[str, DataFrame]) -> list[DataFrame]:
+    """The frames that feed an operator; each of merged inputs takes calls into the JVM."""
+    return [streams[name] for name in operator.streams]
 
 
 def _combines(operator: Operator, tasks: int | None) -> bool:

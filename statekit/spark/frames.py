@@ -28,11 +28,11 @@ __all__ = [
     "by_one_number",
     "check_input",
     "group_expression",
-    "in_order_of_keys",
     "key_expression",
     "late_records",
     "marks",
     "nothing_as",
+    "order_of",
     "projected_to",
     "quoted",
     "with_derived",
@@ -40,7 +40,7 @@ __all__ = [
 
 _NUMBER_BITS = 63  # of what is not the sign, in the number that rows are sorted by
 # Of them, for the input and the partition that a row came from: as many can be told apart.
-_PARTITION_BITS = 10
+_ORIGIN_BITS = 10
 _ROW_BITS = 33  # of a row's number within its partition, in monotonically_increasing_id()
 
 _KEY_TYPES = (
@@ -138,10 +138,7 @@ class OperatorFrames:
             f"monotonically_increasing_id() as {ARRIVAL}",
         ]
         self._marks = marks(like.selectExpr(*self._selected), shards)
-        if by_number:
-            order = [by_one_number(projected, declared.key, shards, groups)]
-        else:
-            order = [*in_order_of_keys(projected, declared.key, shards, groups), F.col(ARRIVAL)]
+        order = order_of(projected, declared.key, shards, groups, by_number=by_number)
         self._routing = Routing(order, shards, groups)
         self._schema = from_arrow_schema(output_schema(last.declared.output_type))
 
@@ -307,7 +304,29 @@ def group_expression(df: DataFrame, operator: Operator, shards: int, groups: int
     return f"({turn} * {groups} + {shards - 1}) div {shards}"  # the first key group of that shard
 
 
-def in_order_of_keys(df: DataFrame, key: tuple[str, ...], shards: int, groups: int) -> list[Column]:
+def order_of(
+    df: DataFrame,
+    key: tuple[str, ...],
+    shards: int,
+    groups: int,
+    *,
+    inputs: int = 1,
+    by_number: bool,
+) -> list[Column]:
+    """What sorts routed rows, of several inputs by input before they come by arrival.
+
+    Parameters:
+        by_number: by one number only, which leaves the rest to whoever reads the rows.
+    """
+    if by_number:
+        return [by_one_number(df, key, shards, groups, inputs=inputs)]
+    arrival = [F.col(ARRIVAL)] if inputs == 1 else [F.col(INPUT), F.col(ARRIVAL)]
+    return [*_in_order_of_keys(df, key, shards, groups), *arrival]
+
+
+def _in_order_of_keys(
+    df: DataFrame, key: tuple[str, ...], shards: int, groups: int
+) -> list[Column]:
     """What sorts rows by key group and key. Rows with a mark come before those of their shard.
 
     Spark compares the first 8 bytes of the first column and looks at the rows themselves where
@@ -333,7 +352,7 @@ def by_one_number(
     `in_order`.
     """
     name = key[0] if len(key) == 1 and _is_integral(df, key[0]) else None
-    return _sorted_first(df, name, shards, groups, _PARTITION_BITS, inputs)
+    return _sorted_first(df, name, shards, groups, _ORIGIN_BITS, inputs)
 
 
 def _sorted_first(
@@ -341,16 +360,16 @@ def _sorted_first(
     key: str | None,
     shards: int,
     groups: int,
-    partition_bits: int = 0,
+    origin_bits: int = 0,
     inputs: int = 1,
 ) -> Column:
     """What sorts by key group and, as far as that fits the same 64 bits, by key and partition.
 
     Parameters:
-        partition_bits: so many of them are for the input, if there are several, and the partition.
+        origin_bits: so many of them are for the input, if there are several, and the partition.
     """
     bits = _NUMBER_BITS - groups.bit_length()
-    end = 1 << (bits - partition_bits - 1)
+    end = 1 << (bits - origin_bits - 1)
     first, last = 2 - end, end - 1  # keys from there on are cut; below them there is only null
     cut, is_whole = "0L", "true"
     if key is not None:
@@ -361,15 +380,15 @@ def _sorted_first(
             within = f"greatest(least({value}, {last}L), {first}L)"
             cut = f"if({value} is null, {first - 1}L, {within})"
             is_whole = f"{cut} not in ({first}L, {last}L)"
-    number = f"shiftleft(bigint({GROUP}), {bits}) + shiftleft({cut}, {partition_bits})"
+    number = f"shiftleft(bigint({GROUP}), {bits}) + shiftleft({cut}, {origin_bits})"
     # A mark stands before all that may be in the first key group of its shard.
     first_group = f"(({FIRST_MARK} - {GROUP}) * {groups} + {shards - 1}) div {shards}"
-    mark = f"shiftleft(bigint({first_group}), {bits}) - {end << partition_bits}L"
-    if partition_bits:
-        origin = _origin(inputs, partition_bits)
+    mark = f"shiftleft(bigint({first_group}), {bits}) - {end << origin_bits}L"
+    if origin_bits:
+        origin = _origin(inputs, origin_bits)
         number += f" + if({is_whole}, {origin}, 0L)"
         if inputs > 1:  # broadcast rows have the place of a mark and come behind it
-            last_origin = (1 << partition_bits) - 1
+            last_origin = (1 << origin_bits) - 1
             mark += f" + if({INPUT} is null, 0L, least(1L + {origin}, {last_origin}L))"
     return F.expr(f"if({GROUP} < 0, {mark}, {number})")
 

@@ -19,12 +19,11 @@ from statekit.plan import Operator
 from statekit.records import RecordType
 from statekit.spark.frames import (
     Routing,
-    by_one_number,
     group_expression,
-    in_order_of_keys,
     key_expression,
     marks,
     nothing_as,
+    order_of,
     projected_to,
     quoted,
     with_derived,
@@ -66,7 +65,7 @@ def union_frames(
     groups: int,
     last: Operator,
     *,
-    by_number: bool = True,
+    by_number: bool,
 ) -> UnionFrames:
     """Makes the frames of an operator that is fed by several streams."""
     types, inputs = [_record_type(job, stream) for stream in operator.streams], operator.inputs
@@ -82,7 +81,7 @@ def initial_frames(
     groups: int,
     last: Operator,
     *,
-    by_number: bool = True,
+    by_number: bool,
 ) -> UnionFrames:
     """Makes the frame of the first epoch of an operator whose keys are given initial state."""
     declared = operator.declared
@@ -124,7 +123,7 @@ class UnionFrames:
         groups: int,
         last: Operator,
         *,
-        by_number: bool = True,
+        by_number: bool,
     ) -> None:
         self._inputs = inputs
         self._types = list(types)
@@ -153,10 +152,7 @@ class UnionFrames:
         self._copies = F.sequence(F.lit(FIRST_MARK - shards + 1), F.lit(FIRST_MARK))
         self._no_group, *self._no_key = map(nothing_as, keyed.schema.fields[: len(key) + 1])
         self._copied = [F.explode(self._copies).alias(GROUP), *self._no_key]
-        if by_number:
-            order = [by_one_number(keyed, key, shards, groups, inputs=len(types))]
-        else:
-            order = [*in_order_of_keys(keyed, key, shards, groups), F.col(INPUT), F.col(ARRIVAL)]
+        order = order_of(keyed, key, shards, groups, inputs=len(types), by_number=by_number)
         self._routing = Routing(order, shards, groups)
         self._schema = from_arrow_schema(output_schema(last.declared.output_type))
 

@@ -21,7 +21,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from statekit.spark import transform_with_state
-from tests.spark.spark_runs import ONCE, TIMEOUT_S, collector, stream_of, write_batch
+from tests.patience import PATIENCE_S
+from tests.spark.spark_runs import ONCE, collector, stream_of, write_batch
 
 OF_SPARK = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -120,7 +121,7 @@ class Engines:
                 query.stop()
             else:
                 query = writer.trigger(**ONCE).start()
-                assert query.awaitTermination(int(TIMEOUT_S))
+                assert query.awaitTermination(int(PATIENCE_S))
         finally:
             for name, held in before.items():
                 self.spark.conf.unset(name) if held is None else self.spark.conf.set(name, held)
@@ -171,7 +172,7 @@ class Engines:
         if case.rows_out is not None:
             query.stop()
         assert query.query is not None
-        assert query.query.awaitTermination(int(TIMEOUT_S))  # as the user of Spark waits
+        assert query.query.awaitTermination(int(PATIENCE_S))  # as the user of Spark waits
         return by_batch(found)
 
     def assert_same(self, case: Case, parallelism: int = 2) -> Batches:

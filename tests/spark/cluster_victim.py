@@ -20,6 +20,7 @@ import psutil
 from pyspark import TaskContext
 
 import statekit as sk
+from tests.patience import PATIENCE_S
 from tests.spark.spark_jobs import Digit, Event
 from tests.spark.spark_runs import drive
 
@@ -30,8 +31,6 @@ EPOCH = 1000
 STRAGGLES, DIES, LOSES, ENDS = 1, 2, 3, 4
 """Epochs in which a task is slow, an executor dies in the midst of the first operator, one dies in
 the midst of the second with what the first has put out, and working copies may be looked at."""
-
-PATIENCE_S = 300.0
 
 
 class Handled(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.spark_runs import Runs
-from tests.spark.victims import write_class_archive
+from tests.spark.victims import share_class_archive
 
 HERE = Path(__file__).parent
 
@@ -31,4 +32,5 @@ def runs(spark: SparkSession, tmp_path: Path) -> Iterator[Runs]:
 @pytest.fixture(scope="session")
 def class_archive(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Makes the start of Spark drivers that tests kill take half as long."""
-    write_class_archive(tmp_path_factory.mktemp("classes"))
+    own = tmp_path_factory.getbasetemp()
+    share_class_archive(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)

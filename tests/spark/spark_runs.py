@@ -19,10 +19,10 @@ import statekit as sk
 from statekit.reader import CheckpointReader
 from statekit.repository import Repository
 from statekit.running import RunningJob
+from tests.patience import PATIENCE_S
 from tests.spark.spark_jobs import EVENT_SCHEMA
 
 ONCE = {"availableNow": True}
-TIMEOUT_S = 120.0
 
 CLASS_ARCHIVE = "STATEKIT_TEST_CLASS_ARCHIVE"
 """The environment's name for a file: classes of a JVM, to be written if absent, else to be used."""
@@ -95,7 +95,7 @@ def drive(
         trigger=ONCE,
         retention=None,  # all epochs are looked at afterwards
     )
-    assert query.await_termination(TIMEOUT_S)
+    assert query.await_termination(PATIENCE_S)
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.proc.stdin.close()  # then the JVM ends, and writes its class archive if it should
@@ -137,7 +137,7 @@ class Runs:
         """Start, and wait until the input has been read."""
         streaming = any(df.isStreaming for df in inputs.values())
         query = self.start(job, inputs, **({"trigger": ONCE} if streaming else {}), **options)
-        assert query.await_termination(TIMEOUT_S), "the job did not end in time"
+        assert query.await_termination(PATIENCE_S), "the job did not end in time"
         return query
 
     # ----------------------------------------------------------------------------- results

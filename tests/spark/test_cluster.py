@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from statekit.repository import Repository
+from tests.patience import PATIENCE_S
 from tests.spark.cluster_victim import DIES, ENDS, EPOCH, LOSES, SHARDS, STRAGGLES, Handled
 from tests.spark.clusters import Cluster
 from tests.spark.spark_jobs import Event, counted
@@ -29,7 +30,6 @@ pytestmark = [
 
 EPOCHS = ENDS + 1
 SIZE = 60
-PATIENCE_S = 300.0
 
 
 def given(epoch: int) -> list[Event]:

@@ -29,6 +29,7 @@ from statekit.errors import (
 from statekit.repository import Repository
 from statekit.spark.starting import use_this_python
 from statekit.spark.transform import Transformed, transform_with_state
+from tests.patience import PATIENCE_S
 from tests.spark.import_jobs import (
     HOUR_MS,
     OUTPUTS,
@@ -41,7 +42,7 @@ from tests.spark.import_jobs import (
     Fades,
     Keeps,
 )
-from tests.spark.spark_runs import ONCE, TIMEOUT_S, collector, state_of, stream_of, write_batch
+from tests.spark.spark_runs import ONCE, collector, state_of, stream_of, write_batch
 from tests.spark.victims import Victim
 
 START = dt.datetime(2021, 3, 28, 0, 59, tzinfo=dt.UTC)
@@ -82,7 +83,7 @@ class Place:
         """Spark's own query to its end."""
         found, collect = collector()
         query = self.writer(made, checkpoint).foreachBatch(collect).trigger(**trigger).start()
-        assert query.awaitTermination(int(TIMEOUT_S))
+        assert query.awaitTermination(int(PATIENCE_S))
         return by_batch(found)
 
     def writer(self, made: DataFrame, checkpoint: Path) -> DataStreamWriter:
@@ -111,7 +112,7 @@ class Place:
             working_directory=self.home / "working",
             **options,
         )
-        assert query.await_termination(TIMEOUT_S)
+        assert query.await_termination(PATIENCE_S)
         return by_batch(found)
 
 

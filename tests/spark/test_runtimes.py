@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 import statekit as sk
 from statekit.reader import CheckpointReader
+from tests.patience import PATIENCE_S
 from tests.spark.spark_jobs import (
     EVENT_SCHEMA,
     Event,
@@ -153,7 +154,7 @@ def test_progress_tells_what_each_epoch_did(runs: Runs) -> None:
     assert not query.is_active
 
 
-def _wait(condition: Any, timeout_s: float = 60.0) -> None:
+def _wait(condition: Any, timeout_s: float = PATIENCE_S) -> None:
     end = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < end, "nothing happened in time"

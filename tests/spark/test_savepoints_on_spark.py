@@ -13,6 +13,7 @@ from statekit.repository import Repository
 from statekit.rewrite import rewrite_checkpoint
 from statekit.running import RunningJob
 from statekit.savepoint import write_savepoint
+from tests.patience import PATIENCE_S
 from tests.spark.spark_jobs import (
     EVENT_SCHEMA,
     Event,
@@ -21,7 +22,7 @@ from tests.spark.spark_jobs import (
     counting_job,
     events,
 )
-from tests.spark.spark_runs import TIMEOUT_S, Runs, parquet_rows, pieces, state_of
+from tests.spark.spark_runs import Runs, parquet_rows, pieces, state_of
 
 SIZE = 10
 
@@ -57,7 +58,7 @@ def check(
 
 
 def until_epoch(query: RunningJob, epoch: int) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while (query.epoch or 0) < epoch:
         assert query.is_active
         assert time.monotonic() < deadline, "the stream stands still"

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 import statekit as sk
 from statekit.spark.shipping import pack
+from tests.patience import PATIENCE_S
 from tests.spark.main_classes import DECLARED
 from tests.spark.spark_runs import Runs
 
@@ -33,7 +34,7 @@ def test_classes_of_a_script_are_sent_whatever_they_are_made_with(tmp_path: Path
         [sys.executable, str(HERE / "main_classes.py"), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=PATIENCE_S,
         cwd=tmp_path,
         env=environment,
         check=False,

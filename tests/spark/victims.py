@@ -6,17 +6,18 @@ class archive, written once by a driver that ends in peace, halves that for all 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
 from tests.spark.spark_jobs import events
 from tests.spark.spark_runs import CLASS_ARCHIVE, pieces, write_batch
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 120.0
 
 
 class Victim:
@@ -69,7 +70,7 @@ class Victim:
 
     def wait(self) -> int:
         try:
-            return self._process.wait(TIMEOUT_S)
+            return self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"it hung: {self._log_path.read_text()[-4000:]}") from None
@@ -78,9 +79,19 @@ class Victim:
         return self._log_path.read_text()[-4000:]
 
 
-def write_class_archive(home: Path) -> None:
-    """Let a driver run to its end and leave the classes it loaded to those that come after it."""
-    os.environ[CLASS_ARCHIVE] = str(home / "classes.jsa")
+def share_class_archive(directory: Path) -> None:
+    """Let all drivers of these tests use one archive, written by who comes first."""
+    archive = directory / "classes.jsa"
+    os.environ[CLASS_ARCHIVE] = str(archive)
+    with (directory / "classes.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when it is closed
+        if not archive.exists():
+            _write_class_archive(directory / "classes")
+
+
+def _write_class_archive(home: Path) -> None:
+    """Let a driver run to its end and leave the classes it loaded."""
+    home.mkdir()
     for number, piece in enumerate(pieces(events(seed=0, size=20), 10)):
         write_batch(home / "events", number, [event._asdict() for event in piece])
     with Victim("spark_victim.py", home, "local[2]", log=home / "log") as driver:

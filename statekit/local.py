@@ -270,17 +270,18 @@ def run(
             from_epoch=from_epoch,
         )
     with contextlib.ExitStack() as closing:
-        copies: WorkingCopies = MemoryCopies() if isinstance(backend, str) else backend
-        if backend == "rocksdb":
+        if backend == "memory":
+            backend = MemoryCopies()
+        elif backend == "rocksdb":
             if working_directory is None:
                 scratch = tempfile.TemporaryDirectory(prefix="statekit-")
                 working_directory = closing.enter_context(scratch)
                 closing.callback(uploader().give_up, working_directory)
-            copies = DiskCopies(working_directory, rocksdb, bases)
+            backend = DiskCopies(working_directory, rocksdb, bases)
         runner = LocalRunner(
             job,
             repository,
-            copies,
+            backend,
             parallelism=parallelism,
             allow_dropped_state=allow_dropped_state,
             from_epoch=from_epoch,
@@ -288,21 +289,33 @@ def run(
             clock=clock,
         )
         closing.callback(runner.coordinator.close)
-        done = Run({sink.name: [] for sink in job.sinks if sink.name not in (outputs or {})})
-        coordinator = runner.coordinator
         if outputs and checkpoint is not None:
-            coordinator.notes_beginnings = True  # until the commit, outputs may be published
-        if coordinator.was_draining:
-            while not coordinator.is_drained:
-                done.take(runner.epoch({}, outputs=outputs, what="drain"))
-        for records, offsets in _epochs(inputs, coordinator, epoch_size):
-            done.take(runner.epoch(records, outputs=outputs, offsets=offsets))
-        while drain and coordinator.last is not None and not coordinator.is_drained:
+            runner.coordinator.notes_beginnings = True  # until the commit, they may be published
+        done = _run_to_the_end(runner, inputs, outputs, epoch_size, drain=drain)
+        if not runner.coordinator.keeps_copies(keep_copies):
+            backend.forget(runner.coordinator.job_file.id)
+    return done
+
+
+def _run_to_the_end(
+    runner: LocalRunner,
+    inputs: Mapping[str, Iterable[Any]],
+    outputs: Mapping[str, OutputCallback] | None,
+    epoch_size: int,
+    *,
+    drain: bool,
+) -> Run:
+    """Epochs until the inputs end, and until event time does if it is to be drained."""
+    coordinator, sinks = runner.coordinator, runner.job.sinks
+    done = Run({sink.name: [] for sink in sinks if sink.name not in (outputs or {})})
+    if coordinator.was_draining:
+        while not coordinator.is_drained:
             done.take(runner.epoch({}, outputs=outputs, what="drain"))
-        last = runner.coordinator.last
-        done.last_epoch = None if last is None else last.epoch
-        if not coordinator.keeps_copies(keep_copies):
-            copies.forget(coordinator.job_file.id)
+    for records, offsets in _epochs(inputs, coordinator, epoch_size):
+        done.take(runner.epoch(records, outputs=outputs, offsets=offsets))
+    while drain and coordinator.last is not None and not coordinator.is_drained:
+        done.take(runner.epoch({}, outputs=outputs, what="drain"))
+    done.last_epoch = None if coordinator.last is None else coordinator.last.epoch
     return done
 
 

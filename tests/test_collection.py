@@ -204,16 +204,17 @@ class Turns:
                 self._current = actor
             actor.start()
             with self._changed:
-                assert self._changed.wait_for(lambda: self._current is None, 30)
+                assert self._changed.wait_for(lambda: self._current is None, PATIENCE_S)
         order = (who for who, steps in self._bursts for _ in range(steps))
         while self._actors:
             with self._changed:
                 self._current = self._actors[next(order, 0) % len(self._actors)]
                 self._changed.notify_all()
-                assert self._changed.wait_for(lambda: self._current is None, 30)
+                assert self._changed.wait_for(lambda: self._current is None, PATIENCE_S)
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=5_000 if os.environ.get("STATEKIT_SOAK") else 100, deadline=None)
 @given(data=st.data())
 def test_two_collectors_a_rollback_and_epochs_may_come_in_any_order(data: st.DataObject) -> None:
     _check_collectors_in_turns(

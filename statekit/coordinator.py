@@ -290,6 +290,7 @@ class Coordinator:
     def plan(self, operator: str, shard: int) -> ShardPlan:
         """What the worker of a shard needs to know to make the next epoch."""
         reached, states = self._watermark(operator), self._record(operator).states
+        earliest = self._by_name[operator].declared.earliest_us
         return ShardPlan(
             checkpoint_id=self.job_file.id,
             operator=operator,
@@ -297,8 +298,8 @@ class Coordinator:
             epoch=self.epoch,
             base=self._base(operator, shard),
             base_epoch=None if self.last is None else self.last.epoch,
-            watermark_us=self.watermarks_us.get(operator, BEGINNING),
-            reached_us=BEGINNING if reached is None else reached,
+            watermark_us=max(self.watermarks_us.get(operator, earliest), earliest),
+            reached_us=earliest if reached is None else max(reached, earliest),
             processing_time_us=self.processing_time_us,
             eras={state.name: state.era for state in states if state.era},
             migrated={state.name: state for state in states if state.generation},

@@ -47,6 +47,7 @@ from statekit.state_declaration import annotation_text
 from statekit.timers import DUE, Timer, Timers
 from statekit.timestamp import datetime_to_micros, duration_to_micros
 from statekit.visit import Visit
+from statekit.watermark import BEGINNING
 
 __all__ = ["Process", "process"]
 
@@ -101,6 +102,9 @@ class Process(Generic[R, P, U]):
 
     settles = False
     """Whether an epoch without records follows where event time has moved on and nothing comes."""
+
+    earliest_us = BEGINNING
+    """What shards are told of a watermark that is before it, or not there yet."""
 
     gives_up: frozenset[str] = frozenset()
     """States that go if the checkpoint has them and the function does not declare them."""

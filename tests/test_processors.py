@@ -10,12 +10,15 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy
 import pandas
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql import types as sql
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -24,7 +27,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 import statekit as sk
 from statekit.key_codec import key_codec
-from statekit.spark.processor_frames import FrameOptions, takes_frames
+from statekit.spark.processor_frames import FrameOptions, frames_of, takes_frames
 from statekit.spark.processor_keys import GroupingKey
 from statekit.spark.processors import process_of
 from statekit.spark.sql_values import SqlValues
@@ -428,6 +431,151 @@ def test_what_has_a_ttl_is_gone_when_it_is_over(steps: list[Any]) -> None:
         assert {row.key: row.told for row in harness.send(*rows)} == expected
 
 
+# ----------------------------------------------------------- what is deleted, and what is added
+
+
+class Deletes(StatefulProcessor):
+    """Asks for states and deletes them at once, and tells how each call of them fails."""
+
+    def init(self, handle: Any) -> None:
+        self.kept = handle.getValueState("kept", PAIR)
+        self.deleted = [
+            handle.getValueState("value", PAIR),
+            handle.getListState("list", PAIR),
+            handle.getMapState("map", ENTRY, PAIR),
+        ]
+        for name in ("value", "list", "map", "never there"):
+            handle.deleteIfExists(name)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        self.kept.update((len(list(rows)), "rows"))
+        for state in self.deleted:
+            for use in (state.exists, state.clear, lambda state=state: state.update((1, ""))):
+                try:
+                    use()
+                except PySparkRuntimeError as error:
+                    yield Row(key=key[0], told=str(error))
+
+
+def test_a_state_that_init_asks_for_and_deletes_fails_when_it_is_used_as_in_spark() -> None:
+    made = process_of(Deletes(), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
+    harness = Harness(made)
+    told = [row.told for row in harness.send(Row(key="a", call=0, at=FUTURE))]
+    kinds = ["value"] * 3 + ["value"] * 3 + ["map"] * 3
+    names = ["value"] * 3 + ["list"] * 3 + ["map"] * 3
+    doing = ["checking {} state exists", "clearing {} state", "updating {} state"] * 3
+    assert told == [
+        f"Error {what.format(kind)}: init() deletes {name!r}"
+        for what, kind, name in zip(doing, kinds, names, strict=True)
+    ]
+    assert harness.state("kept", "a") == (1, "rows")
+
+
+class Grown(StatefulProcessor):
+    """Keeps the number of its row in as many fields as its schema has, and tells what it held."""
+
+    def __init__(self, *fields: str) -> None:
+        self.fields = fields
+
+    def init(self, handle: Any) -> None:
+        values = schema(**dict.fromkeys(self.fields, LongType))
+        self.states = handle.getValueState("value", values), handle.getListState("list", values)
+        self.entries = handle.getMapState("map", ENTRY, values)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        value, items = self.states
+        held = value.get(), list(items.get()), self.entries.getValue(("a",))
+        yield Row(key=key[0], told=repr(held))
+        numbers = [(row.call,) * len(self.fields) for row in rows]
+        value.update(numbers[-1])
+        items.appendList(numbers)
+        self.entries.updateValue(("a",), numbers[-1])
+
+
+def test_a_field_that_a_schema_gets_later_is_none_in_what_was_stored(tmp_path: Path) -> None:
+    def told(call: int, *fields: str) -> str:
+        made = process_of(Grown(*fields), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
+        (row,) = Harness(made, checkpoint=tmp_path).send(Row(key="k", call=call, at=FUTURE))
+        return str(row.told)
+
+    assert told(1, "n") == "(None, [], None)"
+    assert told(2, "n", "m") == "((1, None), [(1, None)], Row(n=1, m=None))"
+    assert told(3, "m", "n") == "((2, 2), [(None, 1), (2, 2)], Row(m=2, n=2))"
+    assert told(4, "n") == "((3,), [(1,), (2,), (3,)], Row(n=3))"
+
+
+def test_a_value_is_whatever_has_as_many_parts_as_the_schema_has_fields() -> None:
+    pair = SqlValues(PAIR, "state 'pair'", "pair")
+    for value in ([7, "x"], iter((7, "x")), pandas.Series([7, "x"]), {"text": "x", "n": 7}):
+        assert pair.stored(value) == (7, "x")
+    name = SqlValues(ENTRY, "state 'map', key", "entry", as_key=True)
+    assert name.stored("a") == ("a",)  # a text is its letters
+    assert name.stored(numpy.array(["abc"])) == ("abc",)
+    for wrong in ("abc", "", 7, None):
+        with pytest.raises(sk.StateTypeError, match="is no tuple"):
+            name.stored(wrong)
+    with pytest.raises(sk.StateTypeError, match="it has 3 values, and there are 1 fields"):
+        name.stored(iter("abc"))
+
+
+class RingsAtOnce(StatefulProcessor):
+    """Sets a timer at the watermark that it sees."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        self.handle.registerTimer(timerValues.getCurrentWatermarkInMs())
+        yield Row(key=key[0], told=f"{len(list(rows))} rows")
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        yield Row(key=key[0], told=f"rang at {expiredTimerInfo.getExpiryTimeInMs()}")
+
+
+def test_the_watermark_is_that_of_1970_before_there_is_one_and_what_is_due_then_rings() -> None:
+    made = process_of(
+        RingsAtOnce(),
+        key=KEY,
+        rows=ROWS,
+        outputs=OUTPUTS,
+        time_mode="eventtime",
+        event_time="at",
+        lateness_us=10_000_000,
+    )
+    harness = Harness(made, parallelism=2)
+
+    def told(*seconds: int) -> list[str]:
+        at = (dt.datetime.fromtimestamp(second, dt.UTC) for second in seconds)
+        return [row.told for row in harness.send(*(Row(key="a", call=0, at=time) for time in at))]
+
+    assert told(20) == ["1 rows", "rang at 0"]
+    assert told(4) == ["1 rows", "rang at 10000"]  # in time: the batch before had no watermark
+    assert told(2, 11, 13, 15) == ["3 rows", "rang at 10000"]
+
+
+@pytest.mark.parametrize("call", ["registerTimer", "deleteTimer", "listTimers"])
+def test_timers_without_a_time_mode_are_an_error_that_says_so(call: str) -> None:
+    class Times(Sets):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+            getattr(self.handle, call)(*[1][: call != "listTimers"])
+            yield from ()
+
+    made = process_of(Times([]), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
+    with pytest.raises(sk.ProcessError, match=r"PySparkValueError: .*Timers with TimeMode.None"):
+        Harness(made).send(Row(key="a", call=0, at=FUTURE))
+
+
+def test_a_state_that_init_did_not_ask_for_is_refused_when_it_is_asked_for_later() -> None:
+    class Late(Sets):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+            self.handle.getValueState("late", PAIR)
+            yield from ()
+
+    made = process_of(Late([]), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
+    with pytest.raises(sk.StateTypeError, match="asks for a value state 'late', and did not when"):
+        Harness(made).send(Row(key="a", call=0, at=FUTURE))
+
+
 # ----------------------------------------------------------------------------- keys and frames
 
 
@@ -461,6 +609,17 @@ class Bare(Does):
 def test_annotations_tell_which_processors_take_frames() -> None:
     assert takes_frames(Framed([]))
     assert not any(map(takes_frames, [Does([]), Either([]), Bare([])]))
+
+
+def test_a_frame_gets_rows_until_there_are_as_many_or_as_many_bytes_as_the_session_allows() -> None:
+    options = FrameOptions("UTC", 4, 1000, False, True, True, False)
+
+    def sizes(*lengths: int) -> list[int]:
+        return [len(frame) for frame in frames_of(iter([("x" * n,) for n in lengths]), options)]
+
+    assert sizes(*[1] * 9) == [4, 4, 1]
+    assert sizes(1, 2000, 1, 600, 600, 1, 1, 1, 1) == [2, 3, 4]
+    assert sizes() == []
 
 
 def test_frames_without_pandas_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

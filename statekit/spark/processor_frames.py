@@ -12,7 +12,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
+from sys import getsizeof
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,9 @@ from statekit.records import RecordReader
 from statekit.spark.processor_rows import row_class
 
 __all__ = ["FrameOptions", "FrameReader", "frames_of", "rows_of", "takes_frames"]
+
+
+_UNLIMITED = (1 << 31) - 1
 
 
 def takes_frames(processor: StatefulProcessor) -> bool:
@@ -43,6 +47,7 @@ class FrameOptions:
     Parameters:
         timezone: of instants, which frames have without one.
         rows_max: of a frame.
+        bytes_max: of its values, beyond which it gets no more rows.
         integers_extended: whether whole numbers are of pandas' own type, which has nulls.
         safely: whether numbers that would be cut off are errors.
         by_name: whether columns are taken by their names.
@@ -51,6 +56,7 @@ class FrameOptions:
 
     timezone: str
     rows_max: int
+    bytes_max: int
     integers_extended: bool
     safely: bool
     by_name: bool
@@ -75,19 +81,23 @@ class FrameOptions:
                 "install pandas and PySpark 4.3, or let it take rows"
             ) from error
 
-        def says(name: str, default: str) -> str:
-            return str(spark.conf.get(f"spark.sql.{name}", default))
+        def says(name: str) -> str:
+            return str(spark.conf.get(f"spark.sql.{name}"))  # Spark's default, unless it was set
 
-        def is_on(name: str, default: str = "false") -> bool:
-            return says(name, default).lower() == "true"
+        def is_on(name: str) -> bool:
+            return says(name).lower() == "true"
 
-        rows_max = int(says("execution.arrow.maxRecordsPerBatch", "10000"))
+        rows_max = int(says("execution.arrow.maxRecordsPerBatch"))
+        bytes_max = says("execution.arrow.maxBytesPerBatch")
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None, "it was checked at the start"
         return cls(
-            timezone=says("session.timeZone", "UTC"),
-            rows_max=rows_max if rows_max > 0 else (1 << 31) - 1,
+            timezone=says("session.timeZone"),
+            rows_max=rows_max if rows_max > 0 else _UNLIMITED,
+            bytes_max=jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(bytes_max),
             integers_extended=is_on("execution.pythonUDF.pandas.preferIntExtensionDtype"),
             safely=is_on("execution.pandas.convertToArrowArraySafely"),
-            by_name=is_on("legacy.execution.pandas.groupedMap.assignColumnsByName", "true"),
+            by_name=is_on("legacy.execution.pandas.groupedMap.assignColumnsByName"),
             integers_to_decimals=is_on("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
         )
 
@@ -115,10 +125,18 @@ class FrameReader(RecordReader):
 
 
 def frames_of(rows: Iterator[Any], options: FrameOptions) -> Iterator[Any]:
-    """Rows in frames of so many rows at most."""
+    """Rows in frames of so many rows, and of values of so many bytes, at most."""
     import pandas as pd
 
-    while some := list(islice(rows, options.rows_max)):
+    some: list[Any] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += sum(map(getsizeof, row))
+        if len(some) >= options.rows_max or size >= options.bytes_max:
+            yield pd.DataFrame(some)
+            some, size = [], 0
+    if some:
         yield pd.DataFrame(some)
 
 

@@ -7,12 +7,12 @@ what values look like (`sql_values`), and calling the processor (`processors`).
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn, cast
 
-from pyspark.errors import PySparkValueError
+from pyspark.errors import PySparkRuntimeError, PySparkValueError
 from pyspark.sql import Row
 from pyspark.sql.streaming import stateful_processor as spark
 
@@ -59,6 +59,7 @@ class Handle(spark.StatefulProcessorHandle):
 
     Parameters:
         declared: what it asked for when the job was put together.
+        deleted: what it deletes.
         states: the states of the shard that runs, by name.
         context: of that shard.
         time_mode: of the processor.
@@ -67,11 +68,13 @@ class Handle(spark.StatefulProcessorHandle):
     def __init__(
         self,
         declared: Mapping[str, Declared],
+        deleted: Collection[str],
         states: Mapping[str, Any],
         context: Context,
         time_mode: TimeMode,
     ) -> None:
         self._declared = declared
+        self._deleted_states = deleted
         self._states = states
         self._context = context
         self._time_mode = time_mode
@@ -98,12 +101,18 @@ class Handle(spark.StatefulProcessorHandle):
     def getValueState(
         self, stateName: str, schema: object, ttlDurationMs: int | None = None
     ) -> spark.ValueState:
-        return _Value(self._states[stateName], self._found(stateName, "value").values)
+        if stateName in self._deleted_states:
+            return cast("spark.ValueState", _Deleted(stateName, "value"))
+        found = self._found(stateName, "value")
+        return _Value(self._states[stateName], found.values)
 
     def getListState(
         self, stateName: str, schema: object, ttlDurationMs: int | None = None
     ) -> spark.ListState:
-        return _List(self._states[stateName], self._found(stateName, "list").values)
+        if stateName in self._deleted_states:
+            return cast("spark.ListState", _Deleted(stateName, "value"))  # so Spark calls it
+        found = self._found(stateName, "list")
+        return _List(self._states[stateName], found.values)
 
     def getMapState(
         self,
@@ -112,6 +121,8 @@ class Handle(spark.StatefulProcessorHandle):
         valueSchema: object,
         ttlDurationMs: int | None = None,
     ) -> spark.MapState:
+        if stateName in self._deleted_states:
+            return cast("spark.MapState", _Deleted(stateName, "map"))
         found = self._found(stateName, "map")
         assert found.keys is not None, "it is a map"
         return _Map(self._states[stateName], found.keys, found.values)
@@ -126,18 +137,21 @@ class Handle(spark.StatefulProcessorHandle):
         return found
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        self._context.timers.set(_at(expiryTimestampMs), clock=self._clock())
+        clock = self._clock()
+        self._context.timers.set(_at(expiryTimestampMs), clock=clock)
         self._deleted.discard(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        self._context.timers.delete(_at(expiryTimestampMs), clock=self._clock())
+        clock = self._clock()
+        self._context.timers.delete(_at(expiryTimestampMs), clock=clock)
         if self._is_ringing:
             self._deleted.add(expiryTimestampMs)
         if expiryTimestampMs == self._ringing:
             self._ringing = None
 
     def listTimers(self) -> Iterator[int]:
-        timers = self._context.timers.list(clock=self._clock())
+        clock = self._clock()
+        timers = self._context.timers.list(clock=clock)
         found = {datetime_to_micros(timer.at) // 1000 for timer in timers}
         return iter(sorted(found if self._ringing is None else found | {self._ringing}))
 
@@ -152,6 +166,29 @@ class Handle(spark.StatefulProcessorHandle):
 
     def deleteIfExists(self, stateName: str) -> None:
         """Nothing: what was deleted was when the job was put together."""
+
+
+class _Deleted:
+    """A state that `init` asks for and deletes then: to use it fails, in the words of Spark."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self._name = name
+        self._kind = kind
+
+    def __getattr__(self, method: str) -> Callable[..., NoReturn]:
+        doing = _DOING.get(method, "updating {} state").format(self._kind)
+
+        def failing(*given: object) -> NoReturn:
+            raise PySparkRuntimeError(f"Error {doing}: init() deletes {self._name!r}")
+
+        return failing
+
+
+_DOING = {
+    "exists": "checking {} state exists",
+    "get": "getting {} state",
+    "clear": "clearing {} state",
+}
 
 
 def _at(milliseconds: int) -> dt.datetime:

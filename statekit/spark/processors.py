@@ -214,7 +214,7 @@ class _Calls:
         self._context = context
         self._now = spark.TimerValues(*now_ms(context, self.time_mode))
         by_name = dict(zip(self.declared, states, strict=True))
-        self._handle = Handle(self.declared, by_name, context, self.time_mode)
+        self._handle = Handle(self.declared, self.deleted, by_name, context, self.time_mode)
         self._processor = pickle.loads(self.packed)  # noqa: S301 (the user's own code)
         self._processor.init(self._handle)
 
@@ -342,6 +342,7 @@ class ProcessorProcess(Process[Any, Any, Any]):
         self._calls: _Calls = fn
         self.output_type = RowOutputs.of_schema(fn.outputs)
         self.settles = fn.time_mode == "eventtime" and event_time is not None
+        self.earliest_us = 0 if fn.time_mode == "eventtime" else BEGINNING  # as in Spark, 1970
         self.gives_up = frozenset(map(plain_name, fn.deleted))
         if fn.time_mode != "none":
             given = {**hints, "_timer": Timer}
@@ -368,10 +369,10 @@ class ProcessorProcess(Process[Any, Any, Any]):
         return self._calls.time_mode
 
     def late_us(self, plan: ShardPlan) -> int:
-        """That of the epoch before, in whole milliseconds and from 1970 on, as in Spark."""
+        """That of the epoch before, in whole milliseconds, as in Spark."""
         if self._calls.time_mode != "eventtime":
             return BEGINNING - 1
-        return max(plan.reached_us // 1000 * 1000, 0)
+        return plan.reached_us // 1000 * 1000
 
     @property
     def has_event_timers(self) -> bool:

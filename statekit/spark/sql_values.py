@@ -17,7 +17,8 @@ import decimal
 import keyword
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -98,12 +99,19 @@ class SqlValues:
         if self._is_kept(value):
             return self._make(value)
         try:
-            return self._make(_struct_put(self.schema, self._fields, value))
+            return self._make(_struct_put(self.schema, self._fields, self._parts(value)))
         except _MisfitError as error:
             raise StateTypeError(
                 f"{self._where} cannot hold {value!r:.200}: {error}. Its schema is "
                 f"{self.schema.simpleString()}; nothing of this epoch is committed"
             ) from None
+
+    def _parts(self, value: Any) -> Any:
+        """Whatever has as many parts as there are fields, as Spark takes it: arrays, iterators."""
+        if isinstance(value, Mapping) or not isinstance(value, Iterable):
+            return value
+        parts = tuple(value)
+        return value if isinstance(value, str) and len(parts) != len(self._fields) else parts
 
     def given(self, stored: Any) -> tuple[Any, ...]:
         """What a processor is given of what is stored."""
@@ -137,12 +145,15 @@ def _given(converts: Sequence[_Convert | None], stored: Sequence[Any]) -> list[A
 
 
 def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> Any:
-    """A class of the stored type."""
+    """A class of the stored type. A field that a schema gets later is None in what was stored."""
     names = [plain_name(field) for field in schema.names]
     if len(set(names)) != len(names):  # the same one twice
         names = [f"{field}_{number}" for number, field in enumerate(names)]
     annotations = [found.annotation | None for found in fields]
-    return NamedTuple(plain_name(name), [*zip(names, annotations, strict=True)])
+    make: Any = namedtuple  # of which mypy takes nothing but literals
+    made = make(plain_name(name), names, defaults=[None] * len(names))
+    made.__annotations__ = dict(zip(names, annotations, strict=True))
+    return made
 
 
 def plain_name(name: str) -> str:

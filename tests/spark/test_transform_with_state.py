@@ -7,18 +7,20 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import statekit as sk
 from statekit.spark import transform_with_state
+from statekit.spark.processor_frames import FrameOptions
 from tests.instants import at
+from tests.patience import PATIENCE_S
 from tests.spark.spark_runs import ONCE, Runs, collector
 
 ROWS = "key string, at timestamp, n bigint"
 TOLD = "key string, told bigint"
-DEADLINE_S = 60.0
 OPTIONS = ("trigger", "parallelism", "allow_dropped_state")
 
 
@@ -73,7 +75,7 @@ def started(runs: Runs, processor: StatefulProcessor, **given: Any) -> tuple[Any
 
 def finished(runs: Runs, processor: StatefulProcessor, **given: Any) -> list[tuple[int, Any]]:
     query, found = started(runs, processor, **given)
-    assert query.await_termination(DEADLINE_S)
+    assert query.await_termination(PATIENCE_S)
     assert query.query is not None
     return [(epoch, tuple(row)) for epoch, row in found]
 
@@ -114,9 +116,9 @@ def test_who_waits_for_the_query_is_told_that_its_last_epoch_failed(runs: Runs) 
     feed(runs, ("a", 1, 5), ("b", 60, 1))
     query, _ = started(runs, Breaks(), time_mode="eventTime")
     with pytest.raises(sk.ProcessError, match="it rang"):
-        query.query.awaitTermination(60)
+        query.query.awaitTermination(int(PATIENCE_S))
     with pytest.raises(sk.ProcessError, match="it rang"):
-        query.await_termination(DEADLINE_S)
+        query.await_termination(PATIENCE_S)
 
 
 def test_processing_time_timers_ring_while_nothing_comes(runs: Runs) -> None:
@@ -127,7 +129,7 @@ def test_processing_time_timers_ring_while_nothing_comes(runs: Runs) -> None:
 
 
 def _wait_for(is_so: Any, query: Any) -> None:
-    end = time.monotonic() + DEADLINE_S
+    end = time.monotonic() + PATIENCE_S
     while not is_so():
         assert query.is_active
         assert time.monotonic() < end
@@ -152,7 +154,7 @@ def test_initial_state_is_handled_once_also_if_the_first_epoch_fails(runs: Runs)
         made = transform_with_state(df, "key", Begun(), TOLD, initial_state=grouped, name="sums")
         places = {"checkpoint": runs.checkpoint, "working_directory": runs.working}
         query = made.sink(sink).start(runs.spark, parallelism=2, trigger=ONCE, **places)
-        assert query.await_termination(DEADLINE_S)
+        assert query.await_termination(PATIENCE_S)
 
     feed(runs, ("a", 1, 5))
     with pytest.raises(OSError, match="full"):
@@ -238,7 +240,7 @@ def test_outputs_go_to_formats(runs: Runs, sink: Any) -> None:
         runs.spark, checkpoint=runs.checkpoint, parallelism=2, trigger={"availableNow": True}
     )
     assert query.query is not None
-    assert query.query.awaitTermination(60)
+    assert query.query.awaitTermination(int(PATIENCE_S))
     assert query.epoch == 0
 
 
@@ -266,6 +268,37 @@ def test_what_cannot_be_is_refused(spark: SparkSession) -> None:
     refused("DataFrame, not grouped", df.groupBy("key"))
     with pytest.raises(sk.StateTypeError, match="nothing takes the outputs"):
         transform_with_state(df, "key", Sums(), TOLD).start(spark, checkpoint="unused")
+
+
+class Halves(StatefulProcessor):
+    """Yields numbers that are cut off where whole ones are asked for."""
+
+    def init(self, handle: Any) -> None:
+        pass
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        for frame in rows:
+            yield pd.DataFrame({"key": frame["key"], "told": frame["n"] / 2})
+
+
+def test_frames_are_converted_by_the_sessions_options_and_sparks_defaults(
+    runs: Runs,
+) -> None:
+    feed(runs, ("a", 1, 4), ("a", 2, 5))
+    with pytest.raises(sk.ProcessError, match="column 'told'.* unsafe conversions"):
+        finished(runs, Halves())
+    runs.spark.conf.set("spark.sql.execution.pandas.convertToArrowArraySafely", "false")
+    runs.spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", "3k")
+    try:
+        options = FrameOptions.of_session(runs.spark)
+        assert (options.safely, options.bytes_max) == (False, 3072)
+        assert options.timezone == runs.spark.conf.get("spark.sql.session.timeZone")
+        assert finished(runs, Halves()) == [(0, ("a", 2)), (0, ("a", 2))]
+    finally:
+        runs.spark.conf.unset("spark.sql.execution.pandas.convertToArrowArraySafely")
+        runs.spark.conf.unset("spark.sql.execution.arrow.maxBytesPerBatch")
 
 
 class Asks(StatefulProcessor):

@@ -553,6 +553,22 @@ def test_the_watermark_is_that_of_1970_before_there_is_one_and_what_is_due_then_
     assert told(2, 11, 13, 15) == ["3 rows", "rang at 10000"]
 
 
+def test_a_ttl_of_zero_is_none() -> None:
+    class Kept(Sets):
+        def init(self, handle: Any) -> None:
+            handle.getValueState("kept", PAIR, 0)
+
+    for mode in ("none", "processingtime"):
+        declared = process_of(
+            Kept([]),
+            key=KEY,
+            rows=ROWS,
+            outputs=OUTPUTS,
+            time_mode=mode,
+        )
+        assert [spec.ttl for spec in declared.states] == [None]
+
+
 @pytest.mark.parametrize("call", ["registerTimer", "deleteTimer", "listTimers"])
 def test_timers_without_a_time_mode_are_an_error_that_says_so(call: str) -> None:
     class Times(Sets):

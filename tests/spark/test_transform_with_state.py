@@ -287,7 +287,7 @@ def test_frames_are_converted_by_the_sessions_options_and_sparks_defaults(
     runs: Runs,
 ) -> None:
     feed(runs, ("a", 1, 4), ("a", 2, 5))
-    with pytest.raises(sk.ProcessError, match="column 'told'.* unsafe conversions"):
+    with pytest.raises(sk.ProcessError, match=r"column 'told'.* unsafe conversions"):
         finished(runs, Halves())
     runs.spark.conf.set("spark.sql.execution.pandas.convertToArrowArraySafely", "false")
     runs.spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", "3k")
@@ -320,6 +320,11 @@ class Asks(StatefulProcessor):
         (lambda handle: handle.getValueState("a", "n int").get(), "there is no key then"),
         (lambda handle: handle.registerTimer(5), "there is no key then"),
         (lambda handle: handle.getValueState("a", "n int", 5), "processingTime"),
+        (lambda handle: handle.getValueState("a", "n int", -5), "processingTime"),
+        (
+            lambda handle: (handle.getValueState("a", "n int"), handle.getListState("a", "n int")),
+            "asks for state 'a' twice",
+        ),
         (lambda handle: handle.getMapState("a", "m map<int,int>", "n int"), "key of a map"),
         (lambda handle: handle.getValueState("a", "i interval day"), "not supported"),
         (

@@ -294,8 +294,13 @@ class Run:
             return every_s
 
     def _may_beat(self) -> bool:
-        """Whether the next epoch is free: a micro-batch that was begun has a right to it."""
+        """Whether the next epoch is free: a micro-batch that was begun has a right to it.
+
+        The first epoch waits for records: nothing is due before, and initial state is theirs.
+        """
         query, begun = self.query, self._coordinator.begun
+        if self._coordinator.last is None and begun is None:
+            return False
         if query._stream is None or query._is_stopped or query._failure is not None:
             return False
         return query._stream.isActive and (begun is None or begun.what == "idle")

@@ -101,7 +101,7 @@ def start(
         keep_copies: whether working copies on the driver's host stay when a bounded run or a drain
             ends, so that the next start need not make them anew. None: unless event time came to
             its end, as no run goes on from there. Those of a stream that is stopped always stay.
-        heartbeat: make an epoch at least this often even if no input comes, so that
+        heartbeat: make an epoch at least this often even if no more input comes, so that
             processing-time timers fire; a timedelta or a text such as "1 second".
         drain: let event time come to its end behind the last record, so that all event-time timers
             fire; no later run can then go on. None: for static frames. A stream can only drain with

@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 import statekit as sk
 from statekit.running import RunningJob
 from tests.instants import at
+from tests.patience import PATIENCE_S
 from tests.spark.spark_runs import ONCE, Runs, collector, pieces
 
 SCHEMA = "key string, at timestamp, value bigint"
-DEADLINE_S = 60.0
 
 
 class Event(NamedTuple):
@@ -273,7 +273,7 @@ def watching_job() -> sk.Job:
 
 
 def wait_until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
@@ -309,6 +309,20 @@ def test_heartbeats_fire_processing_time_timers_while_no_input_comes(runs: Runs)
     assert [row.value for _, row in found[6:]] == ["c is here"]
 
 
+def test_the_first_epoch_waits_for_records_however_often_the_heart_beats(runs: Runs) -> None:
+    found, sink = collector()
+    inputs = {"pings": runs.stream("pings", "key string")}
+    query = runs.start(watching_job(), inputs, outputs={"out": sink}, heartbeat="50 ms")
+    try:
+        time.sleep(1.0)
+        assert runs.epochs() == []
+        runs.feed("pings", [{"key": "a"}])
+        wait_until(lambda: len(found) == 2)
+    finally:
+        query.stop()
+    assert [(epoch, row.value) for epoch, row in found[:1]] == [(0, "a is here")]
+
+
 def test_a_heartbeat_never_takes_the_epoch_of_a_batch_that_failed(runs: Runs) -> None:
     """The sink saw the batch under a number, and sees it again under no other."""
     told: list[tuple[int, list[str]]] = []
@@ -326,7 +340,7 @@ def test_a_heartbeat_never_takes_the_epoch_of_a_batch_that_failed(runs: Runs) ->
     inputs = {"pings": runs.stream("pings", "key string")}
     query = runs.start(watching_job(), inputs, outputs={"out": sink}, heartbeat="100 ms")
     with pytest.raises(OSError, match="out of order"):
-        query.await_termination(DEADLINE_S)
+        query.await_termination(PATIENCE_S)
     query.stop()
     failed = told[0][0]
     assert runs.epochs() == list(range(failed)), "heartbeats came before it, and none after"
@@ -359,7 +373,7 @@ def test_a_stream_that_is_stopped_does_not_drain(runs: Runs, through: str) -> No
         (running,) = runs.spark.streams.active
         running.stop()
         with contextlib.suppress(Exception):  # of the micro-batch that was abandoned
-            query.await_termination(DEADLINE_S)
+            query.await_termination(PATIENCE_S)
     assert not query.is_active
     assert len(runs.epochs()) < len(GIVEN)
     assert query.last_progress is not None
@@ -385,7 +399,7 @@ def test_a_heartbeat_that_fails_ends_the_query_with_its_error(runs: Runs) -> Non
     inputs = {"pings": runs.stream("pings", "key string")}
     query = runs.start(job, inputs, outputs={"out": sink}, heartbeat="200 ms")
     with pytest.raises(sk.ProcessError, match=r"'ticking' failed at key 'a'.*boom.*the timer was"):
-        query.await_termination(DEADLINE_S)
+        query.await_termination(PATIENCE_S)
     assert not query.is_active
 
 

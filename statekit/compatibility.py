@@ -106,7 +106,11 @@ def _continued(operator: Operator, stored: JobFile) -> OperatorRecord:
     follow = {found.record.name: found.allowed() for found in _of_states(operator, before)}
     states = tuple(follow.get(state.name, state) for state in declared.states)
     return declared.model_copy(
-        update={"states": states, "ordered_past": _types_waiting(before, declared)}
+        update={
+            "states": states,
+            "ordered_past": _types_waiting(before, declared),
+            "widths": {**before.widths, **declared.widths},  # a field that went may come back
+        }
     )
 
 
@@ -180,6 +184,7 @@ def _check_operator(
         )
     if redefined := _redefined(stored, declared):
         _refuse_definition(stored, declared, redefined)
+    _check_widths(stored, declared)
     if stored.timers and not allow_dropped_state:
         _check_timers(stored, declared, f"@{operator.declared.name}.on_timer")
     if stored.ordered is not None and not allow_dropped_state:
@@ -213,6 +218,17 @@ def _refuse_definition(
         + "\nDeclare it as it was, or give the operator another name= and let the old one go with "
         "allow_dropped_state=True"
     )
+
+
+def _check_widths(stored: OperatorRecord, declared: OperatorRecord) -> None:
+    """Find out now, and not when a row is read, that numbers may have become too large."""
+    for name, bits in declared.widths.items():
+        if bits < stored.widths.get(name, bits):
+            raise StateSchemaError(
+                f"operator {stored.name!r}: numbers of {stored.widths[name]} bits are stored as "
+                f"{name}, and its type has {bits} now, so that some may not fit: declare the wider "
+                "type again, or give the new one another name"
+            )
 
 
 def _check_timers(stored: OperatorRecord, declared: OperatorRecord, on_timer: str) -> None:

@@ -149,6 +149,7 @@ class OperatorRecord(Record):
         ordered: the type of its records as a schema tree, if they wait for the watermark.
         ordered_past: the types of records that may still wait from before, which it reads.
         definition: what else its state means nothing without, by name; None for most.
+        widths: how many bits numbers of its states have at most, by name, where types say so.
         inputs: names of the streams whose records it handles by key.
         broadcasts: names of the streams whose records every shard handles.
     """
@@ -164,6 +165,7 @@ class OperatorRecord(Record):
     ordered: Any = None
     ordered_past: tuple[Any, ...] = ()
     definition: dict[str, str] | None = None
+    widths: dict[str, Count] = Field(default_factory=dict)
     broadcasts: tuple[str, ...] = ()
 
     @property

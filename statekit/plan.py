@@ -80,6 +80,7 @@ class Operator:
             timer_names=self.declared.timer_names or None,
             ordered=waiting.schema.to_json() if waiting is not None else None,
             definition=self.declared.definition,
+            widths=dict(self.declared.widths),
         )
 
 

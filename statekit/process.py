@@ -13,7 +13,7 @@ import datetime as dt
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from types import MappingProxyType
@@ -85,9 +85,12 @@ class Process(Generic[R, P, U]):
             None calls it with each record.
         definition: what may not change while there is state, beside the types of states: for
             functions that are made from options, as those of windows are. By name.
+        widths: how many bits numbers in states have at most, by name, where types say so. They
+            may grow, and not shrink.
     """
 
     definition: dict[str, str] | None = None
+    widths: Mapping[str, int] = MappingProxyType({})
     takes_columns = False
     """Whether it takes what its combiner leaves as columns of many keys at a time, not by row."""
 
@@ -339,6 +342,10 @@ class Process(Generic[R, P, U]):
         bound = {name: of.bind(states, context) for name, of in self._callbacks.items()}
         others = bound.get(None, _nobody)
         return lambda name: bound.get(name, others)
+
+    def hint(self, error: Exception) -> str:
+        """What may be done about an error of the function, as a sentence behind a space."""
+        return ""
 
     def ended(self, context: Context) -> None:
         """Called when a shard has handled everything there is in an epoch."""

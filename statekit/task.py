@@ -427,7 +427,8 @@ class ShardTask:
         visit = self.visit if at_key else self._stay
         return ProcessError(
             f"operator {visit.operator!r} failed {visit.place} in epoch {visit.epoch} with "
-            f"{type(error).__name__}: {error}; {handled}. Nothing of this epoch is committed: "
+            f"{type(error).__name__}: {error}; {handled}.{self._declared.hint(error)} "
+            "Nothing of this epoch is committed: "
             "correct the function or the record, then start the job again"
         )
 

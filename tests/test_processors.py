@@ -504,6 +504,38 @@ def test_a_field_that_a_schema_gets_later_is_none_in_what_was_stored(tmp_path: P
     assert told(4, "n") == "((3,), [(1,), (2,), (3,)], Row(n=3))"
 
 
+class Wide(Grown):
+    """The same with fields of any types."""
+
+    def __init__(self, **fields: sql.DataType) -> None:
+        super().__init__(*fields)
+        self.types = fields
+
+    def init(self, handle: Any) -> None:
+        fields = [StructField(name, of) for name, of in self.types.items()]
+        self.held = handle.getValueState("held", StructType(fields))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        yield Row(key=key[0], told=repr((self.held.get(), len(list(rows)))))
+
+
+def test_numbers_of_a_state_may_get_more_bits_and_not_fewer(tmp_path: Path) -> None:
+    def run(**fields: sql.DataType) -> None:
+        made = process_of(Wide(**fields), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
+        Harness(made, checkpoint=tmp_path).send(Row(key="k", call=1, at=FUTURE))
+
+    run(n=sql.ShortType(), few=sql.ArrayType(sql.FloatType()), kept=sql.StringType())
+    run(n=sql.LongType(), few=sql.ArrayType(sql.DoubleType()), kept=sql.StringType())
+    for narrow in ({"n": sql.IntegerType()}, {"few": sql.ArrayType(sql.FloatType())}):
+        wide = {"n": sql.LongType(), "few": sql.ArrayType(sql.DoubleType())}
+        with pytest.raises(sk.StateSchemaError, match=r"numbers of 64 bits .* type has 32 now"):
+            run(**{**wide, **narrow}, kept=sql.StringType())
+    run(kept=sql.StringType())
+    with pytest.raises(sk.StateSchemaError, match=r"64 bits are stored as held\.n"):
+        run(n=sql.ByteType(), kept=sql.StringType())
+    run(n=sql.LongType(), kept=sql.StringType())
+
+
 def test_a_value_is_whatever_has_as_many_parts_as_the_schema_has_fields() -> None:
     pair = SqlValues(PAIR, "state 'pair'", "pair")
     for value in ([7, "x"], iter((7, "x")), pandas.Series([7, "x"]), {"text": "x", "n": 7}):
@@ -589,6 +621,28 @@ def test_a_state_that_init_did_not_ask_for_is_refused_when_it_is_asked_for_later
 
     made = process_of(Late([]), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
     with pytest.raises(sk.StateTypeError, match="asks for a value state 'late', and did not when"):
+        Harness(made).send(Row(key="a", call=0, at=FUTURE))
+
+
+def test_a_state_that_init_does_not_delete_is_not_deleted_later_without_a_word() -> None:
+    class Late(Sets):
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+            self.handle.deleteIfExists("rung")
+            yield from ()
+
+    made = process_of(Late([]), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
+    with pytest.raises(sk.StateTypeError, match=r"deletes state 'rung'.* and clear\(\) to remove"):
+        Harness(made).send(Row(key="a", call=0, at=FUTURE))
+
+
+def test_a_processor_that_takes_rows_for_frames_is_told_what_to_say() -> None:
+    class TakesFrames(Bare):
+        def handleInputRows(self, key, rows, timers):  # type: ignore[no-untyped-def]
+            for frame in rows:
+                yield from frame.iterrows()
+
+    made = process_of(TakesFrames([]), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
+    with pytest.raises(sk.ProcessError, match=r"iterrows.* of pandas, say pandas=True\. Nothing"):
         Harness(made).send(Row(key="a", call=0, at=FUTURE))
 
 

@@ -165,7 +165,12 @@ class Handle(spark.StatefulProcessorHandle):
         return clock
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Nothing: what was deleted was when the job was put together."""
+        """Nothing in `init`: what it deletes went when the job was put together."""
+        if stateName not in self._deleted_states:
+            raise StateTypeError(
+                f"the processor deletes state {stateName!r}, and did not when the job was put "
+                "together: call deleteIfExists() in init(), and clear() to remove what a key has"
+            )
 
 
 class _Deleted:

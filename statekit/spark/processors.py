@@ -37,7 +37,7 @@ from statekit.spark.processor_frames import FrameOptions, FrameReader, frames_of
 from statekit.spark.processor_keys import GroupingKey
 from statekit.spark.processor_rows import Initial, RowOutputs, RowRecords
 from statekit.spark.processor_states import Declared, Handle, TimeMode, now_ms
-from statekit.spark.sql_values import SqlValues, parsed_schema, plain_name
+from statekit.spark.sql_values import SqlValues, parsed_schema, plain_name, widths
 from statekit.state_options import TTL
 from statekit.timers import Timer
 from statekit.timestamp import datetime_to_micros
@@ -350,6 +350,7 @@ class ProcessorProcess(Process[Any, Any, Any]):
         self.settles = fn.time_mode == "eventtime" and event_time is not None
         self.earliest_us = 0 if fn.time_mode == "eventtime" else BEGINNING  # as in Spark, 1970
         self.gives_up = frozenset(map(plain_name, fn.deleted))
+        self.widths = dict(chain.from_iterable(map(_widths, fn.declared.values())))
         if fn.time_mode != "none":
             given = {**hints, "_timer": Timer}
             self._callbacks[None] = Signature(_TimerCalls(fn), given, takes="timer")
@@ -393,6 +394,11 @@ class ProcessorProcess(Process[Any, Any, Any]):
         made = initial.key.as_of(key, schema.names)
         reads = self._calls.records.reads
         return RowRecords.of_schema(schema, key, grouped=initial.key, derived=made, reads=reads)
+
+    def hint(self, error: Exception) -> str:
+        if isinstance(error, AttributeError) and not isinstance(self._calls, _FrameCalls):
+            return " The processor was given rows: if it takes frames of pandas, say pandas=True."
+        return ""
 
     def ended(self, context: Context) -> None:
         self._calls.end(context)
@@ -459,6 +465,13 @@ def _annotation(of: Declared) -> Any:
     if of.ttl_ms is None:
         return annotation
     return Annotated[annotation, TTL(dt.timedelta(milliseconds=of.ttl_ms), clock="processing")]
+
+
+def _widths(of: Declared) -> Iterator[tuple[str, int]]:
+    """How many bits the numbers of a state have, by name."""
+    yield from widths(of.values.schema, of.name)
+    if of.keys is not None:
+        yield from widths(of.keys.schema, f"{of.name} by")
 
 
 def _signature(first: str, declared: dict[str, Declared]) -> inspect.Signature:

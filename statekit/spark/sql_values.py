@@ -18,7 +18,7 @@ import keyword
 import re
 import struct
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from pyspark.sql import types as sql
 from statekit.errors import StateTypeError
 from statekit.spark.processor_rows import row_class
 
-__all__ = ["SqlValues", "parsed_schema", "plain_name"]
+__all__ = ["SqlValues", "parsed_schema", "plain_name", "widths"]
 
 _Convert = Callable[[Any], Any]
 
@@ -135,6 +135,35 @@ def parsed_schema(schema: object, where: str) -> sql.StructType:
     if not isinstance(schema, sql.StructType):
         raise StateTypeError(f"{where}: give its schema as a StructType or a text like 'n int'")
     return schema
+
+
+def widths(of: sql.DataType, path: str) -> Iterator[tuple[str, int]]:
+    """How many bits the numbers in a type have, by the way to them.
+
+    >>> schema = sql.StructType().add("n", "short").add("of", sql.ArrayType(sql.DoubleType()))
+    >>> dict(widths(schema, "seen"))
+    {'seen.n': 16, 'seen.of[]': 64}
+    """
+    if isinstance(of, sql.StructType):
+        for field in of:
+            yield from widths(field.dataType, f"{path}.{field.name}")
+    elif isinstance(of, sql.ArrayType):
+        yield from widths(of.elementType, f"{path}[]")
+    elif isinstance(of, sql.MapType):
+        yield from widths(of.keyType, f"{path}{{key}}")
+        yield from widths(of.valueType, f"{path}{{value}}")
+    elif (bits := _BITS.get(type(of))) is not None:
+        yield path, bits
+
+
+_BITS: dict[type[sql.DataType], int] = {
+    sql.ByteType: 8,
+    sql.ShortType: 16,
+    sql.IntegerType: 32,
+    sql.LongType: 64,
+    sql.FloatType: 32,
+    sql.DoubleType: 64,
+}
 
 
 def _given(converts: Sequence[_Convert | None], stored: Sequence[Any]) -> list[Any]:

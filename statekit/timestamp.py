@@ -61,12 +61,17 @@ def datetime_to_micros(value: dt.datetime) -> int:
         value: an aware datetime.
 
     Raises:
-        StateTypeError: it is naive, or outside of the years 1 to 9999 in UTC.
+        StateTypeError: it is none, or naive, or outside of the years 1 to 9999 in UTC.
 
     >>> datetime_to_micros(dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC))
     1000000
     """
-    if value.tzinfo is None or value.utcoffset() is None:
+    try:
+        is_naive = value.tzinfo is None or value.utcoffset() is None
+    except AttributeError:
+        told = f"{value!r} of type {type(value).__name__} is no instant: give an aware datetime"
+        raise StateTypeError(told) from None
+    if is_naive:
         raise StateTypeError(
             f"{value!r} has no timezone: attach one, for example value.replace(tzinfo=UTC)"
         )

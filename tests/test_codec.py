@@ -847,9 +847,12 @@ def test_instant_survives_as_microseconds(value: dt.datetime) -> None:
     assert micros_to_datetime(datetime_to_micros(value)) == value
 
 
-def test_naive_datetime_is_refused() -> None:
+def test_a_naive_datetime_and_what_is_no_datetime_are_refused() -> None:
     with pytest.raises(StateTypeError, match="attach one"):
         datetime_to_micros(dt.datetime(2013, 1, 1))
+    for other in (5, None, "2013-01-01", dt.date(2013, 1, 1)):
+        with pytest.raises(StateTypeError, match=f"of type {type(other).__name__} is no instant"):
+            datetime_to_micros(other)  # type: ignore[arg-type]
 
 
 def test_a_struct_in_a_union_with_a_dict_that_is_written_as_pairs_is_shown_as_it_is() -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from statekit.base_options import BaseOptions
 from statekit.chunk import Chunk
 from statekit.coordinator import Coordinator
-from statekit.errors import ProcessError, StateTypeError
+from statekit.errors import ProcessError, RestoreError, StateTypeError
 from statekit.job import Job
 from statekit.keygroup import group_range, key_group, pack_group, shard_of_group
 from statekit.manifest import ShardReport
@@ -249,6 +249,7 @@ def run(
 
     Raises:
         ProcessError: an input or output does not fit, or the user's function failed.
+        RestoreError: the checkpoint cannot be continued, or not with these inputs.
         StatekitError: whatever else went wrong, each kind with its own class.
     """
     if isinstance(backend, str) and backend not in ("memory", "rocksdb"):
@@ -322,15 +323,31 @@ def _run_to_the_end(
 def _epochs(
     inputs: Mapping[str, Iterable[Any]], coordinator: Coordinator, size: int
 ) -> Iterator[tuple[dict[str, list[Any]], dict[str, int]]]:
-    """Pieces of the inputs, one epoch at a time, with how far each input is read by then."""
+    """Pieces of the inputs, one epoch at a time, with how far each input is read by then.
+
+    Raises:
+        RestoreError: an input has fewer records than were taken of it.
+    """
     if size < 1:
         raise StateTypeError(f"epoch_size={size}: give at least 1 record")
     offsets = dict.fromkeys(inputs, 0)
     offsets.update(coordinator.last.offsets if coordinator.last is not None else {})
-    waiting = {name: islice(records, offsets[name], None) for name, records in inputs.items()}
+    waiting = {name: _behind(name, records, offsets[name]) for name, records in inputs.items()}
     while True:
         pieces = {name: list(islice(records, size)) for name, records in waiting.items()}
         if not any(pieces.values()):
             return
         offsets = {**offsets, **{name: offsets[name] + len(p) for name, p in pieces.items()}}
         yield pieces, offsets
+
+
+def _behind(name: str, records: Iterable[Any], count: int) -> Iterator[Any]:
+    """The records of an input behind so many that are in the state already."""
+    rest = iter(records)
+    found = sum(1 for _ in islice(rest, count))
+    if found < count:
+        raise RestoreError(
+            f"input {name!r} has {found} records, and {count} of it are in the state: a run that "
+            "goes on is given the same records again, from the first one on, and what follows them"
+        )
+    return rest

@@ -258,10 +258,12 @@ class Timers:
                 'clock="processing"'
             )
         if not isinstance(at, dt.datetime):
-            raise self._wrong(f"a timer is set at a datetime, not at {at!r}")
+            raise self._wrong(f"a timer is one of a datetime, and not of {at!r}")
+        if not isinstance(name, str):
+            raise self._wrong(f"the name of a timer is a text, and not {name!r}")
         try:
             row = CLOCK_TAGS[clock] + sortable_micros(datetime_to_micros(at)) + name.encode()
-        except (StateTypeError, AttributeError, UnicodeEncodeError) as error:
+        except (StateTypeError, UnicodeEncodeError) as error:
             raise self._wrong(str(error)) from None
         if not self._handled(name):
             raise self._wrong(

@@ -43,6 +43,7 @@ from statekit.windows import (
 __all__ = ["Windowing"]
 
 _ZERO = dt.timedelta(0)
+_ALLOWED_MAX_US = 365_000 * 86_400_000_000
 _MAP: Any = MapState  # as a value, so that types known at run time only can be put in
 _TUPLE: Any = tuple
 
@@ -152,6 +153,10 @@ class Windowing:
         if emit not in ("close", "change"):
             raise self._results.wrong(f'emit={emit!r}: use "close" or "change"')
         allowed_us = duration_to_micros(allowed_lateness, "allowed_lateness")
+        if allowed_us > _ALLOWED_MAX_US:  # time itself begins with the year 1
+            raise self._results.wrong(
+                f"allowed_lateness={allowed_lateness!r}: give at most 1000 years of 365 days"
+            )
         if ordered and allowed_us:
             raise self._results.wrong(
                 "with ordered=True no record comes behind the end of its window, so that "

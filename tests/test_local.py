@@ -183,6 +183,16 @@ def test_a_run_that_ended_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert Counter(first["counts"] + second["counts"]) == Counter(whole["counts"])
 
 
+@pytest.mark.parametrize("given", [0, 7, 14])
+def test_an_input_with_fewer_records_than_were_taken_of_it_is_refused_and_not_skipped(
+    tmp_path: Path, given: int
+) -> None:
+    job().run({"events": events(15)}, checkpoint=tmp_path, epoch_size=10)
+    with pytest.raises(sk.RestoreError, match=f"'events' has {given} records, and 15 of it are"):
+        job().run({"events": iter(events(given))}, checkpoint=tmp_path)
+    assert job().run({"events": iter(events(16))}, checkpoint=tmp_path).epochs == 1
+
+
 def spoiled(records: list[Any], place: int, kind: str) -> list[Any]:
     """The records with one that makes the function, or the reading of the input, fail."""
     wrong = {"function": Event("u1", 2**70), "input": "no record"}

@@ -107,7 +107,10 @@ class Harness:
         self._runner = self._start(parallelism)
 
     def _source(self, name: str, records: Records) -> Stream[Any]:
-        """One source, also of several types: records are handled in the order they are sent in."""
+        """One source, also of several types: records are handled in the order they are sent in.
+
+        So event time follows the one that is furthest ahead, whatever its type.
+        """
         if self.process.name == name:
             name = f"{name}-in"
         if isinstance(records, RecordType):

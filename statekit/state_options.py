@@ -124,12 +124,21 @@ class Aggregate(Generic[In, Acc, Out]):
         add: `add(accumulator, added) -> accumulator`.
         result: what `get` returns for an accumulator.
         merge: combines two accumulators; used when windows merge.
+
+    Raises:
+        StateTypeError: one of them is no function.
     """
 
     create: Callable[[], Acc]
     add: Callable[[Acc, In], Acc]
     result: Callable[[Acc], Out]
     merge: Callable[[Acc, Acc], Acc] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("create", "add", "result", "merge"):
+            given = getattr(self, name)
+            if not callable(given) and not (name == "merge" and given is None):
+                raise StateTypeError(f"Aggregate({name}={given!r}): give a function")
 
 
 Rule = Literal["even", "union", "broadcast", "hooks"]

@@ -146,9 +146,8 @@ class Stream(Generic[T]):
         for stream in streams:
             given = self._job.record_of(stream)
             if given is None or any(member.cls not in wanted for member in given.members):
-                found = given.name if given else "no records"
                 raise StateTypeError(
-                    f"{who} takes {taken.name}; stream {stream!r} has {found}: "
+                    f"{who} takes {taken.name}; stream {stream!r} has {self._told(stream)}: "
                     "declare both with the same type"
                 )
             fed |= {member.cls for member in given.members}
@@ -158,6 +157,16 @@ class Stream(Generic[T]):
                 f"{who} takes {taken.name}, and none of the streams {', '.join(streams)} has "
                 f"{' or '.join(missing)}: add one, or take no such records"
             )
+
+    def _told(self, stream: str) -> str:
+        """What a stream has, where it is not what is wanted."""
+        given = self._job.record_of(stream)
+        if given is not None:
+            return given.name
+        output = self._job.operator(stream).declared.output_type
+        if output is None:
+            return "no records"
+        return f"{output.name}, which is not one type of records"
 
     def window(
         self,

@@ -54,6 +54,8 @@ FIRST, LAST = micros_to_datetime(MIN_MICROS), micros_to_datetime(MAX_MICROS)
 
 _EPOCH = micros_to_datetime(0)
 _ZERO, _MICROSECOND = dt.timedelta(0), dt.timedelta(microseconds=1)
+# The soonest at which a window closes: the first instant is over before there is a watermark.
+_EARLIEST = FIRST + _MICROSECOND
 _NEW: Any = object()
 
 
@@ -201,7 +203,7 @@ class Deadlines:
     def of(self, end: dt.datetime, name: str) -> dt.datetime:
         """When a timer of a window that ends then is due."""
         lead = self.leads[name]
-        return _plus(end, -lead if end == LAST else -lead - self.margin)
+        return max(_plus(end, -lead if end == LAST else -lead - self.margin), _EARLIEST)
 
     def set_all(self, ctx: Context, end: dt.datetime) -> None:
         """Set the timers of a new window."""
@@ -221,7 +223,7 @@ class Deadlines:
 
     def passed(self, timer: Timer) -> dt.datetime | None:
         """The end of the windows for which a timer was set; None if it might be any."""
-        if timer.at == FIRST:
+        if timer.at == _EARLIEST:
             return None  # clipped
         return _plus(timer.at, self.leads[timer.name] + self.margin)
 

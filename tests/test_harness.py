@@ -258,3 +258,20 @@ def test_late_records_are_shown_in_the_order_in_which_they_were_sent() -> None:
     assert harness.send(event("c", 95), event("b", 96), event("a", 3)) == ["b"]
     assert harness.send(event("b", 95)) == []
     assert harness.late == [event("c", 95), event("a", 3), event("b", 95)]
+
+
+def test_a_harness_may_be_told_to_give_up_state(tmp_path: Path) -> None:
+    Harness(count, checkpoint=tmp_path / "stored").send(Event("ada", 1, 1))
+
+    @sk.process(key="user", migrate={})
+    def renamed(event: Event, visits: sk.ValueState[int]) -> None:
+        visits.update(1)
+
+    renamed.name = count.name
+    for made in (Harness.restore, lambda of, path, **given: Harness(of, checkpoint=path, **given)):
+        with pytest.raises(sk.StateSchemaError, match="allow_dropped_state=True"):
+            made(renamed, tmp_path / "stored")
+        harness = made(renamed, tmp_path / "stored", allow_dropped_state=True)
+        harness.send(Event("ada", 1, 2))
+        harness.crash()
+        assert harness.state("visits", "ada") == 1

@@ -127,6 +127,17 @@ def test_nothing_can_be_fed_by_a_stream_without_records() -> None:
         stream.process(visits)  # type: ignore[arg-type]
 
 
+def test_outputs_of_several_types_cannot_be_processed_further() -> None:
+    @sk.process(key="tail")
+    def either(flight: Flight) -> Iterator[Flight | Visit]:
+        yield flight
+
+    stream = sk.Job("fleet").source("flights", Flight).process(either)
+    match = r"'either' has .*Flight \| .*Visit, which is not one type of records"
+    with pytest.raises(sk.StateTypeError, match=match):
+        stream.process(visits)  # type: ignore[arg-type]
+
+
 def test_outputs_that_are_no_records_cannot_be_processed_further() -> None:
     stream = sk.Job("fleet").source("flights", Flight).process(visits).process(arrivals)
     with pytest.raises(sk.StateTypeError, match="visits takes Flight"):

@@ -515,3 +515,10 @@ def _run(code: str, data: bytes) -> bytes:
     )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
+
+
+@pytest.mark.parametrize("wrong", ["create", "add", "result", "merge"])
+def test_an_aggregate_is_made_of_functions(wrong: str) -> None:
+    functions: dict[str, Any] = dict.fromkeys(("create", "add", "result"), max)
+    with pytest.raises(sk.StateTypeError, match=rf"Aggregate\({wrong}=0\): give a function"):
+        sk.Aggregate(**{**functions, wrong: 0})

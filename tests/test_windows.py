@@ -586,6 +586,14 @@ def test_ordered_windows_include_their_last_microsecond(window: Window) -> None:
 # ------------------------------------------------------------------------------------ ends of time
 
 
+def test_windows_where_time_begins_wait_until_they_are_complete() -> None:
+    harness = collected(sk.tumbling("1 h"), lateness="1 day", allowed_lateness="30 days")
+    assert harness.send(Event("k", FIRST + after(1), 1)) == []
+    assert harness.send(Event("k", FIRST + after(2), 2)) == []
+    found = harness.send(Event("k", FIRST + dt.timedelta(40), 3)) + harness.send()
+    assert [(out.start, out.value) for out in found] == [(FIRST, [1, 2])]
+
+
 @pytest.mark.parametrize(
     "window",
     [

@@ -54,6 +54,7 @@ class Harness:
         backend: where rows are kept between epochs: "memory" or "rocksdb".
         checkpoint: a directory or an open repository to commit to, and to continue from if it has
             epochs; None keeps everything in memory.
+        allow_dropped_state: go on although the code no longer declares a stored state.
 
     >>> from collections.abc import Iterator
     >>> import statekit as sk
@@ -75,8 +76,11 @@ class Harness:
         key_groups: int | None = None,
         backend: Backend = "memory",
         checkpoint: str | Path | Repository | None = None,
+        *,
+        allow_dropped_state: bool = False,
     ) -> None:
         repository = Repository.in_memory() if checkpoint is None else Repository.of(checkpoint)
+        self._allow_dropped_state = allow_dropped_state
         self._open(_declared(process), repository, parallelism, key_groups, backend)
 
     def _open(
@@ -121,7 +125,13 @@ class Harness:
         copies: WorkingCopies = MemoryCopies()
         if self._backend == "rocksdb":
             copies = DiskCopies(self._directory)
-        return LocalRunner(self._job, self._repository, copies, parallelism=parallelism)
+        return LocalRunner(
+            self._job,
+            self._repository,
+            copies,
+            parallelism=parallelism,
+            allow_dropped_state=self._allow_dropped_state,
+        )
 
     @property
     def parallelism(self) -> int:
@@ -315,6 +325,8 @@ class Harness:
         parallelism: int | None = None,
         key_groups: int | None = None,
         backend: Backend = "memory",
+        *,
+        allow_dropped_state: bool = False,
     ) -> Harness:
         """A harness that starts from what `checkpoint` wrote, or from a savepoint.
 
@@ -336,6 +348,7 @@ class Harness:
         else:
             raise RestoreError(f"{path} holds no checkpoint: write one with checkpoint(path)")
         made = cls.__new__(cls)
+        made._allow_dropped_state = allow_dropped_state
         made._open(_declared(process), repository, parallelism, key_groups, backend)
         return made
 

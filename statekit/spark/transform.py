@@ -24,7 +24,7 @@ from statekit.spark.processor_states import TimeMode
 from statekit.spark.processors import InitialInput, process_of
 from statekit.spark.query import Query
 from statekit.spark.sql_values import parsed_schema
-from statekit.spark.starting import start
+from statekit.spark.starting import check_classic, start
 from statekit.stream import Stream
 
 __all__ = ["Transformed", "transform_with_state"]
@@ -250,6 +250,7 @@ def _checked_frame(df: object) -> DataFrame:
         raise StateTypeError(
             f"df is {type(df).__name__}: give a DataFrame, not grouped, of a classic Spark session"
         )
+    check_classic(df.sparkSession, {"df": df})
     return df
 
 

@@ -244,6 +244,16 @@ def test_outputs_go_to_formats(runs: Runs, sink: Any) -> None:
     assert query.epoch == 0
 
 
+def test_a_frame_of_spark_connect_is_refused_by_name(spark: SparkSession) -> None:
+    """It need not be installed here: a class of such a module stands in for its own."""
+    module = {"__module__": "pyspark.sql.connect.dataframe"}
+    remote = type(
+        "Remote", (DataFrame,), {**module, "__new__": object.__new__, "sparkSession": spark}
+    )
+    with pytest.raises(sk.StateTypeError, match=r"Remote of Spark Connect.*SparkSession.builder"):
+        transform_with_state(remote(), "key", Sums(), TOLD)
+
+
 def test_what_cannot_be_is_refused(spark: SparkSession) -> None:
     df = spark.createDataFrame([], f"{ROWS}, of struct<x:int>, pairs map<string,int>")
 

@@ -29,7 +29,7 @@ import statekit as sk
 from statekit.key_codec import key_codec
 from statekit.spark.processor_frames import FrameOptions, frames_of, takes_frames
 from statekit.spark.processor_keys import GroupingKey
-from statekit.spark.processors import process_of
+from statekit.spark.processors import ProcessorProcess, process_of
 from statekit.spark.sql_values import SqlValues
 from statekit.testing import Harness
 
@@ -98,6 +98,11 @@ class Does(StatefulProcessor):
         return tuple(found) if isinstance(found, Row) else found  # the tester gives a tuple
 
 
+def declared(processor: StatefulProcessor, mode: Any = "none", **timed: Any) -> ProcessorProcess:
+    """A processor as a process function of rows by `key`."""
+    return process_of(processor, key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode=mode, **timed)
+
+
 class Both:
     """A processor in the harness, and one that does the same in Spark's tester.
 
@@ -111,7 +116,7 @@ class Both:
     def __init__(
         self, made: Callable[[], Any], mode: Any, key: Sequence[str], rows: StructType
     ) -> None:
-        declared = process_of(
+        process = process_of(
             made(),
             key=GroupingKey(rows, key),
             rows=rows,
@@ -120,7 +125,7 @@ class Both:
             event_time="at" if mode == "eventtime" else None,
             lateness_us=200 * 366 * 86_400_000_000,  # so that rows do not move event time
         )
-        self.harness = Harness(declared, parallelism=3, key_groups=16)
+        self.harness = Harness(process, parallelism=3, key_groups=16)
         self._tester = TwsTester(made(), timeMode=mode, eventTimeExtractor=lambda row: 1 << 62)
         self._key, self._mode, self._now = key, mode, 0
 
@@ -416,7 +421,7 @@ AGING = st.lists(st.tuples(st.sampled_from("ab"), WRITES), max_size=6) | st.inte
 def test_what_has_a_ttl_is_gone_when_it_is_over(steps: list[Any]) -> None:
     """Each element and each entry by itself, counted from when it was written last."""
     script = [write for step in steps if isinstance(step, list) for _, write in step]
-    made = process_of(Ages(script), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="processingtime")
+    made = declared(Ages(script), "processingtime")
     harness = Harness(made, parallelism=2, key_groups=4)
     models, numbers, now = {key: Model() for key in "ab"}, iter(range(len(script))), 0
     for step in steps:
@@ -458,7 +463,7 @@ class Deletes(StatefulProcessor):
 
 
 def test_a_state_that_init_asks_for_and_deletes_fails_when_it_is_used_as_in_spark() -> None:
-    made = process_of(Deletes(), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
+    made = declared(Deletes())
     harness = Harness(made)
     told = [row.told for row in harness.send(Row(key="a", call=0, at=FUTURE))]
     kinds = ["value"] * 3 + ["value"] * 3 + ["map"] * 3
@@ -494,7 +499,7 @@ class Grown(StatefulProcessor):
 
 def test_a_field_that_a_schema_gets_later_is_none_in_what_was_stored(tmp_path: Path) -> None:
     def told(call: int, *fields: str) -> str:
-        made = process_of(Grown(*fields), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
+        made = declared(Grown(*fields))
         (row,) = Harness(made, checkpoint=tmp_path).send(Row(key="k", call=call, at=FUTURE))
         return str(row.told)
 
@@ -521,7 +526,7 @@ class Wide(Grown):
 
 def test_numbers_of_a_state_may_get_more_bits_and_not_fewer(tmp_path: Path) -> None:
     def run(**fields: sql.DataType) -> None:
-        made = process_of(Wide(**fields), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
+        made = declared(Wide(**fields))
         Harness(made, checkpoint=tmp_path).send(Row(key="k", call=1, at=FUTURE))
 
     run(n=sql.ShortType(), few=sql.ArrayType(sql.FloatType()), kept=sql.StringType())
@@ -565,15 +570,7 @@ class RingsAtOnce(StatefulProcessor):
 
 
 def test_the_watermark_is_that_of_1970_before_there_is_one_and_what_is_due_then_rings() -> None:
-    made = process_of(
-        RingsAtOnce(),
-        key=KEY,
-        rows=ROWS,
-        outputs=OUTPUTS,
-        time_mode="eventtime",
-        event_time="at",
-        lateness_us=10_000_000,
-    )
+    made = declared(RingsAtOnce(), "eventtime", event_time="at", lateness_us=10_000_000)
     harness = Harness(made, parallelism=2)
 
     def told(*seconds: int) -> list[str]:
@@ -591,48 +588,40 @@ def test_a_ttl_of_zero_is_none() -> None:
             handle.getValueState("kept", PAIR, 0)
 
     for mode in ("none", "processingtime"):
-        declared = process_of(
-            Kept([]),
-            key=KEY,
-            rows=ROWS,
-            outputs=OUTPUTS,
-            time_mode=mode,
-        )
-        assert [spec.ttl for spec in declared.states] == [None]
+        assert [spec.ttl for spec in declared(Kept([]), mode).states] == [None]
+
+
+class Uses(Sets):
+    """Does with its handle what it is made to, when there are rows."""
+
+    def __init__(self, use: Callable[[Any], object]) -> None:
+        super().__init__([])
+        self.use = use
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        self.use(self.handle)
+        yield from ()
+
+
+def send_one_to(processor: StatefulProcessor) -> None:
+    Harness(declared(processor)).send(Row(key="a", call=0, at=FUTURE))
 
 
 @pytest.mark.parametrize("call", ["registerTimer", "deleteTimer", "listTimers"])
 def test_timers_without_a_time_mode_are_an_error_that_says_so(call: str) -> None:
-    class Times(Sets):
-        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-            getattr(self.handle, call)(*[1][: call != "listTimers"])
-            yield from ()
-
-    made = process_of(Times([]), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
+    given = () if call == "listTimers" else (1,)
     with pytest.raises(sk.ProcessError, match=r"PySparkValueError: .*Timers with TimeMode.None"):
-        Harness(made).send(Row(key="a", call=0, at=FUTURE))
+        send_one_to(Uses(lambda handle: getattr(handle, call)(*given)))
 
 
 def test_a_state_that_init_did_not_ask_for_is_refused_when_it_is_asked_for_later() -> None:
-    class Late(Sets):
-        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-            self.handle.getValueState("late", PAIR)
-            yield from ()
-
-    made = process_of(Late([]), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
     with pytest.raises(sk.StateTypeError, match="asks for a value state 'late', and did not when"):
-        Harness(made).send(Row(key="a", call=0, at=FUTURE))
+        send_one_to(Uses(lambda handle: handle.getValueState("late", PAIR)))
 
 
 def test_a_state_that_init_does_not_delete_is_not_deleted_later_without_a_word() -> None:
-    class Late(Sets):
-        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-            self.handle.deleteIfExists("rung")
-            yield from ()
-
-    made = process_of(Late([]), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
     with pytest.raises(sk.StateTypeError, match=r"deletes state 'rung'.* and clear\(\) to remove"):
-        Harness(made).send(Row(key="a", call=0, at=FUTURE))
+        send_one_to(Uses(lambda handle: handle.deleteIfExists("rung")))
 
 
 def test_a_processor_that_takes_rows_for_frames_is_told_what_to_say() -> None:
@@ -641,9 +630,8 @@ def test_a_processor_that_takes_rows_for_frames_is_told_what_to_say() -> None:
             for frame in rows:
                 yield from frame.iterrows()
 
-    made = process_of(TakesFrames([]), key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode="none")
     with pytest.raises(sk.ProcessError, match=r"iterrows.* of pandas, say pandas=True\. Nothing"):
-        Harness(made).send(Row(key="a", call=0, at=FUTURE))
+        send_one_to(TakesFrames([]))
 
 
 # ----------------------------------------------------------------------------- keys and frames

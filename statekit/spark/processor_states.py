@@ -23,6 +23,7 @@ from statekit.list_state import ListState
 from statekit.map_state import MapState
 from statekit.single_row_states import ValueState
 from statekit.spark.sql_values import SqlValues
+from statekit.timers import Timers
 from statekit.timestamp import MAX_MICROS, MIN_MICROS, datetime_to_micros, instant
 
 __all__ = ["CLOCKS", "Declared", "Handle", "TimeMode", "now_ms"]
@@ -137,32 +138,32 @@ class Handle(spark.StatefulProcessorHandle):
         return found
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        clock = self._clock()
-        self._context.timers.set(_at(expiryTimestampMs), clock=clock)
+        timers, clock = self._timers()
+        timers.set(_at(expiryTimestampMs), clock=clock)
         self._deleted.discard(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        clock = self._clock()
-        self._context.timers.delete(_at(expiryTimestampMs), clock=clock)
+        timers, clock = self._timers()
+        timers.delete(_at(expiryTimestampMs), clock=clock)
         if self._is_ringing:
             self._deleted.add(expiryTimestampMs)
         if expiryTimestampMs == self._ringing:
             self._ringing = None
 
     def listTimers(self) -> Iterator[int]:
-        clock = self._clock()
-        timers = self._context.timers.list(clock=clock)
-        found = {datetime_to_micros(timer.at) // 1000 for timer in timers}
+        timers, clock = self._timers()
+        found = {datetime_to_micros(timer.at) // 1000 for timer in timers.list(clock=clock)}
         return iter(sorted(found if self._ringing is None else found | {self._ringing}))
 
-    def _clock(self) -> Clock:
+    def _timers(self) -> tuple[Timers, Clock]:
+        """The timers of the key, and the clock by which they are due."""
         clock = CLOCKS.get(self._time_mode)
         if clock is None:
             raise PySparkValueError(
                 errorClass="UNSUPPORTED_OPERATION",
                 messageParameters={"operation": "Timers with TimeMode.None"},
             )
-        return clock
+        return self._context.timers, clock
 
     def deleteIfExists(self, stateName: str) -> None:
         """Nothing in `init`: what it deletes went when the job was put together."""

@@ -14,10 +14,11 @@ import collections.abc
 import dataclasses
 import datetime as dt
 import itertools
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import msgspec
 import pydantic
@@ -209,9 +210,7 @@ def _pydantic_fields(cls: Any) -> dict[str, FieldType]:
         metadata = tuple(info.metadata)
         annotation = info.annotation
         if metadata:
-            annotation = typing.Annotated.__class_getitem__(  # type: ignore[attr-defined]
-                (annotation, *metadata)
-            )
+            annotation = operator.getitem(cast("Any", typing.Annotated), (annotation, *metadata))
         found[name] = _field(annotation, info.is_required())
     return found
 

@@ -52,6 +52,10 @@ _WRITE_MEMORY_FACTOR = 1.5
 # What RocksDB says where there is no space.
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
+# What a scan gives before its first row. From Python 3.12 on, a generator that never began keeps
+# its arguments when it is closed: here RocksDB's iterator, and with it the lock of the database.
+_BEGUN = (b"", b"")
+
 
 @cache
 def _block_cache(capacity_bytes: int) -> rocksdict.Cache:
@@ -224,6 +228,7 @@ class RocksBackend:
             rows = self._rows_down(family, items, start, end)
         else:
             rows = self._rows_up(family, items, start, end)
+        next(rows)
         self._scans.add(rows)
         return rows
 
@@ -404,6 +409,7 @@ class RocksBackend:
     def _rows_up(
         self, family: rocksdict.Rdict, items: rocksdict.RdictItems, start: bytes, end: bytes
     ) -> Generator[tuple[bytes, bytes]]:
+        yield _BEGUN
         last = start
         for row in items:
             last = row[0]
@@ -415,6 +421,7 @@ class RocksBackend:
     def _rows_down(
         self, family: rocksdict.Rdict, items: rocksdict.RdictItems, start: bytes, end: bytes
     ) -> Generator[tuple[bytes, bytes]]:
+        yield _BEGUN
         last = end
         for row in items:
             if row[0] < start:

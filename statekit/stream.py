@@ -205,7 +205,7 @@ class Stream(Generic[T]):
         >>> [(found.ad, f"{found.start:%H:%M}", found.count) for found in run["hourly"]]
         [('a', '12:00', 2)]
         """
-        record = self._record_type()
+        record = self._record_type("window")
         options: dict[str, Any] = {"lateness": lateness, "allowed_lateness": allowed_lateness}
         options |= {"key": key, "event_time": event_time, "emit": emit, "ordered": ordered}
         options["combines"] = len(self._names) == 1
@@ -272,23 +272,28 @@ class Stream(Generic[T]):
         [('ada', 2, 500), ('bob', 1, 100)]
         """
         self._check_single("aggregate")
-        record = self._record_type()
+        record = self._record_type("aggregate")
         made = aggregation(record, key=key, aggregates=aggregates, ttl=ttl, into=into)
         return self.process(made, name=name)
 
-    def _record_type(self) -> RecordType:
-        """The one type that these records are of."""
+    def _record_type(self, doing: str) -> RecordType:
+        """The one type that these records are of.
+
+        Parameters:
+            doing: what they are wanted for.
+        """
         found: dict[Any, RecordType] = {}
         for name in self._names:
             given = self._job.record_of(name)
             if given is None:
-                raise StateTypeError(f"stream {name!r} has no records: there is nothing to window")
+                told = self._told(name)
+                raise StateTypeError(f"stream {name!r} has {told}: there is nothing to {doing}")
             found |= {member.cls: member for member in given.members}
         first, *others = found.values()
         if others:
             told = " | ".join(member.name for member in found.values())
             raise StateTypeError(
-                f"stream {self.name!r} has {told}, and a window is of records of one type: "
+                f"stream {self.name!r} has {told}, and this is for records of one type: "
                 "use a process function"
             )
         return first

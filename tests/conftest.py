@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from statekit.working_copy import DiskCopies
     from tests.object_server import FaultyProxy
 
+
+# As in an environment that was activated: PySpark starts `python3` for frames made of Python rows.
+os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 
 # They start drivers of their own.
 WITHOUT_THE_SESSION = ("test_kills.py", "test_cluster.py")

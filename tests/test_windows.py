@@ -1000,8 +1000,10 @@ def test_records_without_the_right_fields_are_refused() -> None:
         yield 1
 
     stream = sk.Job("none").source("events", Event).process(numbers)
-    with pytest.raises(sk.StateTypeError, match="has no records: there is nothing to window"):
+    with pytest.raises(sk.StateTypeError, match=r"has int, which is not .*: there is nothing to w"):
         stream.window(sk.tumbling("1 h"), key="key", event_time="at")
+    with pytest.raises(sk.StateTypeError, match=r"has int, .*: there is nothing to aggregate"):
+        stream.aggregate(key="key", events=sk.Count())
 
 
 # ----------------------------------------------------------------------------------- redefinition

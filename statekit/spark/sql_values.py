@@ -156,14 +156,14 @@ def widths(of: sql.DataType, path: str) -> Iterator[tuple[str, int]]:
         yield path, bits
 
 
-_BITS: dict[type[sql.DataType], int] = {
+_INTEGER_BITS: dict[type[sql.DataType], int] = {
     sql.ByteType: 8,
     sql.ShortType: 16,
     sql.IntegerType: 32,
     sql.LongType: 64,
-    sql.FloatType: 32,
-    sql.DoubleType: 64,
 }
+
+_BITS = _INTEGER_BITS | {sql.FloatType: 32, sql.DoubleType: 64}
 
 
 def _given(converts: Sequence[_Convert | None], stored: Sequence[Any]) -> list[Any]:
@@ -238,6 +238,11 @@ def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> _Type:
         + (" as the key of a map" if as_key else "")
         + ": store it as a string, a number or a struct"
     )
+
+
+def _whole(bits: int) -> _Type:
+    kept = f"type({{0}}) is int and -(1 << {bits - 1}) <= {{0}} < 1 << {bits - 1}"
+    return _Type(int, partial(_integer, bits), kept=kept)
 
 
 def _integer(bits: int, value: Any) -> int:
@@ -412,16 +417,11 @@ def _as_python(value: Any) -> Any:
     return value
 
 
-_INT = "type({{0}}) is int and -(1 << {0}) <= {{0}} < 1 << {0}"
-
 _PYTHONS = frozenset((bool, int, float, str, bytes, dt.date, dt.datetime, decimal.Decimal))
 
 _SIMPLE: tuple[tuple[type[sql.DataType] | tuple[type[sql.DataType], ...], _Type], ...] = (
     (sql.BooleanType, _Type(bool, _boolean, kept="type({0}) is bool")),
-    (sql.ByteType, _Type(int, partial(_integer, 8), kept=_INT.format(7))),
-    (sql.ShortType, _Type(int, partial(_integer, 16), kept=_INT.format(15))),
-    (sql.IntegerType, _Type(int, partial(_integer, 32), kept=_INT.format(31))),
-    (sql.LongType, _Type(int, partial(_integer, 64), kept=_INT.format(63))),
+    *((kind, _whole(bits)) for kind, bits in _INTEGER_BITS.items()),
     (sql.FloatType, _Type(float, _float)),
     (sql.DoubleType, _Type(float, _double, kept="type({0}) is float")),
     (

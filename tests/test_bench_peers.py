@@ -12,13 +12,26 @@ from tests.bench.peers.environments import Environment, NotAvailable
 from tests.bench.peers.inputs import UNIFORM, WORKLOADS, Input
 from tests.bench.peers.jobs.handshake import columns
 from tests.bench.peers.processes import Spent, run
-from tests.bench.peers.versus import AGGREGATES, FUNCTION, MATCHES, Contender, Match, measured
+from tests.bench.peers.versus import (
+    AGGREGATES,
+    FUNCTION,
+    MATCHES,
+    ROCKSDB,
+    Contender,
+    Match,
+    measured,
+)
 
 EVENTS = 30_000
 
 
-@pytest.mark.parametrize(("ours", "workload"), [(FUNCTION, "zipf"), (AGGREGATES, "entries")])
-def test_ours_give_right_results(ours: Contender, workload: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ours", "workload"),
+    [(FUNCTION, "zipf"), (AGGREGATES, "entries"), (ROCKSDB, "count"), (ROCKSDB, "entries")],
+)
+def test_what_needs_no_other_system_gives_right_results(
+    ours: Contender, workload: str, tmp_path: Path
+) -> None:
     spent = ours.run(Input(tmp_path, WORKLOADS[workload], EVENTS).write(), workload)
     assert spent.cpu_s > 0
     assert spent.told["written"] > 0

@@ -170,6 +170,12 @@ QUIX = Contender(
     (f"{PER_EPOCH}",),
     Environment("quix", ("quixstreams==3.28.1",)),
 )
+ROCKSDB = Contender(
+    "RocksDB by hand",
+    "rocks_job",
+    "RocksDB with its log, a batch for each 10,000 events; no outputs, nothing to go back to",
+    ("10000",),
+)
 FLINK = Contender(
     "PyFlink, thread mode",
     "flink_job",
@@ -201,6 +207,14 @@ MATCHES = {
             FUNCTION,
             _bytewax(0.4, "Bytewax, frequent snapshots"),
             f"{_IN_MEMORY} about as often here as statekit commits.",
+        ),
+    ),
+    "peer-rocksdb": (
+        Match(
+            FUNCTION,
+            ROCKSDB,
+            "A loop over events that keeps rows of two integers in rocksdict itself.",
+            wanted="",
         ),
     ),
     "peer-quix": (

@@ -280,7 +280,7 @@ class Stream(Generic[T]):
         """The one type that these records are of.
 
         Parameters:
-            doing: what they are wanted for.
+            doing: what they are wanted for: `window`, or `aggregate`.
         """
         found: dict[Any, RecordType] = {}
         for name in self._names:
@@ -293,7 +293,7 @@ class Stream(Generic[T]):
         if others:
             told = " | ".join(member.name for member in found.values())
             raise StateTypeError(
-                f"stream {self.name!r} has {told}, and this is for records of one type: "
+                f"stream {self.name!r} has {told}, and {doing}s are of records of one type: "
                 "use a process function"
             )
         return first

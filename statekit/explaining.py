@@ -61,7 +61,8 @@ def _calls(operator: Operator, *, is_shuffled: bool) -> str:
             return f"{told}, kept for many keys at a time"
         return f"{told}, added to windows for each key and stretch of time"
     if declared.takes_runs:
-        return "called once per key and epoch, with all records of the key"
+        whose = "key" if declared.key else "shard"
+        return f"called once per {whose} and epoch, with all records of the {whose}"
     if declared.ordered is not None:
         return "called for each record, once the watermark has passed it"
     return "called for each record"

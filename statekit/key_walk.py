@@ -14,8 +14,8 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain, compress, islice, pairwise
-from operator import ge
-from typing import Any
+from operator import ge, length_hint
+from typing import Any, Literal
 
 from statekit.chunk import Chunk, KeyRuns, ManyKeys
 from statekit.errors import ProcessError, StateTypeError
@@ -23,7 +23,7 @@ from statekit.key_codec import KeyCodec
 from statekit.keygroup import pack_group
 from statekit.visit import Visit
 
-__all__ = ["KeyWalk", "shown"]
+__all__ = ["Handled", "KeyWalk", "shown"]
 
 # At most so many keys are visited before changes are handed on; at first, a sixteenth of it.
 KEYS_MAX = 256
@@ -38,6 +38,9 @@ _BYTES_MAX = 512 * 1024
 _COMING_MAX = 64
 
 _NOTHING: Any = object()
+
+Handled = tuple[Literal["record", "key"], Any]
+"""What a function was given last, behind what it is."""
 
 
 class KeyWalk:
@@ -57,6 +60,9 @@ class KeyWalk:
         self._at_once = self._left = max(1, KEYS_MAX // 16)
         # Of the keys of the chunk, and of those before it whose changes have not been handed on.
         self._prefixes: list[bytes] = []
+        # Of a key whose records are taken together: some of them, and those not taken yet.
+        self._some: Sequence[Any] = ()
+        self._following: Iterator[Any] = iter(())
         self.is_between = False
         """Whether an error came up on the way to a key: it is about no record that is handled."""
         visit.coming = self._coming
@@ -81,6 +87,19 @@ class KeyWalk:
                 yield from islice(records, size)
         self._ended(chunk, runs)
 
+    def at_times(
+        self, records: Iterator[Any], times: Sequence[int], then_us: int | None = None
+    ) -> Iterator[Any]:
+        """Records, each at its event time.
+
+        Parameters:
+            then_us: what it is behind the last of them.
+        """
+        visit = self._visit
+        for record, visit.event_us in zip(records, times, strict=True):
+            yield record
+        visit.event_us = then_us
+
     def runs(self, chunks: Iterator[Chunk]) -> Iterator[Iterator[Any]]:
         """The records of each key, once the visit has come to it; also out of several chunks.
 
@@ -91,9 +110,11 @@ class KeyWalk:
 
         def going_on(token: Any) -> Iterator[Any]:
             for chunk in chunks:
-                size = next((n for n, t in enumerate(chunk.tokens) if t != token), None)
-                yield from chunk.records[:size]
-                if size is not None:
+                count = len(chunk.tokens)
+                size = next((n for n, t in enumerate(chunk.tokens) if t != token), count)
+                if size:
+                    yield from self._records_of_key(chunk, 0, size, self._visit.event_us)
+                if size < count:
                     behind.append(chunk.behind(size))
                     return
 
@@ -103,7 +124,7 @@ class KeyWalk:
             for prefix, key, size in zip(runs.prefixes, runs.keys, runs.sizes, strict=False):
                 self.enter(prefix, key)
                 end = start + size
-                records = iter(chunk.records[start:end])
+                records = self._records_of_key(chunk, start, end)
                 if end < count:
                     yield records
                 else:
@@ -112,6 +133,28 @@ class KeyWalk:
                     deque(records, maxlen=0)  # those that were not asked for
                 start = end
             self._ended(chunk, runs)
+
+    def _records_of_key(
+        self, chunk: Chunk, start: int, end: int, before_us: int | None = None
+    ) -> Iterator[Any]:
+        """Some records, all of the current key, each at its event time where it has one.
+
+        Parameters:
+            before_us: the latest of those before them.
+        """
+        self._some = some = chunk.records[start:end]
+        self._following = following = iter(some)
+        if not chunk.times:
+            return following
+        times = chunk.times[start:end]
+        if before_us is None:
+            self._visit.event_us = before_us = times[0]  # for what is done before one is taken
+        return self.at_times(following, times, max(before_us, *times))
+
+    def handled(self) -> Handled:
+        """The record that was taken last of those of a key; the key, before any was."""
+        taken = len(self._some) - length_hint(self._following)
+        return ("record", self._some[taken - 1]) if taken else ("key", self._visit.key)
 
     def together(self, chunks: Iterator[Chunk]) -> Iterator[ManyKeys]:
         """The keys of chunks that have one row for each, many at a time.

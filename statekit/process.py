@@ -94,9 +94,6 @@ class Process(Generic[R, P, U]):
     takes_columns = False
     """Whether it takes what its combiner leaves as columns of many keys at a time, not by row."""
 
-    takes_runs = False
-    """Whether it is called once per key and epoch, with an iterator over the key's records."""
-
     timers_join = True
     """Whether timers that are set and deleted while others are called join in and stay out."""
 
@@ -133,7 +130,7 @@ class Process(Generic[R, P, U]):
         self.__wrapped__ = fn
         self.signature = signature = Signature(fn, hints, takes="record")
         where = f"{self.name}, parameter {signature.first!r}"
-        self.record_type: Records = records_of(hints[signature.first], where=where)
+        self.record_type: Records = records_of(signature.given, where=where)
         emits = signature.emits
         self.output_type = (
             None if emits is None else OutputType.of(emits, where=f"{self.name}, return annotation")
@@ -142,6 +139,7 @@ class Process(Generic[R, P, U]):
         check_event_time(self.record_type, event_time)
         self.ordered: ValueCodec[Any] | None = None
         if ordered:
+            _check_takes_one(self)
             self.ordered = codec_of_waiting(self.record_type)
         self._hooks = hooks or {}
         of_state = hooks_of(self.name, [spec.name for spec in signature.states], self._hooks)
@@ -272,6 +270,11 @@ class Process(Generic[R, P, U]):
         hints = hints_of(fn, sys._getframe(1).f_locals)
         self.handlers.take(Signature(fn, hints, takes="broadcast record"))
         return fn
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether it is called once per key and epoch, with an iterator over the key's records."""
+        return self.signature.takes_runs
 
     @property
     def handles_timers(self) -> bool:
@@ -487,6 +490,11 @@ def process(
     state type become states named like the parameter; a parameter annotated `Context` gets the
     context. The return annotation is `Iterator[T]` for outputs of type T, or None.
 
+    Annotated with an iterator, such as `Iterator[Order]`, the first parameter takes all records
+    that an epoch has of a key, in their order, and the function is called once per key and epoch;
+    without a key, once per shard. Records that it does not ask for are skipped. How many come
+    together follows from how the input was cut into epochs, so results should not.
+
     Parameters:
         key: the record field, or fields, that say which state a record meets. Without one, records
             are dealt out to the shards in turn, and there is only state of shards: `OperatorState`,
@@ -519,6 +527,16 @@ def process(
     ...     yield Total(order.customer, total.get() or 0)
     >>> totals
     <process totals by customer: ['total']>
+
+    The same, with one read and one write of state for all orders of a customer in an epoch:
+
+    >>> @process(key="customer")
+    ... def totals(orders: Iterator[Order], total: ValueState[int]) -> Iterator[Total]:
+    ...     cents = total.get() or 0
+    ...     for order in orders:
+    ...         cents += order.cents
+    ...         yield Total(order.customer, cents)
+    ...     total.update(cents)
     """
     if not isinstance(key, str | tuple | list | None):
         raise StateTypeError(f"@process(key={key!r}): give the name of a record field, or several")
@@ -542,6 +560,16 @@ def process(
         return Process(fn, fields, hints, event_time, lateness_us, ordered, hooks)
 
     return typing.cast("_Decorator", decorate)
+
+
+def _check_takes_one(declared: Process[Any, Any, Any]) -> None:
+    """Make sure that records which are handled in order are taken one by one."""
+    if declared.takes_runs:
+        raise StateTypeError(
+            f"{declared.name}, parameter {declared.signature.first!r}: with ordered=True a key's "
+            f"records come one by one, with timers between them: annotate it with "
+            f"{declared.record_type.name}"
+        )
 
 
 def _check_keyed_states(declared: Process[Any, Any, Any]) -> None:

@@ -10,7 +10,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ __all__ = ["Bound", "Signature", "hints_of"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _OUTPUTS = (Iterator, Iterable, Generator, list)
+_SEVERAL = (Iterable, Generator, Collection, Sequence, list, tuple, set)
 
 
 Bound = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -50,6 +51,8 @@ class Signature:
     Attributes:
         name: the function's.
         first: the name of the parameter that takes what it is called with.
+        given: what that is annotated with; of `Iterator[Event]`, `Event`.
+        takes_runs: whether it is given an iterator.
         states: what it declares, in order.
 
     Raises:
@@ -63,6 +66,10 @@ class Signature:
         parameters = list(inspect.signature(fn).parameters.values())
         first, *others = _checked_parameters(self.name, parameters, hints, takes)
         self.first = first.name
+        self.takes_runs, self.given = False, hints[first.name]
+        if takes == "record":
+            where = f"{self.name}, parameter {first.name!r}"
+            self.takes_runs, self.given = _records_given(self.given, where)
         self.states: tuple[StateSpec, ...] = tuple(
             state_spec(self.name, p.name, hints[p.name]) for p in others if _is_state(hints, p)
         )
@@ -146,6 +153,18 @@ def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
             for of, hint in found.items()
         }
     return hints
+
+
+def _records_given(hint: Any, where: str) -> tuple[bool, Any]:
+    """Whether an annotation is that of an iterator over records, and theirs."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _SEVERAL and args:
+        raise StateTypeError(
+            f"{where}: {annotation_text(hint)} cannot be given: for all records of a key annotate "
+            f"it with Iterator[{annotation_text(args[0])}], for one with {annotation_text(args[0])}"
+        )
+    takes_runs = origin is Iterator and len(args) == 1
+    return takes_runs, args[0] if takes_runs else hint
 
 
 def _is_state(hints: dict[str, Any], parameter: inspect.Parameter) -> bool:

@@ -7,7 +7,7 @@ does not: the job that they are part of (`job`), and the plan that comes of it (
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from statekit.aggregation import aggregation
@@ -89,7 +89,7 @@ class Stream(Generic[T]):
 
     def process(
         self,
-        declared: Process[T, ..., U],
+        declared: Process[T, ..., U] | Process[Iterator[T], ..., U],
         *,
         name: str | None = None,
         broadcast: Stream[Any] | Sequence[Stream[Any]] = (),
@@ -121,7 +121,7 @@ class Stream(Generic[T]):
         self._job.operators.append(Operator(name, declared, self._names, broadcasts))
         return Stream(self._job, name)
 
-    def _check_broadcast(self, declared: Process[T, ..., U], streams: tuple[str, ...]) -> None:
+    def _check_broadcast(self, declared: Process[Any, ..., U], streams: tuple[str, ...]) -> None:
         """Make sure that what is broadcast is handled, and the other way round."""
         taken = declared.handlers.record_type
         if taken is None and streams:

@@ -20,7 +20,7 @@ from statekit.chunk import Chunk, ManyKeys
 from statekit.context import Context
 from statekit.errors import ProcessError, StatekitError, StateTypeError
 from statekit.job_file import TIMERS, WAITING, Clock
-from statekit.key_walk import KeyWalk, shown
+from statekit.key_walk import Handled, KeyWalk, shown
 from statekit.keygroup import pack_group
 from statekit.manifest import ShardPlan
 from statekit.mutation import Batch
@@ -131,13 +131,13 @@ class ShardTask:
         following = iter(chunk.records)
         records = self._walk.records(chunk, following)
         if self._declared.event_time is not None:
-            records = self._at_their_times(records, chunk.times)
+            records = self._walk.at_times(records, chunk.times)
 
-        def current() -> Any:
+        def current() -> Handled:
             taken = len(chunk.records) - length_hint(following)
-            return chunk.records[max(taken - 1, 0)]
+            return "record", chunk.records[max(taken - 1, 0)]
 
-        yield from self._called(records, "record", current)
+        yield from self._called(records, current)
 
     def run_all(self, chunks: Iterator[Chunk]) -> Iterator[list[Any]]:
         """Handle chunks, one after the other, as the function takes what is in them.
@@ -152,18 +152,14 @@ class ShardTask:
             for chunk in chunks:
                 yield from self.run(chunk)
             return
-        runs = self._walk.runs(self._taken(chunks))
-        yield from self._called(runs, "key", lambda: self.visit.key)
+        yield from self._called(self._walk.runs(self._taken(chunks)), self._walk.handled)
 
-    def _called(
-        self, given: Iterator[Any], kind: str, current: Callable[[], Any]
-    ) -> Iterator[list[Any]]:
+    def _called(self, given: Iterator[Any], current: Callable[[], Handled]) -> Iterator[list[Any]]:
         """Call the user's function with one after the other.
 
         Parameters:
             given: what it is called with; the visit has come to its key when it is taken.
-            kind: what that is.
-            current: what was taken last.
+            current: says what was taken last.
         """
         # From here on, no line of Python of ours runs for a record.
         emitted = chain.from_iterable(_calls(self._call, self._arguments, given))
@@ -173,10 +169,12 @@ class ShardTask:
                 yield outputs
         except StatekitError as error:
             if not self._walk.is_between:
-                error.add_note(f"while operator {self.visit.operator!r} handled {shown(current())}")
+                _, handled = current()
+                error.add_note(f"while operator {self.visit.operator!r} handled {shown(handled)}")
             raise
         except Exception as error:
-            raise self._failed(error, f"the {kind} was {shown(current())}") from error
+            kind, handled = current()
+            raise self._failed(error, f"the {kind} was {shown(handled)}") from error
 
     def _together(self, chunks: Iterator[Chunk]) -> Iterator[list[Any]]:
         """Call a function that takes many keys at a time."""
@@ -197,7 +195,7 @@ class ShardTask:
         except Exception as error:  # noqa: BLE001 - told with its key
             failed = error
         each = self._walk.apart(keys)
-        deque(self._called(each, "key", lambda: self.visit.key), maxlen=0)
+        deque(self._called(each, lambda: ("key", self.visit.key)), maxlen=0)
         if isinstance(failed, StatekitError):
             raise failed
         what = f"it was called with the keys {shown(keys.keys)}, and fails for none of them alone"
@@ -375,12 +373,6 @@ class ShardTask:
         for number, time in found:
             if time > largest.get(number, BEGINNING):
                 largest[number] = time
-
-    def _at_their_times(self, records: Iterator[Any], times: Sequence[int]) -> Iterator[Any]:
-        """Records, each at its event time."""
-        visit = self.visit
-        for record, visit.event_us in zip(records, times, strict=True):
-            yield record
 
     def _more(self, outputs: list[Any], emitted: Any) -> Iterator[list[Any]]:
         """Hand on full lists, and what one call emits beyond them. The rest stays in `outputs`."""

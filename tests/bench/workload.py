@@ -39,6 +39,16 @@ def running_count(event: Event, held: sk.ValueState[tuple[int, int]]) -> Iterato
 
 
 @sk.process(key="key")
+def count_of_key(events: Iterator[Event], held: sk.ValueState[tuple[int, int]]) -> Iterator[Count]:
+    """The running count, given all events of a key at once."""
+    count, total = held.get() or (0, 0)
+    for event in events:
+        count, total = count + 1, total + event.value
+        yield Count(event.key, count, total)
+    held.update((count, total))
+
+
+@sk.process(key="key")
 def expiring_count(
     event: Event,
     held: Annotated[sk.ValueState[tuple[int, int]], sk.TTL("1 hour")],

@@ -29,11 +29,20 @@ def count(landing: Landing, seen: sk.ValueState[int]) -> list[tuple[str, int]]:
 def silent(landing: Landing) -> None: ...
 
 
+@sk.process(key="tail")
+def landings_of(flights: Iterator[Flight], seen: sk.ValueState[int]) -> Iterator[Landing]:
+    for _ in flights:
+        yield Landing("JFK")
+
+
 job = sk.Job("fleet", key_groups=64)
 flights: sk.Stream[Flight] = job.source("flights", Flight)
 landings: sk.Stream[Landing] = flights.process(land, name="landings")
 counts: sk.Stream[tuple[str, int]] = landings.process(count).sink("counts")
 landings.process(silent)
+of_tails: sk.Stream[Landing] = flights.process(landings_of)
+landings.process(landings_of)  # error: incompatible type
+landings_of(Flight("N1"), **bind(landings_of, "N1"))  # error: incompatible type "Flight"
 run = job.run({"flights": [Flight("N1")]}, parallelism=2)
 epochs: int = run.epochs
 job.run({"flights": []}, parallelismm=2)  # error: Unexpected keyword argument "parallelismm"

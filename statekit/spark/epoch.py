@@ -1,13 +1,13 @@
 """One epoch of a job on Spark.
 
-What lives here: which frames are computed, in which order they are read, and how the commit records
-come back. What does not: committing (`coordinator`) and micro-batches (`query`).
+What lives here: which frames are computed, and in which order they are read. What does not: how
+commit records come back (`reporting`), committing (`coordinator`) and micro-batches (`query`).
 
-Effects follow one order: change files (in the workers), sinks, manifest. There are two ways to
-bring the commit records to the driver:
+Effects follow one order: change files (in the workers), sinks, manifest. There are two ways to run
+what is between a job's inputs and its sinks:
 
 - Operators that all flow into one sink which reads its frame once, each stream read by one of them,
-  run in a single action, the sink's own; the records are observed on the way.
+  run in a single action, the sink's own.
 - Anything else (several sinks, a function of the user's that may read the frame any number of
   times) gets frames that are persisted and computed completely by an action of our own.
 """
@@ -18,13 +18,11 @@ import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial, reduce
-from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext, StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from statekit.base_options import BaseOptions
 from statekit.coordinator import Coordinator
@@ -38,14 +36,15 @@ from statekit.sinks import Callback, Sink, Writer
 from statekit.spark.failures import translated
 from statekit.spark.frames import OperatorFrames, late_records
 from statekit.spark.merged import MergedInputs
+from statekit.spark.reporting import Reports
 from statekit.spark.rows import Layout
 from statekit.spark.shipping import PackedPlans, Shipment, pack
 from statekit.spark.union_frames import UnionFrames, initial_frames, layout_of, union_frames
-from statekit.spark.worker import COMMIT, ShardStep, Stage
+from statekit.spark.worker import ShardStep, Stage
 from statekit.spark.writing import Attempt, write
 from statekit.working_copy import DiskCopies
 
-__all__ = ["TASKS_PER_CORE", "EpochRunner", "runs_here"]
+__all__ = ["TASKS_PER_CORE", "EpochRunner", "compute", "runs_here"]
 
 # A task of Spark takes tens of milliseconds of a core, a shard without records less than one. With
 # more tasks than cores, all cores are busy to the end where shards differ: worth it if the epoch
@@ -68,6 +67,7 @@ class EpochRunner:
         options: what RocksDB may spend in each worker.
         bases: when base snapshots are taken.
         initial: per operator, rows that its keys are given before all others in the first epoch.
+        context: Spark's.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class EpochRunner:
         options: RocksOptions,
         bases: BaseOptions,
         initial: Mapping[str, DataFrame],
+        context: SparkContext,
     ) -> None:
         self._coordinator = coordinator
         self._initial = initial
@@ -97,9 +98,10 @@ class EpochRunner:
         self._read: list[DataFrame] = []
         self._is_small: Callable[[], bool] = lambda: False
         self._written: set[str] = set()
+        self._reports = Reports(context)
+        self._reporter = self._reports.begin()
         self._single_read = _is_single_read(coordinator.job, outputs)
         self._can_try = not any(map(_keeps_attempts, outputs.values()))
-        self._commits = F.collect_list(COMMIT).alias(COMMIT)
 
     def run(self, inputs: Mapping[str, DataFrame], *, what: str, batch: int | None = None) -> None:
         """Compute, write and commit one epoch.
@@ -117,8 +119,9 @@ class EpochRunner:
                 _plan_once(self._read[0])
         while True:
             self._coordinator.begin(what=what)
+            self._reporter = self._reports.begin()
             try:
-                reports = self._observed(inputs) if self._single_read else self._persisted(inputs)
+                reports = self._at_once(inputs) if self._single_read else self._persisted(inputs)
             except (PySparkException, Py4JJavaError, IncompleteEpochError) as error:
                 if not self._adapts_to(translated(error)):
                     raise
@@ -197,6 +200,7 @@ class EpochRunner:
             options=self._options,
             bases=self._bases,
             key_groups=coordinator.key_groups,
+            reporter=self._reporter,
             layout=layout,
             is_combined=is_combined,
         )
@@ -246,21 +250,20 @@ class EpochRunner:
         ]
         return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), late)
 
-    def _observed(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
+    def _at_once(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
         """Everything in the action of the one sink."""
-        job = self._coordinator.job
-        (sink,) = job.sinks
+        (sink,) = self._coordinator.job.sinks
         streams = _with_outputs(inputs)
-        observations = []
         for each in self._passes:
-            observation = Observation()
-            observed = self._frame(each, streams).observe(observation, self._commits)
-            streams[each.last.name] = _outputs_of(observed)
-            observations.append((each.last.name, observation))
+            streams[each.last.name] = self._frame(each, streams)
         self._write(streams[sink.stream], sink.name)
-        reports = []
-        for name, observation in observations:
-            reports += [_report(text) for text in _observed_commits(name, sink.name, observation)]
+        reports = self._reports.of(self._reporter)
+        if not reports:
+            raise IncompleteEpochError(
+                f"sink {sink.name!r} never read the output of operator {sink.stream!r}: nothing of "
+                "this epoch is committed. A writer must write every epoch: use "
+                'mode="append" or "overwrite"'
+            )
         return reports
 
     def _persisted(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
@@ -268,7 +271,6 @@ class EpochRunner:
         job = self._coordinator.job
         streams = _with_outputs(inputs)
         kept: list[DataFrame] = []
-        reports: list[ShardReport] = []
         try:
             for each in self._passes:
                 first, last = each.first, each.last
@@ -276,17 +278,22 @@ class EpochRunner:
                 if job.sinks_of(last.name) or job.consumers_of(last.name):
                     frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
                     kept.append(frame)
-                commits = frame.where(f"{COMMIT} is not null").select(COMMIT)
-                reports += [_report(row[0]) for row in commits.collect()]
+                compute(frame)
                 if job.wants_late(first):
                     streams[first.late] = self._late(first, streams)
-                streams[last.name] = _outputs_of(frame)
+                streams[last.name] = frame
+            reports = self._reports.of(self._reporter)
             for sink in job.sinks:
                 self._write(streams[sink.stream], sink.name)
         finally:
             for frame in kept:
                 frame.unpersist()
         return reports
+
+
+def compute(frame: DataFrame) -> None:
+    """Let Spark compute all rows of a frame, and look at none of their columns."""
+    frame.selectExpr("true as computed").write.format("noop").mode("append").save()
 
 
 def runs_here(context: SparkContext) -> bool:
@@ -347,31 +354,3 @@ def _is_single_read(job: Job, outputs: Mapping[str, Sink]) -> bool:
 def _keeps_attempts(sink: Sink) -> bool:
     """Whether what an attempt at an epoch wrote before it failed may stay, and be there twice."""
     return isinstance(sink, Writer) and sink.format != "noop"
-
-
-def _outputs_of(frame: DataFrame) -> DataFrame:
-    return frame.where(f"{COMMIT} is null").drop(COMMIT)
-
-
-def _report(text: str) -> ShardReport:
-    return ShardReport.model_validate_json(text)
-
-
-def _observed_commits(operator: str, sink: str, observation: Observation) -> list[str]:
-    """The commit records that passed while the sink read the frame.
-
-    `Observation.get` waits for an action that may never come. Spark tells observations of an action
-    through its listener bus, so once the bus has nothing left to tell, one that has not heard
-    never will.
-    """
-    observed: Any = observation._jo
-    if not observed.future().isCompleted():
-        active: Any = SparkContext._active_spark_context
-        active._jsc.sc().listenerBus().waitUntilEmpty()
-    found = list(observation.get[COMMIT]) if observed.future().isCompleted() else []
-    if not found:
-        raise IncompleteEpochError(
-            f"sink {sink!r} never read the output of operator {operator!r}: nothing of this epoch "
-            'is committed. A writer must write every epoch: use mode="append" or "overwrite"'
-        )
-    return found

@@ -143,7 +143,7 @@ class OperatorFrames:
         self._schema = from_arrow_schema(output_schema(last.declared.output_type))
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
-        """The outputs of the operator over its one input, with the commit records as a column.
+        """The outputs of the operator over its one input.
 
         Parameters:
             tasks: how many tasks of Spark run its shards; at most as many as there are shards. None

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import uuid
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,15 +27,16 @@ from statekit.errors import FencedError, RestoreError, StateTypeError
 from statekit.job import Job
 from statekit.job_file import JobFile
 from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism, group_range
-from statekit.manifest import EpochManifest, OperatorEpoch, ShardPlan, ShardReport, ShardState
+from statekit.manifest import EpochManifest, OperatorEpoch, ShardPlan, ShardState
 from statekit.plan import Operator
 from statekit.reports import OperatorReports
 from statekit.repository import SPARK, Repository
 from statekit.rocks_options import RocksOptions
-from statekit.spark.epoch import TASKS_PER_CORE
+from statekit.spark.epoch import TASKS_PER_CORE, compute
 from statekit.spark.frames import OperatorFrames
 from statekit.spark.offsets import check_spark_reaches
 from statekit.spark.processors import ProcessorProcess
+from statekit.spark.reporting import Reports
 from statekit.spark.shipping import PackedPlans, pack
 from statekit.spark.starting import (
     check_classic,
@@ -44,7 +46,7 @@ from statekit.spark.starting import (
 )
 from statekit.spark.tws_checkpoint import TwsCheckpoint
 from statekit.spark.tws_state import StoredRows, stored_frame
-from statekit.spark.worker import COMMIT, ShardStep, Stage
+from statekit.spark.worker import ShardStep, Stage
 from statekit.spark_log import METADATA, new_metadata
 from statekit.watermark import BEGINNING
 
@@ -132,6 +134,8 @@ class SparkImport:
         self._hand_on_sources()
         epoch = self.found.position.batch
         plans = self._plans(job, epoch)
+        arrived = Reports(self._spark.sparkContext)
+        reporter = arrived.begin()
         step = ShardStep(
             stages=(Stage(pack(self._stored_rows), PackedPlans(plans)),),
             url=repository.url,
@@ -139,8 +143,10 @@ class SparkImport:
             options=rocksdb or RocksOptions(),
             bases=BaseOptions(),
             key_groups=self._groups,
+            reporter=reporter,
         )
-        reports = self._run(step)
+        self._run(step)
+        reports = arrived.of(reporter)
         told = OperatorReports(self._operator, epoch, [plan.base for plan in plans], reports)
         self.found.check_has_not_moved()
         position = self.found.position
@@ -212,7 +218,7 @@ class SparkImport:
         ranges = [group_range(shard, self._shards, self._groups) for shard in range(self._shards)]
         return [ShardState(first_group=first, last_group=last) for first, last in ranges]
 
-    def _run(self, step: ShardStep) -> list[ShardReport]:
+    def _run(self, step: ShardStep) -> None:
         """Let Spark bring all rows to their shards, and each shard put its own into state."""
         cores: int = self._spark.sparkContext.defaultParallelism
         puts = Operator(self._operator.name, self._stored_rows, self._operator.inputs)
@@ -220,8 +226,7 @@ class SparkImport:
         tasks = min(self._shards, cores * TASKS_PER_CORE)
         frame: DataFrame = frames.frame([self._frame], step, tasks)
         with self.found.as_written():
-            commits = self.found.asked(frame.where(f"{COMMIT} is not null").select(COMMIT).collect)
-        return [ShardReport.model_validate_json(row[0]) for row in commits]
+            self.found.asked(partial(compute, frame))
 
     def _operators(self, told: OperatorReports) -> dict[str, OperatorEpoch]:
         """Where all operators stand: the one with the state, and others that begin."""

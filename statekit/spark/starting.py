@@ -160,6 +160,7 @@ def start(
         rocksdb or RocksOptions(),
         bases or BaseOptions(),
         initial or {},
+        spark.sparkContext,
     )
     run = Run(Query(repository), coordinator, runner, keep_copies)
     if streaming == {False}:

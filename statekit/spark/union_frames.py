@@ -157,7 +157,7 @@ class UnionFrames:
         self._schema = from_arrow_schema(output_schema(last.declared.output_type))
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
-        """The outputs of the operator over a frame per stream, with the commit records."""
+        """The outputs of the operator over a frame per stream."""
         given = map(with_derived, self._types, dfs)
         selected = [df.select(*columns) for df, columns in zip(given, self._selected, strict=True)]
         keyed, news = selected[: self._inputs], selected[self._inputs :]

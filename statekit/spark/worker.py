@@ -2,9 +2,6 @@
 
 What lives here: what `mapInArrow` calls, for shards and for the records that are late. What does
 not: anything that decides; a worker runs the shards whose rows are in its partition and reports.
-
-The output has the columns of the operator's output type, and one more, the commit record. It is
-null in rows that carry outputs; the last row of each shard carries nothing but the record.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from statekit.chunk import News
 from statekit.combining import Combiner, told_with
 from statekit.errors import ProcessError
 from statekit.gathering import gathered
-from statekit.manifest import ShardPlan, ShardReport
+from statekit.manifest import ShardPlan
 from statekit.outputs import OutputType
 from statekit.process import Process
 from statekit.repository import Repository
@@ -34,15 +31,16 @@ from statekit.rocks_options import RocksOptions
 from statekit.shard import RARE_COLLECTION, run_shard
 from statekit.spark.in_order import in_order
 from statekit.spark.passing import Outputs
+from statekit.spark.reporting import Reporter
 from statekit.spark.rows import INPUT, Layout, ShardsInTurn, chunks_of, rows_by
 from statekit.spark.shipping import PackedPlans, Shipment, unpack
 from statekit.watermark import is_late
 from statekit.working_copy import DiskCopies
 
-__all__ = ["COMMIT", "CombineStep", "LateStep", "ShardStep", "Stage", "output_schema"]
+__all__ = ["CombineStep", "LateStep", "ShardStep", "Stage", "output_schema"]
 
-COMMIT = "__statekit_commit"
-"""The column of the commit record."""
+# Rows have at least one column; this one is of operators that put nothing out.
+_NOTHING = pa.field("__statekit_nothing", pa.bool_())
 
 # Outputs cross over to Spark in batches of so many rows; in smaller ones, if rows are large.
 _BATCH_ROWS = 10_000
@@ -50,9 +48,9 @@ _BATCH_BYTES = 1024 * 1024
 
 
 def output_schema(output_type: OutputType | None) -> pa.Schema:
-    """Columns of a step: the outputs', all nullable, and the commit record."""
-    fields = [] if output_type is None else list(output_type.arrow_schema)
-    return pa.schema([*(field.with_nullable(True) for field in fields), (COMMIT, pa.string())])
+    """Columns of a step: the outputs', all nullable."""
+    fields = [_NOTHING] if output_type is None else list(output_type.arrow_schema)
+    return pa.schema([field.with_nullable(True) for field in fields])
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,7 @@ class ShardStep:
         options: what RocksDB may spend.
         bases: when base snapshots are taken.
         key_groups: how many there are.
+        reporter: what shards report to.
         layout: of the rows of an operator that is fed by several streams; None for one.
         is_combined: whether what comes are rows of the first operator's combiner, if it has one.
     """
@@ -89,6 +88,7 @@ class ShardStep:
     options: RocksOptions
     bases: BaseOptions
     key_groups: int
+    reporter: Reporter
     layout: Layout | None = None
     is_combined: bool = False
 
@@ -137,7 +137,7 @@ class ShardStep:
             for held in gathered(made, rows=_BATCH_ROWS, size=_BATCH_BYTES):
                 yield from pa.Table.from_batches(held).combine_chunks().to_batches()
             for each in passed:
-                yield _commit_batch(schema, each.report)
+                self.reporter.tell(each.report)
         finally:
             for each in reversed(passed):
                 each.close()
@@ -261,11 +261,4 @@ def _output_batch(
             f"operator {declared.name!r} yielded {outputs[0]!r} and is declared to return None: "
             "declare Iterator[T]"
         )
-    columns = declared.output_type.to_batch(outputs).columns
-    commit = pa.nulls(len(outputs), pa.string())
-    return pa.record_batch([*columns, commit], schema=schema)
-
-
-def _commit_batch(schema: pa.Schema, report: ShardReport) -> pa.RecordBatch:
-    columns = [pa.nulls(1, field.type) for field in schema][:-1]
-    return pa.record_batch([*columns, pa.array([report.model_dump_json()])], schema=schema)
+    return pa.record_batch(declared.output_type.to_batch(outputs).columns, schema=schema)

@@ -68,10 +68,10 @@ def tables(spark: SparkSession, records: dict[str, list[Any]]) -> dict[str, Any]
     }
 
 
-def observing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which way the epochs to come bring back their commit records."""
+def ways_taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which way the epochs to come are run."""
     ways: list[str] = []
-    for name in ("_observed", "_persisted"):
+    for name in ("_at_once", "_persisted"):
         inner = getattr(EpochRunner, name)
 
         def noted(self: Any, inputs: Any, *, name: str = name, inner: Any = inner) -> Any:
@@ -93,7 +93,7 @@ def rows_read(query: Any) -> list[int]:
 def test_two_streams_are_joined_as_sql_joins_them(
     runs: Runs, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ways = observing(monkeypatch)
+    ways = ways_taken(monkeypatch)
     job = sk.Job("shop")
     orders, payments = job.source("orders", Order), job.source("payments", Payment)
     orders.union(payments).process(join).sink("joined")
@@ -111,7 +111,7 @@ def test_two_streams_are_joined_as_sql_joins_them(
         "SELECT account, number, cents FROM orders JOIN payments USING (account)"
     ).collect()
     assert sorted(tuple(row.values()) for row in runs.parquet("out")) == sorted(map(tuple, rows))
-    assert set(ways) == {"_observed"}, "one action per epoch"
+    assert set(ways) == {"_at_once"}, "one action per epoch"
     assert [told.records_in for told in query.progress] == [40, 40, 40]
     assert rows_read(query) == [40, 40, 40], "each source is read once"
 
@@ -209,7 +209,7 @@ def test_operators_that_feed_one_another_in_a_tree_run_in_one_action(
         payments.union(orders).process(bill, broadcast=[rates]).sink("bills")
         return job
 
-    ways = observing(monkeypatch)
+    ways = ways_taken(monkeypatch)
     records = given(4, 30)
     inputs = tables(spark, records)
     inputs["orders"] = inputs["orders"].selectExpr("cast(account as smallint) as account", "number")
@@ -220,7 +220,7 @@ def test_operators_that_feed_one_another_in_a_tree_run_in_one_action(
         parallelism=3,
     )
     found = by_account(runs.parquet("out"))
-    assert set(ways) == {"_observed"}
+    assert set(ways) == {"_at_once"}
     # Several rates come out of several shards: their order is that of the shards.
     local = by_account(tree().run(records, parallelism=3, epoch_size=30)["bills"])
     assert {a: [b.seen for b in bills] for a, bills in found.items()} == {
@@ -237,7 +237,7 @@ def test_operators_that_feed_one_another_in_a_tree_run_in_one_action(
 def test_a_stream_that_is_read_twice_is_kept(
     runs: Runs, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ways = observing(monkeypatch)
+    ways = ways_taken(monkeypatch)
     job = sk.Job("shop")
     orders, payments = job.source("orders", Order), job.source("payments", Payment)
     joined = orders.union(payments).process(join)

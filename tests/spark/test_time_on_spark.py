@@ -205,7 +205,7 @@ def test_a_record_that_changes_its_event_time_is_either_handled_or_late(
 
 
 def test_a_chain_into_one_sink_drains_too(runs: Runs, spark: SparkSession) -> None:
-    """One sink at the end of the chain: the outputs are observed, not kept."""
+    """One sink at the end of the chain: everything runs in its action."""
     job = sk.Job("chain")
     job.source("events", Event).process(totals).process(equals).sink("equal")
     df = spark.createDataFrame([tuple(event) for event in GIVEN], SCHEMA)

@@ -120,10 +120,9 @@ def _counts_of(holds: Container[str], counts: Mapping[str, int]) -> dict[str, in
 def _are_one(reports: list[ShardReport], base: ShardState) -> bool:
     """Whether it is all the same which of these attempts at a shard is committed.
 
-    A shard runs again, in the same action, if an executor dies that had its output. Up to version
-    4.2, Spark then tells of both attempts, and what reads the output may have met either. That
-    makes no difference if they did the same. One attempt that is told of twice is another matter:
-    its output was read twice.
+    A shard runs again, in the same action, if an executor dies that had its output. Both attempts
+    are told of then, and what reads the output may have met either. That makes no difference if
+    they did the same. An attempt that is told of twice is refused: none tells twice.
     """
     made = [report.shard.attempt for report in reports if report.shard.attempt != base.attempt]
     told = [_effect(report) for report in reports]

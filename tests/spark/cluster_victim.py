@@ -117,8 +117,6 @@ OPTIONS = {
     "spark.eventLog.compress": "false",
     "spark.eventLog.rolling.enabled": "false",
     "spark.python.task.killTimeout": "100ms",
-    # As it is up to Spark 4.2: commit records come from all attempts that succeeded.
-    "spark.sql.legacy.observeMetricsAggregateAllAttempts": "true",
 }
 
 

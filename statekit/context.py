@@ -62,8 +62,8 @@ class Context:
     def event_time(self) -> dt.datetime:
         """The event time of the record, or the time of the timer, that is being handled.
 
-        Of records that a function takes all at once, it is that of the one taken last; behind the
-        last of all, the latest of them.
+        Of records that a function takes all at once, it is that of the one taken last: before any
+        is, that of the first, and behind the last of all, the latest of them.
 
         Raises:
             StateTypeError: the operator has no event time, or a processing-time timer is due.

@@ -39,7 +39,7 @@ _COMING_MAX = 64
 
 _NOTHING: Any = object()
 
-Handled = tuple[Literal["record", "key"], Any]
+Handled = tuple[Literal["record", "record taken last", "first record", "key"], Any]
 """What a function was given last, behind what it is."""
 
 
@@ -65,6 +65,8 @@ class KeyWalk:
         self._following: Iterator[Any] = iter(())
         self.is_between = False
         """Whether an error came up on the way to a key: it is about no record that is handled."""
+        self.unread: BaseException | None = None
+        """Why no more records can be read, whatever the function makes of it that takes them."""
         visit.coming = self._coming
 
     def records(self, chunk: Chunk, records: Iterator[Any]) -> Iterator[Any]:
@@ -106,6 +108,7 @@ class KeyWalk:
         Raises:
             ProcessError: something cannot be a key.
         """
+        chunks = self._read(chunks)
         behind: list[Chunk] = []
 
         def going_on(token: Any) -> Iterator[Any]:
@@ -125,14 +128,24 @@ class KeyWalk:
                 self.enter(prefix, key)
                 end = start + size
                 records = self._records_of_key(chunk, start, end)
-                if end < count:
-                    yield records
-                else:
+                if end == count:
                     records = chain(records, going_on(chunk.tokens[-1]))
-                    yield records
-                    deque(records, maxlen=0)  # those that were not asked for
+                yield records
+                deque(records, maxlen=0)  # those that were not asked for
+                if self.unread is not None:  # and the function went on as if there were no more
+                    raise self.unread
                 start = end
             self._ended(chunk, runs)
+
+    def _read(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Chunks; if one cannot be read, why is kept."""
+        try:
+            yield from chunks
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.unread = error
+            raise
 
     def _records_of_key(
         self, chunk: Chunk, start: int, end: int, before_us: int | None = None
@@ -152,9 +165,12 @@ class KeyWalk:
         return self.at_times(following, times, max(before_us, *times))
 
     def handled(self) -> Handled:
-        """The record that was taken last of those of a key; the key, before any was."""
+        """The record that was taken last of those of a key; before any was, the first."""
         taken = len(self._some) - length_hint(self._following)
-        return ("record", self._some[taken - 1]) if taken else ("key", self._visit.key)
+        return ("record taken last", self._some[taken - 1]) if taken else self._begins_with()
+
+    def _begins_with(self) -> Handled:
+        return ("first record", self._some[0]) if self._some else ("key", self._visit.key)
 
     def together(self, chunks: Iterator[Chunk]) -> Iterator[ManyKeys]:
         """The keys of chunks that have one row for each, many at a time.

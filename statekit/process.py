@@ -493,7 +493,9 @@ def process(
     Annotated with an iterator, such as `Iterator[Order]`, the first parameter takes all records
     that an epoch has of a key, in their order, and the function is called once per key and epoch;
     without a key, once per shard. Records that it does not ask for are skipped. How many come
-    together follows from how the input was cut into epochs, so results should not.
+    together follows from how the input was cut into epochs, so results should not. Each is taken
+    at its own event time; what is done before the first is done at its time, and what is done
+    behind the last of all, at the latest of them.
 
     Parameters:
         key: the record field, or fields, that say which state a record meets. Without one, records

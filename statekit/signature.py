@@ -10,9 +10,10 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence, Set
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from statekit.context import Context
 from statekit.errors import StateTypeError
@@ -30,7 +31,7 @@ __all__ = ["Bound", "Signature", "hints_of"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _OUTPUTS = (Iterator, Iterable, Generator, list)
-_SEVERAL = (Iterable, Generator, Collection, Sequence, list, tuple, set)
+_SEVERAL = (Iterable, Generator, Collection, Sequence, Set, list, tuple, set, frozenset, deque)
 
 
 Bound = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -63,6 +64,10 @@ class Signature:
         self.fn = fn
         self.hints = hints
         self.name = fn.__name__
+        if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+            raise StateTypeError(
+                f"{self.name} is async, and there is no event loop to run it: leave async out"
+            )
         parameters = list(inspect.signature(fn).parameters.values())
         first, *others = _checked_parameters(self.name, parameters, hints, takes)
         self.first = first.name
@@ -156,15 +161,28 @@ def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
 
 
 def _records_given(hint: Any, where: str) -> tuple[bool, Any]:
-    """Whether an annotation is that of an iterator over records, and theirs."""
+    """Whether an annotation is that of an iterator over records, and theirs.
+
+    Raises:
+        StateTypeError: it is one of several records, and no such iterator.
+    """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated and typing.get_origin(args[0]) is Iterator:
+        return _records_given(args[0], where)
+    if origin is Iterator and args:
+        return True, args[0]
+    is_bare = not args and (origin or hint) in (Iterator, *_SEVERAL)
+    if is_bare or any(typing.get_origin(arg) is Iterator for arg in args):
+        raise StateTypeError(
+            f"{where}: {annotation_text(hint)} cannot be given: for all records of a key annotate "
+            "it with Iterator[Event], where Event is their type, or Iterator[Order | Payment]"
+        )
     if origin in _SEVERAL and args:
         raise StateTypeError(
             f"{where}: {annotation_text(hint)} cannot be given: for all records of a key annotate "
             f"it with Iterator[{annotation_text(args[0])}], for one with {annotation_text(args[0])}"
         )
-    takes_runs = origin is Iterator and len(args) == 1
-    return takes_runs, args[0] if takes_runs else hint
+    return False, hint
 
 
 def _is_state(hints: dict[str, Any], parameter: inspect.Parameter) -> bool:

@@ -167,14 +167,17 @@ class ShardTask:
             while outputs := list(islice(emitted, self._at_once)):
                 self.records_out += len(outputs)
                 yield outputs
-        except StatekitError as error:
-            if not self._walk.is_between:
-                _, handled = current()
-                error.add_note(f"while operator {self.visit.operator!r} handled {shown(handled)}")
-            raise
         except Exception as error:
+            if (unread := self._walk.unread) is not None:
+                raise unread  # noqa: B904 - it is why, whatever the function raised for it
             kind, handled = current()
-            raise self._failed(error, f"the {kind} was {shown(handled)}") from error
+            if not isinstance(error, StatekitError):
+                raise self._failed(error, f"the {kind} was {shown(handled)}") from error
+            if not self._walk.is_between:
+                what = "" if kind == "record" else f"a key, and the {kind} was "
+                told = f"while operator {self.visit.operator!r} handled {what}{shown(handled)}"
+                error.add_note(told)
+            raise
 
     def _together(self, chunks: Iterator[Chunk]) -> Iterator[list[Any]]:
         """Call a function that takes many keys at a time."""

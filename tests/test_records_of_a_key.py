@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+import typing
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
+from statekit.backend import MemoryBackend
+from statekit.chunk import Chunk
+from statekit.manifest import ShardPlan, ShardState
 from statekit.process import Process
+from statekit.task import ShardTask
 from statekit.testing import Harness, bind
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
@@ -280,17 +285,19 @@ def test_an_error_shows_the_record_that_was_taken_last() -> None:
             yield event.value
 
     harness = Harness(picky)
-    with pytest.raises(sk.ProcessError, match=r"three; the record was Event\(user='a', value=3\)"):
+    with pytest.raises(
+        sk.ProcessError, match=r"three; the record taken last was Event\(user='a', value=3\)"
+    ):
         harness.send(*[Event("a", value) for value in range(6)])
     assert harness.epoch is None
 
 
-def test_an_error_before_any_record_is_taken_shows_the_key() -> None:
+def test_an_error_before_any_record_is_taken_shows_the_first() -> None:
     @sk.process(key="user")
     def never(events: Iterator[Event]) -> list[int]:
         raise ValueError("never")
 
-    with pytest.raises(sk.ProcessError, match=r"never; the key was 'a'"):
+    with pytest.raises(sk.ProcessError, match=r"never; the first record was Event\(user='a'"):
         Harness(never).send(Event("a", 1))
 
 
@@ -302,7 +309,66 @@ def test_a_state_error_says_which_record_was_taken() -> None:
 
     with pytest.raises(sk.StateTypeError) as caught:
         Harness(wrong).send(Event("a", 7), Event("a", 8))
-    assert "while operator 'wrong' handled Event(user='a', value=7)" in caught.value.__notes__
+    assert caught.value.__notes__ == [
+        "while operator 'wrong' handled a key, and the record taken last was "
+        "Event(user='a', value=7)"
+    ]
+
+
+class Unreadable(OSError):
+    """What a worker may find where more records should be."""
+
+
+def broken_off(keys: str) -> Iterator[Chunk]:
+    """A chunk, and an error where the next one should be."""
+    yield Chunk(keys, [7] * len(keys), keys, [Event(key, n) for n, key in enumerate(keys)])
+    raise Unreadable("the pipe broke")
+
+
+def swallow(events: Iterator[Event]) -> Iterator[int]:
+    try:
+        yield from (event.value for event in events)
+    except OSError:
+        yield -1
+
+
+def turn_into_another(events: Iterator[Event]) -> Iterator[int]:
+    try:
+        yield from (event.value for event in events)
+    except OSError as error:
+        raise ValueError("of the user's") from error
+
+
+def leave_off(events: Iterator[Event]) -> Iterator[int]:
+    yield next(events).value
+
+
+@pytest.mark.parametrize("fn", [swallow, turn_into_another, leave_off])
+@pytest.mark.parametrize("keys", ["aaa", "aab"])
+def test_records_that_cannot_be_read_fail_the_epoch_whatever_the_function_makes_of_it(
+    fn: Any, keys: str
+) -> None:
+    declared = sk.process(key="user")(fn)
+    groups = ShardState(first_group=0, last_group=127)
+    plan = ShardPlan("checkpoint", fn.__name__, 0, 0, groups, None)
+    task = ShardTask(declared, plan, MemoryBackend(declared.families), lambda batch: None)
+    with pytest.raises(Unreadable, match="the pipe broke"):
+        list(task.run_all(broken_off(keys)))
+
+
+def test_an_iterator_that_is_kept_has_nothing_for_another_key() -> None:
+    kept: list[Iterator[Event]] = []
+
+    @sk.process(key="user", event_time="at")
+    def keeping(events: Iterator[Moment], ctx: sk.Context) -> Iterator[tuple[str, int]]:
+        yield ctx.key, sum(len(list(each)) for each in kept)
+        kept.append(events)  # type: ignore[arg-type]
+
+    assert sorted(Harness(keeping).send(*[Moment(u, minute(1)) for u in "aabbcc"])) == [
+        ("a", 0),
+        ("b", 0),
+        ("c", 0),
+    ]
 
 
 def test_in_order_of_time_records_come_one_by_one() -> None:
@@ -323,7 +389,33 @@ def test_other_collections_of_records_are_refused_and_told_what_to_write(annotat
         sk.process(key="user")(function)
 
 
-@pytest.mark.parametrize("annotation", [Iterator[int], Iterator[Iterator[Event]], Iterator])
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Iterator,
+        typing.Iterator,
+        list,
+        Iterator[Event] | None,
+        Iterator[Event] | Iterator[Payment],
+        list[Iterator[Event]],
+    ],
+)
+def test_an_iterator_of_nothing_and_several_iterators_are_refused(annotation: Any) -> None:
+    def function(events): ...  # type: ignore[no-untyped-def]
+
+    function.__annotations__ = {"events": annotation, "return": None}
+    with pytest.raises(sk.StateTypeError, match=r"annotate it with Iterator\[Event\], where"):
+        sk.process(key="user")(function)
+
+
+def test_a_function_is_not_async() -> None:
+    async def function(event: Event) -> None: ...
+
+    with pytest.raises(sk.StateTypeError, match="function is async, and there is no event loop"):
+        sk.process(key="user")(function)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("annotation", [Iterator[int], Iterator[Iterator[Event]]])
 def test_an_iterator_over_what_is_no_record_is_refused(annotation: Any) -> None:
     def function(events): ...  # type: ignore[no-untyped-def]
 

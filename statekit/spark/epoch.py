@@ -282,13 +282,13 @@ class EpochRunner:
                 if job.wants_late(first):
                     streams[first.late] = self._late(first, streams)
                 streams[last.name] = frame
-            reports = self._reports.of(self._reporter)
             for sink in job.sinks:
                 self._write(streams[sink.stream], sink.name)
+            # Behind the sinks: what was kept is made again if an executor is lost meanwhile.
+            return self._reports.of(self._reporter)
         finally:
             for frame in kept:
                 frame.unpersist()
-        return reports
 
 
 def compute(frame: DataFrame) -> None:

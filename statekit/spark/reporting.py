@@ -69,6 +69,6 @@ class Reports:
         return Reporter(self._told, unique_id())
 
     def of(self, reporter: Reporter) -> list[ShardReport]:
-        """Those that have come of a run: all that will, once its action has returned."""
+        """Those that have come of a run: of all tasks whose actions have returned."""
         told = [text for run, text in self._told.value if run == reporter.run]
         return [ShardReport.model_validate_json(text) for text in told]

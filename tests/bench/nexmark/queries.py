@@ -110,7 +110,17 @@ QUERIES: dict[int, Query] = {
         {"bids": Front("bid", {"bidder": "bidder", "at": "at"})},
     ),
     18: Query(
-        "last bid of each bidder", "each bid", query_18, {"bids": BIDS}, ("bidder", "auction")
+        "last bid of each bidder",
+        "all bids of a bidder on an auction in a batch",
+        query_18,
+        {"bids": BIDS},
+        ("bidder", "auction"),
     ),
-    19: Query("ten highest bids", "each bid", query_19, {"bids": BIDS}, ("auction", "place")),
+    19: Query(
+        "ten highest bids",
+        "all bids of an auction in a batch",
+        query_19,
+        {"bids": BIDS},
+        ("auction", "place"),
+    ),
 }

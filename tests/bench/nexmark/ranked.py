@@ -6,9 +6,10 @@ are given (`queries`).
 
 from __future__ import annotations
 
-import bisect
 import datetime as dt
+import heapq
 from collections.abc import Iterator
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 import statekit as sk
@@ -20,12 +21,12 @@ __all__ = ["query_18", "query_19"]
 
 
 @sk.process(key=("bidder", "auction"))
-def last_bid(bid: Bid, last: sk.ValueState[dt.datetime]) -> Iterator[Bid]:
-    """Puts out each bid that is newer than all before it."""
-    held = last.get()
-    if held is None or bid.at > held:
-        last.update(bid.at)
-        yield bid
+def last_bid(bids: Iterator[Bid], last: sk.ValueState[dt.datetime]) -> Iterator[Bid]:
+    """Puts out the newest bid of a batch if it is newer than all before it."""
+    held, newest = last.get(), max(bids, key=lambda bid: bid.at)
+    if held is None or newest.at > held:
+        last.update(newest.at)
+        yield newest
 
 
 def query_18() -> sk.Job:
@@ -53,18 +54,18 @@ def _order(bid: Bid) -> tuple[int, dt.datetime]:
 
 
 @sk.process(key="auction")
-def top_ten(bid: Bid, top: sk.ValueState[tuple[Bid, ...]]) -> Iterator[Placed]:
-    """Puts out the places that a bid changes.
+def top_ten(bids: Iterator[Bid], top: sk.ValueState[tuple[Bid, ...]]) -> Iterator[Placed]:
+    """Puts out the places that the bids of a batch change.
 
     State keeps a tuple, which it need not copy each time that it is read, as it would a list.
     """
-    held = top.get() or ()
-    place = bisect.bisect(held, _order(bid), key=_order)
-    if place < TOP:
-        held = (*held[:place], bid, *held[place : TOP - 1])
-        top.update(held)
-        for number, found in enumerate(held[place:], place + 1):
-            yield Placed(found.auction, number, found.bidder, found.price, found.at)
+    before = top.get() or ()
+    highest = tuple(heapq.nsmallest(TOP, chain(before, bids), key=_order))
+    if highest != before:
+        top.update(highest)
+        for place, (found, was) in enumerate(zip_longest(highest, before), start=1):
+            if found != was:
+                yield Placed(found.auction, place, found.bidder, found.price, found.at)
 
 
 def query_19() -> sk.Job:

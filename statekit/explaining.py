@@ -60,6 +60,8 @@ def _calls(operator: Operator, *, is_shuffled: bool) -> str:
         if declared.takes_columns:
             return f"{told}, kept for many keys at a time"
         return f"{told}, added to windows for each key and stretch of time"
+    if declared.takes_parts:
+        return "called with the records of a key together"
     if declared.takes_runs:
         whose = "key" if declared.key else "shard"
         return f"called once per {whose} and epoch, with all records of the {whose}"

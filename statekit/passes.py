@@ -79,7 +79,7 @@ def _apart(
         return f"what {before.name} puts out goes elsewhere, too"
     if declared.takes_columns:
         return "its records are combined before they are shuffled"
-    if declared.takes_runs:
+    if declared.takes_runs and not declared.takes_parts:
         return "it is called with all records of a key at once"
     if plan.wants_late(operator):
         return "its late records are wanted"

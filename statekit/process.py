@@ -94,6 +94,9 @@ class Process(Generic[R, P, U]):
     takes_columns = False
     """Whether it takes what its combiner leaves as columns of many keys at a time, not by row."""
 
+    takes_parts = False
+    """Whether the records of a key may come in parts, if it takes all of them at once."""
+
     timers_join = True
     """Whether timers that are set and deleted while others are called join in and stay out."""
 

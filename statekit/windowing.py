@@ -14,7 +14,8 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import operator
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Optional
 
@@ -44,8 +45,12 @@ __all__ = ["Windowing"]
 
 _ZERO = dt.timedelta(0)
 _ALLOWED_MAX_US = 365_000 * 86_400_000_000
-_MAP: Any = MapState  # as a value, so that types known at run time only can be put in
+_MAP: Any = MapState  # as values, so that types known at run time only can be put in
 _TUPLE: Any = tuple
+_ITERATOR: Any = Iterator
+
+_Found = list[tuple[tuple[dt.datetime, int], Any]] | None
+"""Elements, each behind its event time and number; None where none are kept."""
 
 
 # --------------------------------------------------------------------------------- aggregates
@@ -178,7 +183,8 @@ class Windowing:
         }
         self._at_change = emit == "change"
         self._event_time = event_time
-        self._combines = combines and not self._at_change and not ordered
+        self._takes_all = not self._at_change and not ordered
+        self._combines = combines and self._takes_all
         if isinstance(window, Session):  # one that was put out comes out each time that it grows
             self._combines = self._combines and not allowed
         self._deadlines = Deadlines({"forget": _ZERO} if self._at_change else leads, ordered)
@@ -263,7 +269,8 @@ class Windowing:
             value_of = operator.itemgetter(combiner.number_at + len(result.parts))
             first_of = combiner.first_of if isinstance(self._window, Session) else None
             result = replace(result, value_of=value_of, first_of=first_of)
-        made = self._process(name, result, rows, states, put_out, make)
+        at_once = combiner is None and self._takes_all
+        made = self._process(name, result, rows, states, put_out, make, at_once=at_once)
         made.combiner = combiner
         made.definition = {**self._definition, "result": result.operator}
         return made
@@ -286,25 +293,32 @@ class Windowing:
         states: dict[str, Any],
         put_out: Any,
         make: Callable[..., Any],
+        *,
+        at_once: bool,
     ) -> Process[Any, ..., Any]:
-        """The functions themselves. `elements` and `number` are there to collect only."""
+        """The functions themselves. `elements` and `number` are there to collect only.
+
+        Parameters:
+            at_once: whether records of a key are added together.
+        """
         value_of, first_of, finish = result.value_of, result.first_of, result.aggregate.result
         at_change, has_one_key = self._at_change, len(self._key) == 1
         forgets_closed = "forget" not in self._deadlines.leads
 
-        def shown(ctx: Any, window: OpenWindow, elements: Any) -> Any:
+        def shown(ctx: Any, window: OpenWindow, found: _Found) -> Any:
             key = (ctx.key,) if has_one_key else ctx.key
-            if elements is None:
-                return make(*key, window.start, window.end, finish(window.held))
-            return make(
-                *key, window.start, window.end, [e for _, e in _between(elements, *window[1:3])]
-            )
+            of_it = finish(window.held) if found is None else [element for _, element in found]
+            return make(*key, window.start, window.end, of_it)
 
-        def forgotten(window: OpenWindow, windows: Any, elements: Any, number: Any) -> None:
+        def forgotten(
+            window: OpenWindow, found: _Found, windows: Any, elements: Any, number: Any
+        ) -> None:
             del windows[window.row]
-            if elements is not None:
-                for place, _ in _between(elements, *rows.alone(window)):
-                    del elements[place]
+            if found is not None:
+                start, end = rows.alone(window)
+                for place, _ in found:
+                    if start <= place[0] and (place[0] < end or end == LAST):
+                        del elements[place]
                 if not windows:
                     number.clear()
 
@@ -312,32 +326,46 @@ class Windowing:
             record: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
         ) -> Any:
             value = value_of(record)
-            if elements is not None and value is not None:
-                count = number.get() or 0
-                elements[ctx.event_time, count] = value
-                number.update(count + 1)
+            if elements is not None:
+                deque(_elements((value,), ctx, elements, number), maxlen=0)
             first = None if first_of is None else first_of(record)
             touched = rows.put(ctx, windows, value, first)
-            return [shown(ctx, window, elements) for window in touched] if at_change else None
+            if not at_change:
+                return None
+            return [shown(ctx, window, _found(elements, window)) for window in touched]
+
+        def add_all(
+            records: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
+        ) -> None:
+            if elements is None:
+                rows.put_all(ctx, windows, map(value_of, records))
+            else:
+                values = _elements(map(value_of, records), ctx, elements, number)
+                rows.put_all(ctx, windows, values)
 
         def close(
             timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
         ) -> Any:
             for window in rows.ending(timer, ctx, windows):
-                yield shown(ctx, window, elements)
+                found = _found(elements, window)
+                yield shown(ctx, window, found)
                 if forgets_closed:
-                    forgotten(window, windows, elements, number)
+                    forgotten(window, found, windows, elements, number)
 
         def forget(
             timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
         ) -> Any:
             for window in rows.ending(timer, ctx, windows):
-                forgotten(window, windows, elements, number)
+                forgotten(window, _found(elements, window), windows, elements, number)
 
-        add.__name__ = add.__qualname__ = name
-        add.__annotations__ = {"record": self._record.cls, "ctx": Context, **states}
-        add.__annotations__["return"] = Iterator[put_out]
-        made = self._decorate(add)
+        taking: Any = add_all if at_once else add
+        taken = (
+            {"records": _ITERATOR[self._record.cls]} if at_once else {"record": self._record.cls}
+        )
+        taking.__name__ = taking.__qualname__ = name
+        taking.__annotations__ = {**taken, "ctx": Context, **states, "return": Iterator[put_out]}
+        made = self._decorate(taking)
+        made.takes_parts = at_once
         for called, emits in ((close, Iterator[put_out]), (forget, None)):
             called.__annotations__ = {"timer": Timer, "ctx": Context, **states, "return": emits}
             if called.__name__ in self._deadlines.leads:
@@ -345,8 +373,20 @@ class Windowing:
         return made
 
 
-def _between(
-    elements: Any, start: dt.datetime, end: dt.datetime
-) -> Iterator[tuple[tuple[dt.datetime, int], Any]]:
-    """Elements from a time on and before another, in order of time and arrival."""
-    return elements.scan((start, 0), None if end == LAST else (end, 0))  # type: ignore[no-any-return]
+def _elements(values: Iterable[Any], ctx: Context, elements: Any, number: Any) -> Iterator[Any]:
+    """Values, each kept as an element at the time of its record, unless it is None."""
+    before = count = number.get() or 0
+    for value in values:
+        if value is not None:
+            elements[ctx.event_time, count] = value
+            count += 1
+        yield value
+    if count > before:
+        number.update(count)
+
+
+def _found(elements: Any, window: OpenWindow) -> _Found:
+    """The elements of a window, in order of time and arrival; None if there are none of any."""
+    if elements is None:
+        return None
+    return list(elements.scan((window.start, 0), None if window.end == LAST else (window.end, 0)))

@@ -16,7 +16,7 @@ sessions that a record may belong to; rounded, it stays where it is while most r
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -57,6 +57,9 @@ _ZERO, _MICROSECOND = dt.timedelta(0), dt.timedelta(microseconds=1)
 # The soonest at which a window closes: the first instant is over before there is a watermark.
 _EARLIEST = FIRST + _MICROSECOND
 _NEW: Any = object()
+# So many windows of a key are held at once while its records are added to them, beside those of
+# two records.
+_WINDOWS_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
@@ -205,6 +208,11 @@ class Deadlines:
         lead = self.leads[name]
         return max(_plus(end, -lead if end == LAST else -lead - self.margin), _EARLIEST)
 
+    @property
+    def closes_again(self) -> bool:
+        """Whether a window may get records when it was put out, and comes out once more."""
+        return len(self.leads) > 1
+
     def set_all(self, ctx: Context, end: dt.datetime) -> None:
         """Set the timers of a new window."""
         for name in self.leads:
@@ -215,7 +223,7 @@ class Deadlines:
 
         Without such a stay there is no such window: who may be in it comes before it is closed.
         """
-        return len(self.leads) > 1 and self.of(end, "close") <= ctx.watermark
+        return self.closes_again and self.of(end, "close") <= ctx.watermark
 
     def close_again(self, ctx: Context, end: dt.datetime) -> None:
         """Put a window out, at its end or, if that is over, behind the records of this epoch."""
@@ -254,15 +262,51 @@ class SlidingRows:
         """
         touched = []
         for start, end in self._bounds(ctx.event_time):
-            held = windows.get(start, _NEW)
-            if held is _NEW:
-                held = self._create()
-                self._deadlines.set_all(ctx, end)
-            elif self._deadlines.has_closed(ctx, end):
-                self._deadlines.close_again(ctx, end)
-            windows[start] = held = self._add(held, value)
+            windows[start] = held = self._add(self._held(ctx, windows, start, end), value)
             touched.append(OpenWindow(start, start, end, held))
         return touched
+
+    def put_all(
+        self, ctx: Context, windows: MapState[dt.datetime, Any], values: Iterable[Any]
+    ) -> None:
+        """Add a value for each record of a key, and read and write its windows once for all.
+
+        Parameters:
+            values: taken one by one, each while its record is handled.
+        """
+        held: dict[dt.datetime, Any] = {}
+        add, of_one = self._add, -(-self._size // self._every)
+        at_once, is_tumbling = _WINDOWS_AT_ONCE + 2 * of_one, of_one == 1
+        start = end = LAST
+        for value in values:
+            at = ctx.event_time
+            if is_tumbling and start <= at < end:  # as most records of a key that follow each other
+                held[start] = add(held[start], value)
+                continue
+            if len(held) > at_once:
+                windows.update(held)
+                held.clear()
+            for start, end in self._bounds(at):
+                if start not in held:
+                    held[start] = self._held(ctx, windows, start, end)
+                held[start] = add(held[start], value)
+        windows.update(held)
+
+    def _held(
+        self,
+        ctx: Context,
+        windows: MapState[dt.datetime, Any],
+        start: dt.datetime,
+        end: dt.datetime,
+    ) -> Any:
+        """What a window holds to which something is added, once its timers are set."""
+        held = windows.get(start, _NEW)
+        if held is _NEW:
+            held = self._create()
+            self._deadlines.set_all(ctx, end)
+        elif self._deadlines.has_closed(ctx, end):
+            self._deadlines.close_again(ctx, end)
+        return held
 
     def ending(
         self, timer: Timer, ctx: Context, windows: MapState[dt.datetime, Any]
@@ -351,6 +395,32 @@ class SessionRows:
         windows[row] = (start, end, held)
         return [OpenWindow(row, start, end, held)]
 
+    def put_all(
+        self, ctx: Context, windows: MapState[dt.datetime, Any], values: Iterable[Any]
+    ) -> None:
+        """Add a value for each record of a key; a session is written once for those in a row.
+
+        Parameters:
+            values: taken one by one, each while its record is handled.
+        """
+        add, grows = self._add, not self._deadlines.closes_again
+        row, start, end, held = LAST, LAST, LAST, None
+        is_behind, limit = False, None  # whether its row is; where the next session begins
+        for value in values:
+            at = ctx.event_time
+            if grows and start <= at < end:
+                limit = limit or self._next_start(windows, end)
+                until = _plus(at, self._gap)
+                if until <= limit and until < LAST:  # no other one is touched
+                    end, held, is_behind = max(end, until), add(held, value), True
+                    continue
+            if is_behind:
+                self._move(windows, row, start, end, held)
+            ((row, start, end, held),) = self.put(ctx, windows, value)
+            is_behind, limit = False, None
+        if is_behind:
+            self._move(windows, row, start, end, held)
+
     def ending(
         self, timer: Timer, ctx: Context, windows: MapState[dt.datetime, Any]
     ) -> Iterator[OpenWindow]:
@@ -379,6 +449,24 @@ class SessionRows:
                 return
             if window.end > start or window.end == LAST:
                 yield window
+
+    def _next_start(self, windows: MapState[dt.datetime, Any], end: dt.datetime) -> dt.datetime:
+        """When the first session behind an end begins; the last instant if there is none."""
+        behind = (found[0] for _, found in windows.scan(self._row(end)) if found[0] >= end)
+        return next(behind, LAST)
+
+    def _move(
+        self,
+        windows: MapState[dt.datetime, Any],
+        row: dt.datetime,
+        start: dt.datetime,
+        end: dt.datetime,
+        held: Any,
+    ) -> None:
+        """Write a session that has grown, from a row to that of its end."""
+        if row != (now := self._row(end)):
+            del windows[row]
+        windows[now] = (start, end, held)
 
     def _row(self, end: dt.datetime) -> dt.datetime:
         """Where a session that ends then is kept."""

@@ -347,7 +347,7 @@ the same tasks as sum_value_by_key
 pass 2, fed by events
     reads key, at, value of events, and nothing else
     shuffled once, by the key group of key
-    collect_value_by_key: called for each record"""
+    collect_value_by_key: called with the records of a key together"""
     )
 
 

@@ -119,6 +119,32 @@ def test_they_give_what_they_give_apart_and_run_in_the_same_tasks(
     assert runs.state("rising", "last") == held
 
 
+def points_of_hours() -> sk.Job:
+    job = sk.Job("games")
+    totals = job.source("moves", Move).process(total)
+    hours = totals.window(sk.tumbling("1 hour"), key="player", event_time="at")
+    hours.collect("points").sink("out")
+    return job
+
+
+def test_windows_take_the_records_of_a_key_together_where_they_are_made(runs: Runs) -> None:
+    """Those of its timers come behind those of all keys, and so a second time."""
+    given = moves()
+    feed(runs, given)
+    sink = sk.sinks.parquet(runs.home / "out")
+    stream = runs.stream("moves", SCHEMA)
+    assert (
+        points_of_hours()
+        .explain()
+        .endswith("records of a key together, in the same tasks as total")
+    )
+    runs.finish(points_of_hours(), {"moves": stream}, outputs={"out": sink}, drain=True)
+    found = sorted(tuple(row.values()) for row in runs.parquet("out"))
+    expected = points_of_hours().run({"moves": given}, epoch_size=30)["out"]
+    assert found == sorted(map(tuple, expected))
+    assert any(points < 0 for row in found for points in row[3]), "timers of the first fed windows"
+
+
 def test_records_of_other_shards_part_them_and_nothing_is_lost(runs: Runs) -> None:
     def job() -> sk.Job:
         made = sk.Job("games")

@@ -78,13 +78,13 @@ QUERIES: dict[int, Query] = {
     ),
     5: Query(
         "hot items: sliding windows",
-        "all bids of an auction in two seconds, and where a window ends",
+        "all bids of an auction in two seconds, and each window, once in a batch and at its end",
         query_5,
         {"bids": Front("bid", {"auction": "auction", "at": "at"})},
     ),
     7: Query(
         "highest bids: tumbling windows",
-        "each bid, and where a window ends",
+        "each bid, and each window, once in a batch and at its end",
         query_7,
         {"bids": BIDS},
     ),

@@ -44,16 +44,18 @@ class Hot(NamedTuple):
 
 @sk.process(key="end", event_time="end")
 def most_bids(
-    counted: Counted, ctx: sk.Context, most: sk.ValueState[int], hot: sk.ListState[int]
+    auctions: Iterator[Counted], ctx: sk.Context, most: sk.ValueState[int], hot: sk.ListState[int]
 ) -> Iterator[Hot]:
     """Keeps the auctions with the most bids of a window until it has all of them."""
-    held = most.get() or 0
-    if counted.count > held:
-        most.update(counted.count)
-        hot.update([counted.auction])
-    elif counted.count == held:
-        hot.append(counted.auction)
-    ctx.timers.set(counted.end)
+    held, found = most.get() or 0, list(hot)
+    for counted in auctions:
+        if counted.count > held:
+            held, found = counted.count, []
+        if counted.count == held:
+            found.append(counted.auction)
+    most.update(held)
+    hot.update(found)
+    ctx.timers.set(ctx.key)
     yield from ()
 
 
@@ -102,10 +104,13 @@ HIGHEST: sk.Aggregate[Bid, tuple[Bid, ...], tuple[Bid, ...]] = sk.Aggregate(
 
 @sk.process(key="end", event_time="end")
 def highest_of_all(
-    of_auction: Highest, ctx: sk.Context, highest: sk.ValueState[tuple[Bid, ...]]
+    of_auctions: Iterator[Highest], ctx: sk.Context, highest: sk.ValueState[tuple[Bid, ...]]
 ) -> Iterator[Bid]:
-    highest.update(_higher(highest.get() or (), of_auction.highest))
-    ctx.timers.set(of_auction.end)
+    found = highest.get() or ()
+    for one in of_auctions:
+        found = _higher(found, one.highest)
+    highest.update(found)
+    ctx.timers.set(ctx.key)
     yield from ()
 
 

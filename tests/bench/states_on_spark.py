@@ -1,13 +1,13 @@
-"""Other workloads on Spark: skewed keys, map entries, lists, windowed sums and joins.
+"""Other workloads on Spark: skewed keys, map entries, lists, totals, windowed sums and joins.
 
 Counts, maps and lists run beside `transformWithState` (Row), with the same logic in Spark's own
-idiom. Windows and joins run beside what Spark has for them, which is streaming SQL: it runs in the
-JVM and calls no Python.
+idiom. Totals, windows and joins run beside what Spark has for them, which is streaming SQL: it runs
+in the JVM and calls no Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from tests.bench.on_spark import (
     SparkCount,
     StatekitEngine,
     StatekitKeys,
+    StatekitTotals,
     TransformWithState,
     in_turn,
 )
@@ -98,6 +99,19 @@ class ListProcessor(StatefulProcessor):
 class SparkLists(TransformWithState):
     processor = ListProcessor
     outputs = OUT
+
+
+class SparkTotals(Engine):
+    """What `StatekitTotals` puts out, in Spark's streaming SQL."""
+
+    name = "Spark SQL"
+
+    def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
+        df.createOrReplaceTempView("counted")
+        found = spark.sql(
+            "select key, count(*) as count, sum(value) as sum from counted group by 1"
+        )
+        return self.started(found, "update")
 
 
 class WindowEngine(Engine):
@@ -195,6 +209,16 @@ def lists(per_batch: int = PER_BATCH, rounds: int = ROUNDS) -> list[Row]:
     return [_beside(title, engines, events, per_batch=per_batch, rounds=rounds)]
 
 
+def totals(sizes: Sequence[int] = (PER_BATCH, 10 * PER_BATCH), rounds: int = ROUNDS) -> list[Row]:
+    engines = (StatekitTotals, SparkTotals)
+    title = "count and sum of 100,000 keys as known aggregates"
+    note = f"{IN_THE_JVM}; neither does statekit for an event or a key."
+    return [
+        _beside(title, engines, events, per_batch=size, rounds=rounds, wanted="", note=note)
+        for size in sizes
+    ]
+
+
 def windows(per_batch: int = PER_BATCH, rounds: int = ROUNDS) -> list[Row]:
     engines = (StatekitWindows, SparkWindows)
     title = "sum of each key and window of 10 seconds, 1,000 keys"
@@ -216,6 +240,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "spark-zipf": zipf,
     "spark-map": maps,
     "spark-list": lists,
+    "spark-totals": totals,
     "spark-window": windows,
     "spark-join": joins,
 }

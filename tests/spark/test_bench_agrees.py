@@ -9,13 +9,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.bench.on_spark import Engine
+from tests.bench.on_spark import Engine, StatekitTotals
 from tests.bench.pandas_on_spark import GroupedPandasCount, PandasCount
 from tests.bench.states_on_spark import (
     SparkEntries,
     SparkJoin,
+    SparkTotals,
     SparkWindows,
     StatekitEntries,
     StatekitJoin,
@@ -63,15 +65,27 @@ def test_both_engines_end_the_same_sessions(as_measured: SparkSession, tmp_path:
     assert len(ours) > 10
 
 
+class WrittenTotals(SparkTotals):
+    """In update mode, which files have no part in, batch by batch."""
+
+    def started(self, out: DataFrame, mode: str = "append") -> StreamingQuery:
+        def write(df: DataFrame, _: int) -> None:
+            df.write.mode("append").parquet(str(self.home / "out"))
+
+        writer = out.writeStream.outputMode(mode).foreachBatch(write)
+        return writer.option("checkpointLocation", str(self.home / "checkpoint")).start()
+
+
 @pytest.mark.parametrize(
     ("engines", "drawn"),
     [
         ((StatekitEntries, SparkEntries), entries),
+        ((StatekitTotals, WrittenTotals), partial(events, keys=20)),
         ((StatekitWindows, SparkWindows), partial(moments, keys=20)),
         ((StatekitJoin, SparkJoin), orders_and_offers),
         ((PandasCount, GroupedPandasCount), partial(events, keys=10)),
     ],
-    ids=["entries", "windows", "join", "pandas"],
+    ids=["entries", "totals", "windows", "join", "pandas"],
 )
 def test_engines_put_out_the_same(
     engines: tuple[type[Engine], type[Engine]],

@@ -16,7 +16,7 @@ import decimal
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, Optional
 
 from statekit.combining import Combiner, Part, Verb, has_columns
@@ -49,7 +49,7 @@ _MAP: Any = MapState  # as values, so that types known at run time only can be p
 _TUPLE: Any = tuple
 _ITERATOR: Any = Iterator
 
-_Found = list[tuple[tuple[dt.datetime, int], Any]] | None
+_Found = Iterable[tuple[tuple[dt.datetime, int], Any]] | None
 """Elements, each behind its event time and number; None where none are kept."""
 
 
@@ -301,26 +301,9 @@ class Windowing:
         Parameters:
             at_once: whether records of a key are added together.
         """
-        value_of, first_of, finish = result.value_of, result.first_of, result.aggregate.result
-        at_change, has_one_key = self._at_change, len(self._key) == 1
+        value_of, first_of, at_change = result.value_of, result.first_of, self._at_change
+        ending = _Ending(make, result.aggregate.result, rows, has_one_key=len(self._key) == 1)
         forgets_closed = "forget" not in self._deadlines.leads
-
-        def shown(ctx: Any, window: OpenWindow, found: _Found) -> Any:
-            key = (ctx.key,) if has_one_key else ctx.key
-            of_it = finish(window.held) if found is None else [element for _, element in found]
-            return make(*key, window.start, window.end, of_it)
-
-        def forgotten(
-            window: OpenWindow, found: _Found, windows: Any, elements: Any, number: Any
-        ) -> None:
-            del windows[window.row]
-            if found is not None:
-                start, end = rows.alone(window)
-                for place, _ in found:
-                    if start <= place[0] and (place[0] < end or end == LAST):
-                        del elements[place]
-                if not windows:
-                    number.clear()
 
         def add(
             record: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
@@ -332,7 +315,9 @@ class Windowing:
             touched = rows.put(ctx, windows, value, first)
             if not at_change:
                 return None
-            return [shown(ctx, window, _found(elements, window)) for window in touched]
+            return [
+                ending.shown(ctx, window, _between(elements, *window[1:3])) for window in touched
+            ]
 
         def add_all(
             records: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
@@ -347,21 +332,22 @@ class Windowing:
             timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
         ) -> Any:
             for window in rows.ending(timer, ctx, windows):
-                found = _found(elements, window)
-                yield shown(ctx, window, found)
+                found = _between(elements, window.start, window.end)
+                held = None if found is None else list(found)  # read once, for both
+                yield ending.shown(ctx, window, held)
                 if forgets_closed:
-                    forgotten(window, found, windows, elements, number)
+                    ending.forgotten(window, held, windows, elements, number)
 
         def forget(
             timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
         ) -> Any:
             for window in rows.ending(timer, ctx, windows):
-                forgotten(window, _found(elements, window), windows, elements, number)
+                found = _between(elements, *rows.alone(window))
+                ending.forgotten(window, found, windows, elements, number)
 
+        cls = self._record.cls
         taking: Any = add_all if at_once else add
-        taken = (
-            {"records": _ITERATOR[self._record.cls]} if at_once else {"record": self._record.cls}
-        )
+        taken = {"records": _ITERATOR[cls]} if at_once else {"record": cls}
         taking.__name__ = taking.__qualname__ = name
         taking.__annotations__ = {**taken, "ctx": Context, **states, "return": Iterator[put_out]}
         made = self._decorate(taking)
@@ -371,6 +357,51 @@ class Windowing:
             if called.__name__ in self._deadlines.leads:
                 made.on_timer(called.__name__)(called)
         return made
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """What comes out of a window, and what goes with it.
+
+    Parameters:
+        make: makes a result of the key fields, start, end and what is made of the window.
+        finish: makes that of an accumulator.
+        rows: the open windows.
+        has_one_key: whether the key is one field.
+    """
+
+    make: Callable[..., Any]
+    finish: Callable[[Any], Any]
+    rows: SlidingRows | SessionRows
+    _: KW_ONLY
+    has_one_key: bool
+
+    def shown(self, ctx: Any, window: OpenWindow, found: _Found) -> Any:
+        """The result of a window.
+
+        Parameters:
+            found: its elements.
+        """
+        key = (ctx.key,) if self.has_one_key else ctx.key
+        of_it = self.finish(window.held) if found is None else [element for _, element in found]
+        return self.make(*key, window.start, window.end, of_it)
+
+    def forgotten(
+        self, window: OpenWindow, found: _Found, windows: Any, elements: Any, number: Any
+    ) -> None:
+        """Remove a window, and the elements that are in no window that is forgotten later.
+
+        Parameters:
+            found: elements of the window, those among them.
+        """
+        del windows[window.row]
+        if found is not None:
+            start, end = self.rows.alone(window)
+            for place, _ in found:
+                if start <= place[0] and (place[0] < end or end == LAST):
+                    del elements[place]
+            if not windows:
+                number.clear()
 
 
 def _elements(values: Iterable[Any], ctx: Context, elements: Any, number: Any) -> Iterator[Any]:
@@ -385,8 +416,8 @@ def _elements(values: Iterable[Any], ctx: Context, elements: Any, number: Any) -
         number.update(count)
 
 
-def _found(elements: Any, window: OpenWindow) -> _Found:
-    """The elements of a window, in order of time and arrival; None if there are none of any."""
+def _between(elements: Any, start: dt.datetime, end: dt.datetime) -> _Found:
+    """Elements from a time on and before another, in order of time and arrival; None without."""
     if elements is None:
         return None
-    return list(elements.scan((window.start, 0), None if window.end == LAST else (window.end, 0)))
+    return elements.scan((start, 0), None if end == LAST else (end, 0))  # type: ignore[no-any-return]

@@ -387,18 +387,15 @@ class SessionRows:
             # The timer of one that is still to close finds what it has become.
             if all(self._deadlines.has_closed(ctx, other.end) for other in joined):
                 self._deadlines.close_again(ctx, end)
-        row = self._row(end)
-        for other in joined:
-            if other.row != row:
-                del windows[other.row]
         held = self._add(held, value)
-        windows[row] = (start, end, held)
+        row = self._store(windows, [other.row for other in joined], start, end, held)
         return [OpenWindow(row, start, end, held)]
 
     def put_all(
         self, ctx: Context, windows: MapState[dt.datetime, Any], values: Iterable[Any]
     ) -> None:
-        """Add a value for each record of a key; a session is written once for those in a row.
+        """Add a value for each record of a key; a session is written at the first and the last one
+        of those that follow each other in it.
 
         Parameters:
             values: taken one by one, each while its record is handled.
@@ -415,11 +412,11 @@ class SessionRows:
                     end, held, is_behind = max(end, until), add(held, value), True
                     continue
             if is_behind:
-                self._move(windows, row, start, end, held)
+                self._store(windows, (row,), start, end, held)
             ((row, start, end, held),) = self.put(ctx, windows, value)
             is_behind, limit = False, None
         if is_behind:
-            self._move(windows, row, start, end, held)
+            self._store(windows, (row,), start, end, held)
 
     def ending(
         self, timer: Timer, ctx: Context, windows: MapState[dt.datetime, Any]
@@ -455,18 +452,21 @@ class SessionRows:
         behind = (found[0] for _, found in windows.scan(self._row(end)) if found[0] >= end)
         return next(behind, LAST)
 
-    def _move(
+    def _store(
         self,
         windows: MapState[dt.datetime, Any],
-        row: dt.datetime,
+        before: Iterable[dt.datetime],
         start: dt.datetime,
         end: dt.datetime,
         held: Any,
-    ) -> None:
-        """Write a session that has grown, from a row to that of its end."""
-        if row != (now := self._row(end)):
-            del windows[row]
-        windows[now] = (start, end, held)
+    ) -> dt.datetime:
+        """Write a session in the place of the rows that it was before; returns its row."""
+        row = self._row(end)
+        for other in before:
+            if other != row:
+                del windows[other]
+        windows[row] = (start, end, held)
+        return row
 
     def _row(self, end: dt.datetime) -> dt.datetime:
         """Where a session that ends then is kept."""

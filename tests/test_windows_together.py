@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, NamedTuple
 
 import pytest
@@ -167,12 +167,23 @@ def test_a_window_is_written_once_for_all_records_of_an_epoch(
     assert sum(written.values()) == len(written)
 
 
-def test_windows_that_no_record_touches_any_more_are_let_go_of_meanwhile() -> None:
+def test_windows_that_no_record_touches_any_more_are_let_go_of_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A key may have more windows in an epoch than fit into memory."""
+    written: list[int] = []
+
+    def noted(state: Any, held: dict[Any, Any]) -> None:
+        written.append(len(held))
+        MutableMapping.update(state, held)
+
+    monkeypatch.setattr(MapState, "update", noted)
     harness = Harness(together(gathered, window=sk.tumbling("1 s"), lateness="1 d"))
     harness.send(*(Event("a", at(n), n) for n in range(1000)))
     held = harness.state("windows", "a")
     assert held == {at(n): [n] for n in range(1000)}
+    assert sum(written) == 1000
+    assert max(written) <= 103, "a hundred, and those of two records"
 
 
 # ------------------------------------------------------------------------- behind other operators

@@ -93,7 +93,9 @@ class Backend(Protocol):
         """`get_many` bound to one state, for keys in order: as `getter`."""
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
-        """`scan` bound to one state, for a few rows each: as `getter`. Iterate at once."""
+        """`scan` bound to one state, for ranges within a key group that mostly come in order, with
+        a few rows each: as `getter`.
+        """
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """The rows at `keys`, in that order."""

@@ -7,8 +7,8 @@ needs to know nothing about the elements that are there: it reads no row.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, repeat
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, repeat
 from operator import add
 from typing import TypeVar, cast, overload
 
@@ -23,6 +23,9 @@ from statekit.visit import Visit
 __all__ = ["ListState"]
 
 T = TypeVar("T")
+
+# `update` adds so many elements at a time, and then looks whether it is time to hand them on.
+_ADDED_MAX = 64
 
 
 class ListState(ManyRowState, Sequence[T]):
@@ -114,19 +117,37 @@ class ListState(ManyRowState, Sequence[T]):
         """
         rows = [self._row(value) for value in values]  # may be made from this very list
         self.clear()
-        for row in rows:
-            self._add(row)
+        for start in range(0, len(rows), _ADDED_MAX):
+            self._add_all(rows[start : start + _ADDED_MAX])
+
+    def _add_all(self, rows: list[bytes]) -> None:
+        visit = self._visit
+        if self._at is not visit.prefix:
+            self._begin()
+        if self.expiry is not None:
+            self._times += repeat(self.expiry.stamp(UNWRITTEN), len(rows))
+        self._pending += rows
+        self._prefixes += repeat(visit.prefix, len(rows))
+        self._pending_bytes += sum(map(len, rows))
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if (
+            len(self._pending) >= state.PENDING_ROWS_MAX
+            or self._pending_bytes >= state.PENDING_BYTES_MAX
+        ):
+            self._spill()
 
     def get(self) -> list[T]:
         """All elements as a Python list."""
         return list(iter(self))  # list(self) would ask for the length first, which is a scan
 
     def __iter__(self) -> Iterator[T]:
-        return _chained(self._decode, self._stored(handed_out=True), self._handed_out())
+        return map(self._decode, chain(self._stored(handed_out=True), self._handed_out()))
 
     def __reversed__(self) -> Iterator[T]:
         stored = self._stored(reverse=True, handed_out=True)
-        return _chained(self._decode, self._handed_out(reverse=True), stored)
+        return map(self._decode, chain(self._handed_out(reverse=True), stored))
 
     def __len__(self) -> int:
         return sum(1 for _ in self._stored()) + len(self._waiting())
@@ -216,15 +237,9 @@ class ListState(ManyRowState, Sequence[T]):
         if self._at is not self._visit.prefix:
             return ()
         places = range(self._first, len(self._pending))
-        return self._refreshed(self._pending, places[::-1] if reverse else places, expiry)
-
-    def _refreshed(self, rows: list[bytes], places: range, expiry: Expiry) -> Iterator[bytes]:
-        """Pending elements at some places; the time of each begins anew as it is handed out."""
-        times = self._times
-        for place in places:
-            if not expiry.is_over(times[place]):
-                times[place] = expiry.stamp(times[place])
-                yield rows[place]
+        if reverse:
+            places = places[::-1]
+        return _refreshed(self._pending, self._times, places, expiry)
 
     def _leave(self) -> None:
         if self._pending:
@@ -247,15 +262,22 @@ class ListState(ManyRowState, Sequence[T]):
         self.bytes_added += self._visit.batch.put_all(self._name, row_keys, rows)
 
     def _drop_pending(self) -> None:
-        if self._at is self._visit.prefix:
-            first = self._first  # who iterates keeps the lists as they were
+        if self._at is not self._visit.prefix:
+            return
+        first = self._first
+        self._pending_bytes -= sum(map(len, self._pending[first:]))
+        del self._prefixes[first:]
+        if self.expiry is None:
+            del self._pending[first:]
+        else:  # who iterates keeps the lists as they were
             self._pending, self._times = self._pending[:first], self._times[:first]
-            self._prefixes = self._prefixes[:first]
 
 
-def _chained(
-    decode: Callable[[bytes], T], first: Iterable[bytes], second: Iterable[bytes]
-) -> Iterator[T]:
-    for rows in (first, second):
-        for row in rows:
-            yield decode(row)
+def _refreshed(
+    rows: list[bytes], times: list[int], places: range, expiry: Expiry
+) -> Iterator[bytes]:
+    """Elements at some places; the time of each begins anew as it is handed out."""
+    for place in places:
+        if not expiry.is_over(times[place]):
+            times[place] = expiry.stamp(times[place])
+            yield rows[place]

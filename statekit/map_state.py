@@ -194,7 +194,7 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
         known = {row_key: self._look(row_key) for row_key in pending}
         stored: Iterator[tuple[bytes, bytes]] = iter(())
         if self._cleared is not self._visit.prefix:
-            stored = self._backend.scan(self._name, start, end)
+            stored = iter(self._scan(start, end))
         if self.expiry is not None:
             stored = _unexpired(stored, self.expiry)
         return _merged(stored, pending, known)

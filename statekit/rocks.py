@@ -188,7 +188,7 @@ class RocksBackend:
         return self._reads(state).get_all
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
-        """Scans of short ranges that mostly come in order, out of blocks like those of `getter`.
+        """Scans of ranges that mostly come in order: short ones out of blocks, as with `getter`.
 
         To begin a scan costs as much as tens of rows, and far more where rows were deleted: it has
         to pass them all, up to the next one that is there. A block passes them once.

@@ -31,9 +31,9 @@ class SortedReads:
     """Reads out of blocks that are read ahead, or of rows that are looked for together.
 
     A block covers the keys from `_first` to `_last`; within it, a key that is not in `_rows` has no
-    row. It answered `_asked` reads. `_ahead` says how many rows to read at most, 0 for none. Rows
-    of scattered keys are in `_found`, None for a key that has none; `_coming` says which to look
-    for, until it turns out that they are not asked for.
+    row. It answered `_asked` reads, where a scan counts as one for each row. `_ahead` says how many
+    rows to read at most, 0 for none. Rows of scattered keys are in `_found`, None for a key that
+    has none; `_coming` says which to look for, until it turns out that they are not asked for.
 
     Parameters:
         look: the row of a key, or those of a list of keys.
@@ -135,10 +135,11 @@ class SortedReads:
                 raise self._failure(error) from error
         if not (self._first <= start and end <= self._last):
             return self._scan(start, end)
-        self._asked += 1
         keys, rows = self._keys, self._rows
         first = bisect_left(keys, start)
-        return [(key, rows[key]) for key in keys[first : bisect_left(keys, end, first)]]
+        found = [(key, rows[key]) for key in keys[first : bisect_left(keys, end, first)]]
+        self._asked += len(found) or 1
+        return found
 
     def forget(self) -> None:
         """Start over, as after a write."""
@@ -172,20 +173,21 @@ class SortedReads:
         """
         if self._asked * 4 < len(self._rows):
             self._ahead = _BLOCK_STEP if len(self._rows) > _BLOCK_STEP else 0
-        if row is not None and len(row) > _BLOCK_ROW_BYTES_MAX:
-            self._ahead, self._coming = 0, None
         self._drop()
+        items = self._rows_from(key) if self._ahead else iter(())
+        rows = dict(islice(items, 1))
+        if any(len(one) > _BLOCK_ROW_BYTES_MAX for one in (row or b"", *rows.values())):
+            self._ahead, self._coming = 0, None
         if not self._ahead:
             return
-        items = self._rows_from(key)
-        rows: dict[bytes, bytes] = {}
         last, size = key, 0
         while len(rows) < self._ahead and size < _BLOCK_BYTES_MAX:
-            step = dict(islice(items, _BLOCK_STEP))
+            wanted = _BLOCK_STEP - len(rows) % _BLOCK_STEP
+            step = dict(islice(items, wanted))
             rows |= step
             size += sum(map(len, step.values()))
             last = next(reversed(rows), key)
-            if len(step) < _BLOCK_STEP:
+            if len(step) < wanted:
                 self._check_end(last, _BEHIND_ALL)
                 last = max(last, _BEHIND_ALL)
                 break

@@ -127,6 +127,7 @@ class State:
         "_decode",
         "_encode",
         "_name",
+        "_scan",
         "_spec",
         "_visit",
         "bytes_added",
@@ -234,6 +235,10 @@ class ManyRowState(State):
 
     __slots__ = ()  # so that a class may have another base beside this one
 
+    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+        super().__init__(spec, visit, backend)
+        self._scan = backend.scanner(spec.name)
+
     def clear(self) -> None:
         """Remove everything this key holds. What is stored is counted, and removed as one range."""
         self._drop_pending()
@@ -252,7 +257,9 @@ class ManyRowState(State):
         prefix = self._visit.prefix
         if self._cleared is prefix:
             return iter(())
-        return self._backend.scan(self._name, prefix, prefix_end(prefix), reverse=reverse)
+        if reverse:
+            return self._backend.scan(self._name, prefix, prefix_end(prefix), reverse=True)
+        return iter(self._scan(prefix, prefix_end(prefix)))
 
     def _spill(self) -> None:
         """Give pending rows to the backend in the middle of a visit."""

@@ -32,6 +32,7 @@ MAX_MICROS = 253_402_300_799_999_999
 """The last instant there is: the end of the year 9999."""
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
 _SIGN = 1 << 63
 _sortable = struct.Struct(">Q")
 _UNITS = {
@@ -67,7 +68,8 @@ def datetime_to_micros(value: dt.datetime) -> int:
     1000000
     """
     try:
-        is_naive = value.tzinfo is None or value.utcoffset() is None
+        zone = value.tzinfo
+        is_naive = zone is not dt.UTC and (zone is None or value.utcoffset() is None)
     except AttributeError:
         told = f"{value!r} of type {type(value).__name__} is no instant: give an aware datetime"
         raise StateTypeError(told) from None
@@ -75,7 +77,7 @@ def datetime_to_micros(value: dt.datetime) -> int:
         raise StateTypeError(
             f"{value!r} has no timezone: attach one, for example value.replace(tzinfo=UTC)"
         )
-    micros = timedelta_to_micros(value - _EPOCH)
+    micros = (value - _EPOCH) // _MICROSECOND
     if not MIN_MICROS <= micros <= MAX_MICROS:
         raise StateTypeError(f"{value!r} is not within the years 1 to 9999 in UTC: clip it")
     return micros
@@ -90,7 +92,7 @@ def micros_to_datetime(micros: int) -> dt.datetime:
     >>> micros_to_datetime(1_000_000)
     datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.timezone.utc)
     """
-    return _EPOCH + dt.timedelta(microseconds=micros)
+    return _EPOCH + _MICROSECOND * micros  # a quarter of what it takes to make the timedelta anew
 
 
 def instant(micros: int) -> dt.datetime:
@@ -99,7 +101,9 @@ def instant(micros: int) -> dt.datetime:
     >>> instant(MIN_MICROS - 1)
     datetime.datetime(1, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)
     """
-    return micros_to_datetime(min(max(micros, MIN_MICROS), MAX_MICROS))
+    if not MIN_MICROS <= micros <= MAX_MICROS:
+        micros = min(max(micros, MIN_MICROS), MAX_MICROS)
+    return micros_to_datetime(micros)
 
 
 def timedelta_to_micros(delta: dt.timedelta) -> int:
@@ -108,7 +112,7 @@ def timedelta_to_micros(delta: dt.timedelta) -> int:
     >>> timedelta_to_micros(dt.timedelta(milliseconds=-1))
     -1000
     """
-    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+    return delta // _MICROSECOND
 
 
 def duration_to_micros(given: dt.timedelta | str, what: str) -> int:

@@ -322,11 +322,10 @@ class Windowing:
         def add_all(
             records: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
         ) -> None:
-            if elements is None:
-                rows.put_all(ctx, windows, map(value_of, records))
-            else:
-                values = _elements(map(value_of, records), ctx, elements, number)
-                rows.put_all(ctx, windows, values)
+            values = records if value_of is _itself else map(value_of, records)
+            if elements is not None:
+                values = _elements(values, ctx, elements, number)
+            rows.put_all(ctx, windows, values)
 
         def close(
             timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None

@@ -699,3 +699,34 @@ def test_large_rows_are_not_read_ahead(tmp_path: Path) -> None:
     assert not reader._rows
     assert not reader._found
     backend.close()
+
+
+def test_scans_do_not_read_large_rows_ahead(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path, ["a"])
+    backend.write(Batch([Put("a", bytes([number]), b"x" * 100_000) for number in range(100)]))
+    backend.flush()
+    kept = backend.scanner("a")
+    before = reads_of_this_process()
+    for number in range(10):
+        assert len(list(kept(bytes([number]), bytes([number + 1])))) == 1
+    assert (
+        reads_of_this_process() - before < 30 * 100_000
+    )  # those rows, and at most as many behind them
+    (reader,) = backend._readers
+    assert not reader._rows
+    backend.close()
+
+
+def test_scans_of_scattered_ranges_soon_read_nothing_ahead(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path, ["a"])
+    rows = {number.to_bytes(4, "big"): b"v" for number in range(20_000)}
+    backend.write(Batch([Put("a", key, row) for key, row in rows.items()]))
+    kept = backend.scanner("a")
+    (reader,) = backend._readers
+    read_ahead = 0
+    for start in range(0, 20_000, 1_000):
+        found = kept(start.to_bytes(4, "big"), (start + 2).to_bytes(4, "big"))
+        assert len(list(found)) == 2
+        read_ahead += bool(reader._rows)
+    assert read_ahead == 1
+    backend.close()

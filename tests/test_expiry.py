@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -416,6 +417,24 @@ def test_only_elements_that_are_handed_out_are_refreshed(cut: int) -> None:
     found += harness.send(*sent[cut:], seen("ada", 12, "/all"))
     found += harness.advance_watermark(at(3600 * 20))
     assert found == [["a"], ["a"]]
+
+
+@pytest.mark.parametrize("reading", [iter, reversed])
+@pytest.mark.parametrize("taken", [0, 1])
+def test_who_iterates_over_new_elements_sees_the_list_as_it_was(reading: Any, taken: int) -> None:
+    @sk.process(key="user", event_time="at")
+    def replace(
+        record: Seen,
+        pages: Annotated[sk.ListState[str], sk.TTL("10 hours", clock="event", refresh="read")],
+    ) -> Iterator[list[str]]:
+        pages.extend(["a", "b", "c"])
+        found = reading(pages)
+        seen = list(islice(found, taken))
+        pages.update(["d"])
+        yield sorted(seen + list(found))
+        yield list(pages)
+
+    assert Harness(replace).send(seen("ada", 0, "/")) == [["a", "b", "c"], ["d"]]
 
 
 def test_state_without_a_ttl_of_the_same_function_stays() -> None:

@@ -23,6 +23,10 @@ _BLOCK_ROWS_MAX = 512
 _BLOCK_BYTES_MAX = 256 * 1024
 _BLOCK_ROW_BYTES_MAX = 1024
 
+# So many scans begin without a block after a small one was of little use, twice as many after the
+# next such one, and so on. To read a small block costs about as much as to begin a scan.
+_PAUSE_MIN, _PAUSE_MAX = 16, 1024
+
 # Row keys start with a key group, which is less.
 _BEHIND_ALL = b"\xff"
 
@@ -34,6 +38,7 @@ class SortedReads:
     row. It answered `_asked` reads, where a scan counts as one for each row. `_ahead` says how many
     rows to read at most, 0 for none. Rows of scattered keys are in `_found`, None for a key that
     has none; `_coming` says which to look for, until it turns out that they are not asked for.
+    `_scanned` scans began without a block since one was tried; after `_pause` of them it is again.
 
     Parameters:
         look: the row of a key, or those of a list of keys.
@@ -57,9 +62,11 @@ class SortedReads:
         "_keys",
         "_last",
         "_look",
+        "_pause",
         "_rows",
         "_rows_from",
         "_scan",
+        "_scanned",
     )
 
     def __init__(
@@ -126,7 +133,7 @@ class SortedReads:
             raise self._failure(error) from error
 
     def scan(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
-        if self._ahead and start > self._last:
+        if start > self._last and (self._ahead or self._tries_again()):
             try:
                 self._read_ahead(start)
             except StatekitError:
@@ -145,6 +152,8 @@ class SortedReads:
         """Start over, as after a write."""
         self._drop()
         self._ahead = _BLOCK_STEP
+        self._scanned = 0
+        self._pause = _PAUSE_MIN
         self._coming = self._hint
 
     def _drop(self) -> None:
@@ -154,6 +163,16 @@ class SortedReads:
         self._found: dict[bytes, bytes | None] = {}
         self._first, self._last = _BEHIND_ALL, b""
         self._asked = 0
+
+    def _tries_again(self) -> bool:
+        """Whether it is time for a block, where those before it were of little use."""
+        self._scanned += 1
+        if self._scanned < self._pause:
+            return False
+        self._ahead = _BLOCK_STEP
+        self._scanned = 0
+        self._pause = min(2 * self._pause, _PAUSE_MAX)
+        return True
 
     def _look_along(self, key: bytes, coming: Coming) -> bytes | None:
         """The row of a key, along with those of keys that come."""
@@ -169,10 +188,13 @@ class SortedReads:
     def _read_ahead(self, key: bytes, row: bytes | None = None) -> None:
         """Read the block that starts at `key`.
 
-        A block of little use is followed by a small one, a small one of little use by none.
+        A block of little use is followed by a small one, a small one of little use by none; scans
+        try again some time later.
         """
         if self._asked * 4 < len(self._rows):
             self._ahead = _BLOCK_STEP if len(self._rows) > _BLOCK_STEP else 0
+        elif self._rows:
+            self._pause = _PAUSE_MIN
         self._drop()
         items = self._rows_from(key) if self._ahead else iter(())
         rows = dict(islice(items, 1))

@@ -717,16 +717,22 @@ def test_scans_do_not_read_large_rows_ahead(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_scans_of_scattered_ranges_soon_read_nothing_ahead(tmp_path: Path) -> None:
+def test_scans_of_scattered_ranges_try_blocks_more_and_more_rarely(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, ["a"])
     rows = {number.to_bytes(4, "big"): b"v" for number in range(20_000)}
     backend.write(Batch([Put("a", key, row) for key, row in rows.items()]))
     kept = backend.scanner("a")
     (reader,) = backend._readers
-    read_ahead = 0
-    for start in range(0, 20_000, 1_000):
+    tried = []
+    for count, start in enumerate(range(0, 20_000, 100)):
         found = kept(start.to_bytes(4, "big"), (start + 2).to_bytes(4, "big"))
         assert len(list(found)) == 2
-        read_ahead += bool(reader._rows)
-    assert read_ahead == 1
+        if reader._rows:
+            tried.append(count)
+    assert tried == [0, 17, 50, 115]
+    for start in range(0, 20_000, 100):  # again, from a place before
+        kept(start.to_bytes(4, "big"), (start + 2).to_bytes(4, "big"))
+    for start in range(5_000, 7_000):  # and now one beside the other
+        assert len(list(kept(start.to_bytes(4, "big"), (start + 1).to_bytes(4, "big")))) == 1
+    assert len(reader._rows) == 512
     backend.close()

@@ -23,10 +23,11 @@ import msgspec
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.introspection import unwrap
 from statekit.schema import Schema, schema_of
+from statekit.value_check import INT_MAX, INT_MIN, NESTING_MAX, exceeds_nesting, is_text
 from statekit.value_plan import ENCODER, Convert, Plan
 from statekit.value_planner import plan_values
 
-__all__ = ["PickleCodec", "ValueCodec", "checked_decode", "value_codec"]
+__all__ = ["PickleCodec", "ValueCodec", "checked_decode", "shortened", "value_codec"]
 
 T = TypeVar("T")
 
@@ -40,7 +41,9 @@ class ValueCodec(Generic[T]):
         schema: the type as data.
         annotation: the type as declared.
         immutable: a decoded value may be handed out again and again.
-        accepts: whether the declared type can hold a value.
+        accepts: whether the declared type can hold a value, and its bytes give it back.
+        exact: whether a value is accepted and reading its bytes gives the very same value. An int
+            in a float, or a datetime in another zone than UTC, is accepted and not exact.
         encode: the bytes of a value that was accepted; StateTypeError where they cannot be.
         decode: the value of bytes; CorruptCheckpointError where there is none.
         reason: why a value is not accepted, with the path into it.
@@ -51,6 +54,7 @@ class ValueCodec(Generic[T]):
     annotation: Any
     immutable: bool
     accepts: Callable[[Any], bool]
+    exact: Callable[[Any], bool]
     encode: Callable[[T], bytes]
     decode: Callable[[bytes], T]
     reason: Callable[[Any], str]
@@ -78,15 +82,18 @@ def value_codec(annotation: Any) -> ValueCodec[Any]:
         raise StateTypeError(
             f"{schema.brief} cannot be stored ({error}): use a simpler type"
         ) from error
+    encode = _checked_encode(schema.brief, plan.to_wire)
+    decode = checked_decode(schema.brief, decoder.decode, plan.from_wire)
     return ValueCodec(
         "msgpack",
         schema,
         annotation,
         plan.immutable,
-        plan.accepts,
-        _checked_encode(schema.brief, plan.to_wire),
-        checked_decode(schema.brief, decoder.decode, plan.from_wire),
-        lambda value: _reason(plan, value, "") or f"{value!r:.100} is accepted",
+        plan.accepts.one,
+        plan.exact.one,
+        _verified(schema.brief, encode, decode) if plan.runs_code else encode,
+        decode,
+        lambda value: _why_refused(plan, value),
     )
 
 
@@ -113,9 +120,50 @@ def _checked_encode(name: str, to_wire: Convert | None) -> Callable[[Any], bytes
 
 def _no_value(name: str, value: object, error: Exception) -> StateTypeError:
     return StateTypeError(
-        f"{value!r:.100} cannot be stored as {name} ({error}): ints must fit 64 bits,"
+        f"{shortened(value)} cannot be stored as {name} ({error}): ints must fit 64 bits,"
         " text must be valid UTF-8 and nesting must end"
     )
+
+
+def _verified(
+    name: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
+) -> Callable[[Any], bytes]:
+    """An `encode` that refuses values which change, or fail, when they are read back.
+
+    Reading calls `__post_init__` or `model_post_init` of a class once more. Where that adds up, a
+    value would change each time it is read and written again.
+    """
+
+    def encode_verified(value: Any) -> bytes:
+        data = encode(value)
+        try:
+            changes = encode(decode(data)) != data
+        except CorruptCheckpointError as error:
+            raise _unstable(name, value, f"it cannot be read back: {error.__cause__}") from error
+        if changes:
+            raise _unstable(name, value, "it changes when it is read back")
+        return data
+
+    return encode_verified
+
+
+def _unstable(name: str, value: object, why: str) -> StateTypeError:
+    return StateTypeError(
+        f"{shortened(value)} cannot be stored as {name} ({why}): `__post_init__` and "
+        "`model_post_init` are called again when a value is read, let them leave complete fields "
+        "as they are"
+    )
+
+
+def shortened(value: object, length: int = 100) -> str:
+    """The repr of a value for a message, cut to a length, however large or deep the value is."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"
+    except ValueError:  # an int of more digits than Python prints
+        return f"a large {type(value).__name__}"
+    return text[:length]
 
 
 def checked_decode(
@@ -145,15 +193,26 @@ def _corrupt_value(name: str, data: bytes, why: object) -> CorruptCheckpointErro
     )
 
 
+def _why_refused(plan: Plan, value: Any) -> str:
+    """Why a value is not accepted, with the path into it."""
+    if exceeds_nesting(plan.accepts, value):
+        return f"it is nested more than {NESTING_MAX} levels deep: keep the parts as rows of a map"
+    return _reason(plan, value, "") or f"{shortened(value)} is accepted"
+
+
 def _reason(plan: Plan, value: Any, path: str) -> str | None:
-    if plan.accepts(value):
+    if plan.accepts.one(value):
         return None
     for suffix, part, inner in plan.parts(value):
         if found := _reason(part, inner, path + suffix):
             return found
-    problem = f"expected {plan.schema.brief}, got {type(value).__name__} {value!r:.100}"
+    problem = f"expected {plan.schema.brief}, got {type(value).__name__} {shortened(value)}"
     if type(value) is dt.datetime and _unoptional(plan.schema).kind == "datetime":
         problem = f"expected a datetime with a timezone within the years 1 to 9999, got {value!r}"
+    elif type(value) is int and not INT_MIN <= value <= INT_MAX:
+        problem += ": an int must fit 64 bits"
+    elif type(value) is str and not is_text(value):
+        problem += ": text must be valid UTF-8, without lone surrogates"
     elif _unoptional(plan.schema).name in _base_names(value):
         problem += ": it must be exactly that class, a subclass would lose fields"
     return f"{path}: {problem}" if path else problem
@@ -197,9 +256,10 @@ class PickleCodec:
             annotation,
             False,
             lambda value: isinstance(value, held),
+            lambda value: isinstance(value, held),
             _pickle_encode,
             checked_decode(name, pickle.loads, None),
-            lambda value: f"expected {name}, got {type(value).__name__} {value!r:.100}",
+            lambda value: f"expected {name}, got {type(value).__name__} {shortened(value)}",
         )
 
     def __eq__(self, other: object) -> bool:
@@ -217,5 +277,5 @@ def _pickle_encode(value: Any) -> bytes:
         return bytes(cloudpickle.dumps(value, protocol=5))
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         raise StateTypeError(
-            f"{value!r:.100} cannot be pickled ({error}): keep plain data in state"
+            f"{shortened(value)} cannot be pickled ({error}): keep plain data in state"
         ) from error

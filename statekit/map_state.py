@@ -79,12 +79,11 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
         Raises:
             StateTypeError: the declared types cannot hold the key or the value.
         """
-        if self._immutable:
-            if not self._accepts(value):
-                raise self._refuse(value)
-            kept: Any = value
-        else:
+        kept: Any = value
+        if not self._immutable:
             kept = self._row(value)
+        elif not self._exact(value):
+            kept = self._stored_form(value)
         row_key = self._row_key(key)
         self._set(row_key, kept)
         if self._cleared is self._visit.prefix:
@@ -93,6 +92,16 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
             self._note_write(row_key)
         if type(kept) is bytes or type(kept) is str:
             self._known_bytes += len(kept)
+
+    def setdefault(self, key: K, default: Any = None) -> Any:
+        """The value at `key`; where there is none, `default` is set, and returned as it is stored.
+
+        Raises:
+            StateTypeError: the declared types cannot hold the key or the default.
+        """
+        if key not in self:
+            self[key] = default
+        return self[key]
 
     def __delitem__(self, key: K) -> None:
         if self._find(key) is ABSENT:

@@ -65,7 +65,10 @@ class ValueState(SingleRowState, Generic[T]):
     def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
         super().__init__(spec, visit, backend)
         self._default = spec.default
-        self._default_row = None if spec.default is None else self._encode(spec.default)
+        self._default_row = None
+        if spec.default is not None:
+            self._default_row = self._row(spec.default)
+            self._default = self._decode(self._default_row)
 
     def get(self) -> T | None:
         """The value of this key; None or the declared default if there is none."""
@@ -87,12 +90,11 @@ class ValueState(SingleRowState, Generic[T]):
         Raises:
             StateTypeError: the declared type cannot hold the value.
         """
-        if self._immutable:
-            if not self._accepts(value):
-                raise self._refuse(value)
-            kept: Any = value
-        else:
+        kept: Any = value
+        if not self._immutable:
             kept = self._row(value)
+        elif not self._exact(value):
+            kept = self._stored_form(value)
         visit, known = self._visit, self._known  # what `_set` does, as a call costs as much again
         if not known:
             visit.gathered.append(self)
@@ -142,7 +144,7 @@ class _Accumulating(SingleRowState):
             StateTypeError: as for `add`.
         """
         before, held, indexed = self._look_all(prefixes)
-        made = self._combined(held, values)
+        made = self._stored_forms(self._combined(held, values))
         row_keys, added, written = prefixes, made, indexed
         if self.expiry is not None or None in values:
             changed = [value is not None for value in values]
@@ -152,10 +154,17 @@ class _Accumulating(SingleRowState):
             row_keys, added, before, indexed, written = (
                 list(compress(column, changed)) for column in columns
             )
-        if not all(map(self._accepts, added)):
-            raise self._refuse(next(value for value in added if not self._accepts(value)))
         self._put_all(row_keys, added, before, indexed, written)
         return self._results(made)
+
+    def _stored_forms(self, made: list[Any]) -> list[Any]:
+        """What reading values back will give; None stays None."""
+        exact = self._exact
+        if all(map(exact, made)):
+            return made
+        return [
+            value if value is None or exact(value) else self._stored_form(value) for value in made
+        ]
 
     def _look_all(self, prefixes: list[bytes]) -> tuple[list[int], list[Any], list[int]]:
         """Of the rows of many keys: sizes, values or None, and when they were written.
@@ -272,15 +281,14 @@ class ReducingState(_Accumulating, Generic[T]):
         if self._counts:
             self._accumulated(1 if current is ABSENT else current + 1)
             return
-        if not self._immutable:  # what a reducer returns may share parts with what it is given
-            value = self._decode(self._row(value))
-        elif not self._accepts(value):
-            raise self._refuse(value)
+        # What a reducer returns may share mutable parts with what it is given.
+        if not self._immutable or not self._exact(value):
+            value = self._stored_form(value)
         if current is not ABSENT:
             try:
                 value = self._combine(current, value)
-                if not self._accepts(value):
-                    raise self._refuse(value)
+                if not self._exact(value):
+                    value = self._stored_form(value)
             except BaseException:
                 self._spoil(current)
                 raise
@@ -324,20 +332,28 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
         Raises:
             StateTypeError: the declared types cannot hold `value`, or the new accumulator.
         """
-        if not self._added.accepts(value):
-            raise self._refuse(value, self._added)
-        if self._copies_added:
-            value = self._added.decode(self._added.encode(value))
+        if self._copies_added or not self._added.exact(value):
+            value = self._stored_input(value)
         found = self._look(self._visit.prefix)
         current = self._aggregate.create() if found is ABSENT else found
         try:
             accumulated = self._aggregate.add(current, value)
-            if not self._accepts(accumulated):
-                raise self._refuse(accumulated)
+            if not self._exact(accumulated):
+                accumulated = self._stored_form(accumulated)
         except BaseException:
             self._spoil(found)
             raise
         self._accumulated(accumulated)
+
+    def _stored_input(self, value: Any) -> Any:
+        """What `add` is given, as reading it back would give it."""
+        added = self._added
+        if not added.accepts(value):
+            raise self._refuse(value, added)
+        try:
+            return added.decode(added.encode(value))
+        except StateTypeError as error:
+            raise self._unstorable(value, error) from None
 
     def _combined(self, held: list[Any], values: Sequence[Any]) -> list[Any]:
         create, add = self._aggregate.create, self._aggregate.add

@@ -16,8 +16,13 @@ all. Rows of a state, with P the prefix (key group and encoded key):
 
 Ownership. What `get` returns belongs to the caller: changing it changes nothing until it is
 written back. Values of immutable types (str, int, frozen dataclasses, …) are decoded once and
-handed out as they are. Values of mutable types are decoded anew for every `get` and encoded at
+returned as they are. Values of mutable types are decoded anew for every `get` and encoded at
 every `update`; that is the cost of the guarantee.
+
+Stored form. What is read is always what reading the row would give, also before the row is
+written: an int that is written to a float state is read as a float at once. Otherwise, a result
+would depend on where the input was cut into epochs. A value that is its own stored form, which one
+check finds out (`ValueCodec.exact`), is kept as it is; any other is encoded and decoded.
 
 Sizes. A state counts the rows and bytes it adds and removes, exactly: before a row is replaced or
 removed, its old size is known from the read that came before, or is looked up.
@@ -30,7 +35,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from statekit.backend import Backend, prefix_end
-from statekit.codec import ValueCodec
+from statekit.codec import ValueCodec, shortened
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.expiry import Expiry
 from statekit.generations import Hook, generation_codec
@@ -126,6 +131,7 @@ class State:
         "_codec",
         "_decode",
         "_encode",
+        "_exact",
         "_name",
         "_scan",
         "_spec",
@@ -149,6 +155,7 @@ class State:
         self._backend = backend
         self._codec = spec.codec
         self._accepts = spec.codec.accepts
+        self._exact = spec.codec.exact
         self._encode = spec.codec.encode
         self._decode = spec.codec.decode
         # The prefix of the key whose rows in the backend were all removed since it was entered.
@@ -224,6 +231,10 @@ class State:
         except StateTypeError as error:
             raise self._unstorable(value, error) from None
 
+    def _stored_form(self, value: Any) -> Any:
+        """What reading a value back will give; an error if the declared type cannot hold it."""
+        return self._decode(self._row(value))
+
     def _where(self, key: object = _HERE) -> str:
         visit = self._visit
         place = visit.place if key is _HERE else visit.place_of(key)
@@ -274,5 +285,5 @@ class ManyRowState(State):
 
 def shown(value: object) -> str:
     """`value` for a message, cut short."""
-    text = repr(value)
+    text = shortened(value, 201)
     return text if len(text) <= 200 else f"{text[:200]}… ({type(value).__name__})"

@@ -14,6 +14,7 @@ import msgspec
 
 from statekit.introspection import struct_fields, union_members, unwrap
 from statekit.schema import Schema, schema_of
+from statekit.value_check import Check
 from statekit.value_plan import (
     SCALARS,
     Plan,
@@ -46,7 +47,7 @@ def plan_values(annotation: Any) -> Plan:
         StateTypeError: a part of the type is not supported.
 
     >>> plan = plan_values(set[int])
-    >>> plan.accepts({1}), plan.wire
+    >>> plan.accepts.one({1}), plan.wire
     (True, list[int])
     """
     return _Planner().whole(annotation)
@@ -56,12 +57,15 @@ class _Planner:
     """Makes the plan of one annotation; remembers which structs it is inside of.
 
     Args:
+        open: the plans of those structs, and the level at which each began.
+        level: how many containers and structs the type that is being planned is inside of.
         made: the wire structs made so far. They see each other by the names in `wires`, which is
             how a struct that contains itself is written down.
     """
 
     def __init__(self) -> None:
-        self.open: dict[type, Plan] = {}
+        self.open: dict[type, tuple[Plan, int]] = {}
+        self.level = 0
         self.made: list[Any] = []
         self.wires: dict[str, type] = {}
 
@@ -73,6 +77,13 @@ class _Planner:
         return plan
 
     def plan(self, annotation: Any) -> Plan:
+        self.level += 1
+        try:
+            return self.plan_at_level(annotation)
+        finally:
+            self.level -= 1
+
+    def plan_at_level(self, annotation: Any) -> Plan:
         annotation = unwrap(annotation)
         schema = schema_of(annotation)
         args = typing.get_args(annotation)
@@ -94,11 +105,12 @@ class _Planner:
         return self.plan_struct(schema, annotation)
 
     def plan_union(self, schema: Schema, members: tuple[Any, ...]) -> Plan:
-        plans = [self.plan(member) for member in members if member is not type(None)]
+        some = [member for member in members if member is not type(None)]
         optional = schema.kind == "optional"
-        if len(plans) == 1:
-            inner = plans[0]
+        if len(some) == 1:
+            inner = self.plan_at_level(some[0])  # None beside a type is no level
         else:
+            plans = [self.plan(member) for member in some]
             inner = plan_union(schema.items[0] if optional else schema, plans, self.hold)
         return plan_optional(schema, inner) if optional else inner
 
@@ -109,14 +121,16 @@ class _Planner:
         return held
 
     def plan_struct(self, schema: Schema, cls: type) -> Plan:
-        if (outer := self.open.get(cls)) is not None:
-            return plan_inside(schema, cls, outer)
+        if cls in self.open:
+            outer, level = self.open[cls]
+            return plan_inside(schema, cls, outer, self.level - level)
         native = is_native(cls, frozenset())
         name = f"wire_{len(self.made)}_{len(self.open)}"
-        plan = Plan(schema, cls if native else typing.ForwardRef(name), bool, False)
+        pending = Check(bool)
+        plan = Plan(schema, cls if native else typing.ForwardRef(name), pending, pending, False)
         if not native:
             plan.to_wire = plan.from_wire = unchanged
-        self.open[cls] = plan
+        self.open[cls] = plan, self.level
         specs = struct_fields(cls)
         fields = [self.plan(spec.annotation) for spec in specs]
         plan_struct_checks(plan, cls, specs, fields)

@@ -12,7 +12,7 @@ import functools
 import keyword
 import operator
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -20,7 +20,8 @@ import pydantic
 
 from statekit.introspection import FieldSpec, struct_fields, struct_flavour, union_members, unwrap
 from statekit.schema import Schema, schema_of
-from statekit.value_plan import Convert, Plan, accepts_parts, is_map, unchanged
+from statekit.value_check import Check, check_parts, deeper, unpacking
+from statekit.value_plan import Convert, Plan, is_map, unchanged
 from statekit.value_union import tagged_members
 
 __all__ = [
@@ -99,9 +100,20 @@ def _is_frozen(cls: Any) -> bool:
     return False
 
 
-def plan_inside(schema: Schema, cls: type, outer: Plan) -> Plan:
-    """A struct inside of itself: everything about it is looked up when it is used."""
-    plan = Plan(schema, outer.wire, lambda value: outer.accepts(value), _is_frozen(cls))
+def plan_inside(schema: Schema, cls: type, outer: Plan, levels: int) -> Plan:
+    """A struct inside of itself: everything about it is looked up when it is used.
+
+    Args:
+        outer: the plan of the struct, which is not complete yet.
+        levels: how much deeper it is nested than the struct around it.
+    """
+    plan = Plan(
+        schema,
+        outer.wire,
+        deeper(lambda: outer.accepts, levels),
+        deeper(lambda: outer.exact, levels),
+        _is_frozen(cls),
+    )
     plan.parts = lambda value: outer.parts(value)
     if outer.to_wire:
         plan.to_wire = lambda value: (outer.to_wire or unchanged)(value)
@@ -112,19 +124,30 @@ def plan_inside(schema: Schema, cls: type, outer: Plan) -> Plan:
 def plan_struct_checks(
     plan: Plan, cls: type, specs: tuple[FieldSpec, ...], fields: list[Plan]
 ) -> None:
-    """Fill in `accepts`, `immutable` and `parts` of a struct's plan."""
+    """Fill in the checks, `immutable`, `runs_code` and `parts` of a struct's plan."""
     named = {spec.name: field for spec, field in zip(specs, fields, strict=True)}
     plan.immutable = _is_frozen(cls) and all(field.immutable for field in fields)
-    if struct_flavour(cls) == "typeddict":
+    plan.runs_code = _runs_code(cls) or any(field.runs_code for field in fields)
+    flavour = struct_flavour(cls)
+    if flavour == "typeddict":
         required = frozenset(spec.name for spec in specs if spec.required)
-        plan.accepts = _accepts_typeddict(named, required)
+        plan.accepts = _check_typeddict({n: named[n].accepts.one for n in named}, required)
+        exact = _check_typeddict({n: named[n].exact.one for n in named}, required)
+        plan.exact = _in_order(exact, list(named))
         plan.parts = lambda value: (
             [(f"[{name!r}]", named[name], item) for name, item in value.items() if name in named]
             if type(value) is dict
             else ()
         )
         return
-    plan.accepts = accepts_parts(cls, [(_attribute(name), field) for name, field in named.items()])
+    read, holds = "; ".join(f"part{at} = {_attribute(n)}" for at, n in enumerate(named)), "True"
+    if flavour == "namedtuple":
+        read, holds = unpacking(len(named))
+    read = read or "pass"
+    read = read or "pass"
+    plan.accepts = check_parts(cls, [field.accepts for field in fields], read, holds)
+    holds = f"{holds} and {_only_fields(cls, named)}"
+    plan.exact = check_parts(cls, [field.exact for field in fields], read, holds)
     plan.parts = lambda value: (
         [(f".{name}", field, getattr(value, name, None)) for name, field in named.items()]
         if type(value) is cls
@@ -132,22 +155,47 @@ def plan_struct_checks(
     )
 
 
+def _runs_code(cls: Any) -> bool:
+    """Whether reading an instance calls a method of its class."""
+    if struct_flavour(cls) == "pydantic":
+        return cls.__pydantic_post_init__ is not None
+    return hasattr(cls, "__post_init__")
+
+
+def _only_fields(cls: Any, names: Collection[str]) -> str:
+    """A condition, as source text: an instance has what reading it gives back, and no more."""
+    if _runs_code(cls):
+        return "False"
+    flavour = struct_flavour(cls)
+    if flavour == "pydantic":
+        if cls.__private_attributes__:
+            return "False"
+        return f"len(value.__dict__) == len(value.__pydantic_fields_set__) == {len(names)}"
+    if not cls.__dictoffset__:
+        return "True"
+    return f"len(value.__dict__) == {len(names) if flavour == 'dataclass' else 0}"
+
+
 def _attribute(name: str) -> str:
     plain = name.isidentifier() and not keyword.iskeyword(name)
     return f"value.{name}" if plain else f"getattr(value, {name!r})"
 
 
-def _accepts_typeddict(named: dict[str, Plan], required: frozenset[str]) -> Callable[[Any], bool]:
-    checks = {name: field.accepts for name, field in named.items()}
-
-    def accepts(value: Any) -> bool:
+def _check_typeddict(checks: dict[str, Callable[[Any], bool]], required: frozenset[str]) -> Check:
+    def one(value: Any) -> bool:
         return (
             type(value) is dict
             and required <= value.keys() <= checks.keys()
             and all(checks[name](item) for name, item in value.items())
         )
 
-    return accepts
+    return Check(one)
+
+
+def _in_order(check: Check, names: list[str]) -> Check:
+    """The same check of dicts whose keys are in the order of their declaration."""
+    one = check.one
+    return Check(lambda value: one(value) and list(value) == [n for n in names if n in value])
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:

@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from statekit.schema import Schema
-from statekit.value_plan import ENCODER, Convert, Plan, accepts_types, is_map, unchanged
+from statekit.value_check import any_of
+from statekit.value_plan import ENCODER, Convert, Plan, is_map, unchanged
 
 __all__ = ["UNION_EXT", "plan_union", "split_member", "tagged_members"]
 
@@ -76,19 +77,16 @@ def plan_union(schema: Schema, plans: list[Plan], hold: Callable[[Any], Any]) ->
     tagged = tagged_members(schema.items)
     plain = [plan for plan in plans if plan.schema.brief not in tagged]
     wires = [plan.wire for plan in plain] + ([msgspec.msgpack.Ext] if tagged else [])
-    # A float member also holds an int: look at it after those that mean an int.
+    # A float member also accepts an int: ask the members that mean an int before it.
     ordered = sorted(plans, key=lambda plan: plan.schema.kind == "float")
-    checks = [plan.accepts for plan in ordered]
     plan = Plan(
         schema,
         typing.Union[tuple(wires)],  # noqa: UP007  built at run time
-        lambda value: any(check(value) for check in checks),
+        any_of([plan.accepts for plan in ordered]),
+        any_of([plan.exact for plan in ordered]),
         all(plan.immutable for plan in plans),
+        runs_code=any(plan.runs_code for plan in plans),
     )
-    types = [member.types for member in plans]
-    if all(types):
-        plan.types = frozenset().union(*(held for held in types if held))
-        plan.accepts = accepts_types(plan.types)
     if tagged or any(member.to_wire for member in plans):
         plan.to_wire = _union_to_wire(schema, ordered, tagged)
         plan.from_wire = _union_from_wire(schema, plans, tagged, hold)
@@ -96,14 +94,21 @@ def plan_union(schema: Schema, plans: list[Plan], hold: Callable[[Any], Any]) ->
 
 
 def _union_to_wire(schema: Schema, ordered: list[Plan], tagged: frozenset[str]) -> Convert:
+    def write(member: Plan, value: Any) -> Any:
+        wire = member.to_wire(value) if member.to_wire else value
+        name = member.schema.brief
+        if name not in tagged:
+            return wire
+        return msgspec.msgpack.Ext(UNION_EXT, ENCODER.encode((name, wire)))
+
     def to_wire(value: Any) -> Any:
+        # A member that gives back the very same value comes before one that would convert it.
         for member in ordered:
-            if member.accepts(value):
-                wire = member.to_wire(value) if member.to_wire else value
-                name = member.schema.brief
-                if name not in tagged:
-                    return wire
-                return msgspec.msgpack.Ext(UNION_EXT, ENCODER.encode((name, wire)))
+            if member.exact.one(value):
+                return write(member, value)
+        for member in ordered:
+            if member.accepts.one(value):
+                return write(member, value)
         raise TypeError(f"{value!r:.100} is none of {schema.brief}")
 
     return to_wire
@@ -124,6 +129,8 @@ def _union_from_wire(
     }
 
     def from_wire(wire: Any) -> Any:
+        if wire is None:  # of a Literal that names it
+            return None
         if type(wire) is not msgspec.msgpack.Ext:
             return restores.get(_family(wire), unchanged)(wire)
         name = _member_name(wire, peek)
@@ -158,6 +165,8 @@ def split_member(schema: Schema, wire: Any) -> tuple[Schema, Any]:
     if isinstance(wire, msgspec.msgpack.Ext):
         name, wire = msgspec.msgpack.decode(wire.data, type=tuple[str, Any])
         return next(item for item in schema.items if item.brief == name), wire
+    if wire is None:
+        return next(item for item in schema.items if ("None", None) in item.values), wire
     tagged = tagged_members(schema.items)
     family = _family(wire)
     plain = [i for i in schema.items if i.brief not in tagged and family in _families(i)]

@@ -20,6 +20,7 @@ ORDER = [
     "introspection",
     "timestamp",
     "watermark",
+    "value_check",
     "schema",
     "byte_columns",
     "key_codec",

@@ -230,7 +230,7 @@ def test_a_hook_that_nothing_needs_is_fine(tmp_path: Path) -> None:
     [
         (lambda old: old, StateTypeError, "returned 5: expected str, got int 5"),
         (lambda old: old / 0, ProcessError, "failed with ZeroDivisionError: division by zero"),
-        (lambda old: "\ud800", StateTypeError, "cannot be stored as str"),
+        (lambda old: "\ud800", StateTypeError, "expected str, got str .*valid UTF-8"),
     ],
 )
 def test_a_hook_that_fails_fails_the_epoch_and_says_where(

@@ -1,11 +1,9 @@
 """Generated annotations of every supported kind, with values that nearly fit them.
 
-`typed_values` gives pairs of an annotation and a value. The value may be one that the annotation
-accepts, one that it converts (an int in a float, a datetime in another zone), or one just outside of
-what can be stored (an int of 65 bits, a lone surrogate).
+`typed_values` gives pairs of an annotation and a value. The annotation may accept the value,
+convert it (an int in a float, a datetime in another zone), or just miss it (an int of 65 bits, a
+lone surrogate).
 """
-
-from __future__ import annotations
 
 import dataclasses
 import datetime as dt
@@ -82,14 +80,18 @@ def annotations() -> st.SearchStrategy[Typed]:
 
 def typed_values() -> st.SearchStrategy[tuple[Any, Any]]:
     """Annotations with a value each."""
-    return annotations().flatmap(lambda of: st.tuples(st.just(of.annotation), of.values))
+
+    def pairs(of: Typed) -> st.SearchStrategy[tuple[Any, Any]]:
+        return st.tuples(st.just(of.annotation), of.values)
+
+    return annotations().flatmap(pairs)
 
 
 def _containers(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
     hashable = inner.filter(lambda of: of.hashable)
     some = st.lists(inner, max_size=3)
     return st.one_of(
-        inner.map(lambda of: Typed(list[of.annotation], st.lists(of.values, max_size=3), False)),  # type: ignore[name-defined]
+        inner.map(_list),
         some.map(_tuple),
         inner.map(_variadic),
         st.tuples(hashable, st.booleans()).map(lambda pair: _set(*pair)),
@@ -100,15 +102,19 @@ def _containers(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
     )
 
 
+def _list(of: Typed) -> Typed:
+    return Typed(list[of.annotation], st.lists(of.values, max_size=3), False)  # type: ignore[name-defined]
+
+
 def _tuple(items: list[Typed]) -> Typed:
-    annotation = tuple[tuple(of.annotation for of in items)]  # type: ignore[misc]
+    annotation: Any = tuple.__class_getitem__(tuple(of.annotation for of in items))
     values = st.tuples(*[of.values for of in items])
     return Typed(annotation, values, all(of.hashable for of in items))
 
 
 def _variadic(of: Typed) -> Typed:
-    values = st.lists(of.values, max_size=3).map(tuple)
-    return Typed(tuple[of.annotation, ...], values, of.hashable)  # type: ignore[name-defined]
+    annotation: Any = tuple.__class_getitem__((of.annotation, ...))
+    return Typed(annotation, st.lists(of.values, max_size=3).map(tuple), of.hashable)
 
 
 def _set(of: Typed, frozen: bool) -> Typed:
@@ -124,12 +130,12 @@ def _dict(key: Typed, of: Typed) -> Typed:
 
 
 def _optional(of: Typed) -> Typed:
-    annotation = typing.Optional[of.annotation]  # noqa: UP045  built at run time
+    annotation: Any = typing.Union[of.annotation, None]  # noqa: UP007  built at run time
     return Typed(annotation, st.one_of(st.none(), of.values), of.hashable)
 
 
 def _union(members: list[Typed]) -> Typed:
-    annotation = typing.Union[tuple(of.annotation for of in members)]  # noqa: UP007
+    annotation: Any = typing.Union[tuple(of.annotation for of in members)]  # noqa: UP007
     return Typed(
         annotation,
         st.one_of(*[of.values for of in members]),
@@ -141,7 +147,7 @@ def _union(members: list[Typed]) -> Typed:
 
 
 def _named_tuple(name: str, fields: dict[str, Any]) -> Any:
-    return typing.NamedTuple(name, list(fields.items()))  # type: ignore[misc]
+    return typing.NamedTuple(name, list(fields.items()))
 
 
 def _dataclass(name: str, fields: dict[str, Any]) -> Any:

@@ -1,5 +1,7 @@
-"""What a type accepts is stored and read back, by the job and by a reader without its classes, and a
-state reads the same before and after it is stored."""
+"""What a type accepts is stored and read back, also by a reader without the classes.
+
+And a state reads the same before and after it is stored.
+"""
 
 from __future__ import annotations
 
@@ -251,7 +253,7 @@ def test_a_class_that_cannot_be_read_back_is_refused() -> None:
 
 def test_a_class_that_only_checks_and_derives_is_stored() -> None:
     codec = value_codec(Checked)
-    assert codec.decode(codec.encode(Checked(2))).double == 4  # type: ignore[attr-defined]
+    assert codec.decode(codec.encode(Checked(2))).double == 4
 
 
 # ------------------------------------------------------------------ states
@@ -271,13 +273,13 @@ def reads_of(annotation: Any, value: Any) -> tuple[list[Any], list[Any]]:
     aggregate: Any = sk.Aggregate(lambda: value, last, lambda held: held)
 
     def read(
-        event: dict,  # type: ignore[type-arg]
-        single,  # type: ignore[no-untyped-def]
-        listed,  # type: ignore[no-untyped-def]
-        mapped,  # type: ignore[no-untyped-def]
-        reduced,  # type: ignore[no-untyped-def]
-        aggregated,  # type: ignore[no-untyped-def]
-        local,  # type: ignore[no-untyped-def]
+        event: dict[str, Any],
+        single: Any,
+        listed: Any,
+        mapped: Any,
+        reduced: Any,
+        aggregated: Any,
+        local: Any,
     ) -> None:
         if event["write"]:
             single.update(value)
@@ -434,7 +436,9 @@ def test_a_value_that_cannot_be_stored_is_refused_at_the_update(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.one_of(st.integers(-(2**60), 2**60), st.floats(-1e9, 1e9)), max_size=8), st.data())
+@given(
+    st.lists(st.one_of(st.integers(-(2**60), 2**60), st.floats(-1e9, 1e9)), max_size=8), st.data()
+)
 def test_a_running_mean_does_not_depend_on_where_epochs_cut_its_input(
     values: list[float], data: st.DataObject
 ) -> None:

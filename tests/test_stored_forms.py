@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 import msgspec
+import pyarrow as pa
 import pydantic
 import pytest
 from hypothesis import given, settings
@@ -23,6 +24,7 @@ import statekit as sk
 from statekit.codec import value_codec
 from statekit.errors import StateTypeError
 from statekit.generic_codec import generic_decoder
+from statekit.savepoint_columns import value_column
 from statekit.schema import Schema, schema_of
 from statekit.testing import Harness
 from statekit.value_check import NESTING_MAX
@@ -52,8 +54,23 @@ def test_what_a_type_accepts_is_read_back_by_its_codec_and_by_a_reader_without_c
     assert shape(codec.decode(codec.encode(stored))) == shape(stored)
     if codec.exact(value):
         assert shape(stored) == shape(value)
-    show = generic_decoder(Schema.from_json(schema_of(annotation).to_json()))
-    show(data)
+    schema = Schema.from_json(schema_of(annotation).to_json())
+    generic_decoder(schema)(data)
+    column_of(schema, data)
+
+
+def column_of(schema: Schema, data: bytes) -> pa.Array:
+    """The typed column of a savepoint that holds one value."""
+    wire = msgspec.msgpack.decode(data)
+    for wide in (False, True):  # as a savepoint does it
+        column = value_column(schema, wide=wide)
+        value = wire if wire is None or column.convert is None else column.convert(wire)
+        try:
+            return pa.array([value], column.type)
+        except (pa.ArrowInvalid, OverflowError):
+            if wide:
+                raise
+    raise AssertionError("unreachable")
 
 
 class Leg(NamedTuple):

@@ -54,8 +54,8 @@ class Operator:
 
     @property
     def late(self) -> str:
-        """The name of the stream of records that came too late."""
-        return f"{self.name}.late"
+        """The name of the stream of records that arrived too late."""
+        return late_stream(self.name)
 
     def record(self) -> OperatorRecord:
         """What the checkpoint keeps of it: key and states with their types."""
@@ -108,15 +108,31 @@ class Plan:
         self.operators: list[Operator] = []
         self.sinks: list[Sink] = []
 
-    def free_name(self, name: str) -> str:
-        """`name`, if no stream of this job has it."""
-        taken = {source.name for source in self.sources}
-        taken |= {name for op in self.operators for name in (op.name, op.late)}
-        if name in taken:
-            raise StateTypeError(
-                f"job {self.name!r} has a stream {name!r} already: give another name="
-            )
-        return check_name("stream", name)
+    def claim_source(self, name: str) -> str:
+        """`name`, if it can be that of a new source."""
+        return self._claim(name, {name: f"source {name!r}"})
+
+    def claim_operator(self, name: str) -> str:
+        """`name`, if it can be that of a new operator, which has a stream of late records, too."""
+        return self._claim(name, _streams_of(name))
+
+    def _claim(self, name: str, wanted: dict[str, str]) -> str:
+        """`name`, if no other stream of this job has one of the wanted names.
+
+        Raises:
+            StateTypeError: one has, or the name cannot be used.
+        """
+        check_name("stream", name)
+        taken = {source.name: f"source {source.name!r}" for source in self.sources}
+        for operator in self.operators:
+            taken |= _streams_of(operator.name)
+        for stream, what in wanted.items():
+            if stream in taken:
+                raise StateTypeError(
+                    f"job {self.name!r} has a stream {stream!r} already: it is {taken[stream]}, and "
+                    f"would be {what}, too. Give one of them another name"
+                )
+        return name
 
     def record_of(self, stream: str) -> Records | None:
         """The type, or types, of a stream's records; None if it carries none."""
@@ -208,6 +224,19 @@ class Plan:
                 if self.wants_late(child):
                     lines.append(f"{deeper}late records of {child.name}")
                     self._draw(child.late, deeper, lines, states=())
+
+
+def _streams_of(operator: str) -> dict[str, str]:
+    """The streams of an operator by name, with what each is."""
+    return {
+        operator: f"operator {operator!r}",
+        late_stream(operator): f"the late records of operator {operator!r}",
+    }
+
+
+def late_stream(operator: str) -> str:
+    """The name of the stream of records that were too late for an operator."""
+    return f"{operator}.late"
 
 
 def check_name(what: str, name: str) -> str:

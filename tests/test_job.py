@@ -155,12 +155,34 @@ def test_streams_and_sinks_have_names_of_their_own() -> None:
     with pytest.raises(sk.StateTypeError, match="'flights' already"):
         job.source("flights", Flight)
     made = stream.process(visits)
-    with pytest.raises(sk.StateTypeError, match="'visits' already: give another name="):
+    with pytest.raises(sk.StateTypeError, match="'visits' already.*Give one of them another name"):
         stream.process(visits)
     assert stream.process(visits, name="visits-again").name == "visits-again"
     made.sink("out")
     with pytest.raises(sk.StateTypeError, match="sink 'out' already"):
         stream.sink("out")
+
+
+def test_the_stream_of_late_records_has_a_name_of_its_own_in_either_order() -> None:
+    job = sk.Job("fleet")
+    flights = job.source("flights", Flight)
+    flights.process(visits)
+    both = "is the late records of operator 'visits', and would be"
+    with pytest.raises(sk.StateTypeError, match=f"{both} operator 'visits.late'"):
+        flights.process(visits, name="visits.late")
+    with pytest.raises(sk.StateTypeError, match=f"{both} source 'visits.late'"):
+        job.source("visits.late", Flight)
+    for taken in ("source", "operator"):
+        job = sk.Job("fleet")
+        flights = job.source("visits.late" if taken == "source" else "flights", Flight)
+        if taken == "operator":
+            flights.process(visits, name="visits.late")
+        with pytest.raises(
+            sk.StateTypeError,
+            match=f"is {taken} 'visits.late', and would be the late records of operator 'visits'",
+        ):
+            flights.process(visits)
+        assert flights.process(visits, name="seen").name == "seen"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "1a", "a b", "ä", "-a"])

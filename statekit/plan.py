@@ -129,8 +129,8 @@ class Plan:
         for stream, what in wanted.items():
             if stream in taken:
                 raise StateTypeError(
-                    f"job {self.name!r} has a stream {stream!r} already: it is {taken[stream]}, and "
-                    f"would be {what}, too. Give one of them another name"
+                    f"job {self.name!r} has a stream {stream!r} already: it is {taken[stream]}, "
+                    f"and would be {what}, too. Give one of them another name"
                 )
         return name
 

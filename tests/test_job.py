@@ -155,7 +155,7 @@ def test_streams_and_sinks_have_names_of_their_own() -> None:
     with pytest.raises(sk.StateTypeError, match="'flights' already"):
         job.source("flights", Flight)
     made = stream.process(visits)
-    with pytest.raises(sk.StateTypeError, match="'visits' already.*Give one of them another name"):
+    with pytest.raises(sk.StateTypeError, match=r"'visits' already.*Give one of them another name"):
         stream.process(visits)
     assert stream.process(visits, name="visits-again").name == "visits-again"
     made.sink("out")

@@ -19,6 +19,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from statekit.sealed import Count, FileRef, Record, Sealed
+from statekit.stored_names import DatabaseFile, StoredName
 
 __all__ = ["BaseSnapshot", "Chain", "Contents", "Database", "History", "Slice"]
 
@@ -129,7 +130,7 @@ class History(Sealed):
 
     title: ClassVar[str] = "the history of a shard"
 
-    operator: str
+    operator: StoredName
     shard: tuple[Count, Count]
     slices: tuple[Slice, ...] = ()
     before: FileRef | None = None
@@ -146,7 +147,7 @@ class Database(Record):
 
     first_group: Count
     last_group: Count
-    files: Annotated[dict[str, FileRef], Field(min_length=1)]
+    files: Annotated[dict[DatabaseFile, FileRef], Field(min_length=1)]
 
 
 class BaseSnapshot(Sealed):
@@ -166,11 +167,11 @@ class BaseSnapshot(Sealed):
 
     title: ClassVar[str] = "a base snapshot"
 
-    operator: str
+    operator: StoredName
     shard: tuple[Count, Count]
     attempt: str
     epoch: Count
-    states: tuple[str, ...]
+    states: tuple[StoredName, ...]
     databases: Annotated[tuple[Database, ...], Field(min_length=1)]
     local: FileRef | None = None
     follows: str

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from statekit.sealed import Count, Record, Sealed
+from statekit.stored_names import StoredId, StoredName, check_different
 
 __all__ = [
     "CLOCK_TAGS",
@@ -100,7 +101,7 @@ class StateRecord(Record):
             The type reads all those of its own generation; a hook has to convert the others.
     """
 
-    name: str
+    name: StoredName
     kind: str
     codec: str
     types: dict[str, Any]
@@ -154,7 +155,7 @@ class OperatorRecord(Record):
         broadcasts: names of the streams whose records every shard handles.
     """
 
-    name: str
+    name: StoredName
     inputs: tuple[str, ...]
     key: tuple[KeyFieldRecord, ...]
     states: tuple[StateRecord, ...]
@@ -187,6 +188,8 @@ class OperatorRecord(Record):
         names = [state.name for state in self.states]
         if len(set(names)) != len(names):
             raise ValueError(f"operator {self.name} names a state twice: {names}")
+        if set(names) & {TIMERS, WAITING, EXPIRY}:
+            raise ValueError(f"a state of operator {self.name} has a name that is reserved")
         return self
 
 
@@ -206,13 +209,18 @@ class JobFile(Sealed):
 
     title: ClassVar[str] = "a job description"
 
-    id: str
-    name: str
+    id: StoredId
+    name: StoredName
     key_groups: Annotated[int, Field(ge=1, le=32768)]
     operators: tuple[OperatorRecord, ...]
-    dropped: dict[str, tuple[str, ...]] = Field(default={})
+    dropped: dict[StoredName, tuple[StoredName, ...]] = Field(default={})
     savepoint: str | None = None
     imported: str | None = None
+
+    @model_validator(mode="after")
+    def _operators_have_different_names(self) -> Self:
+        check_different(tuple(operator.name for operator in self.operators), "operators")
+        return self
 
     @property
     def is_made_of_another(self) -> bool:

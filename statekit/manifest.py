@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from statekit.contents import Chain, Contents, Slice
 from statekit.job_file import Clock, StateRecord
 from statekit.sealed import FORMAT, Count, FileRef, Record, Sealed
+from statekit.stored_names import StoredName
 from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
 
@@ -344,7 +345,7 @@ class EpochManifest(Sealed):
 
     title: ClassVar[str] = "an epoch's manifest"
 
-    job: str
+    job: StoredName
     job_file: FileRef
     epoch: Count
     previous: int | None
@@ -353,13 +354,13 @@ class EpochManifest(Sealed):
     whole: bool = False
     batch: int | None = None
     offsets: dict[str, Count] = Field(default={})
-    parallelism: Annotated[int, Field(ge=1)]
+    parallelism: Annotated[int, Field(ge=1, le=32768)]
     key_groups: Annotated[int, Field(ge=1, le=32768)]
     writer: str
     processing_time_us: int = BEGINNING
     drained: bool = False
     committed_at_us: int
-    operators: dict[str, OperatorEpoch]
+    operators: dict[StoredName, OperatorEpoch]
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

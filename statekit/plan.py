@@ -6,7 +6,6 @@ does not: putting a plan together (`job`) and running it (`local`, `spark`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +18,9 @@ from statekit.process import Process
 from statekit.record_union import Records
 from statekit.records import show
 from statekit.state import StateSpec
+from statekit.stored_names import name_fault
 
 __all__ = ["Operator", "Plan", "Sink", "Source", "check_name"]
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,14 @@ class Plan:
         taken = {source.name: f"source {source.name!r}" for source in self.sources}
         for operator in self.operators:
             taken |= _streams_of(operator.name)
+        by_case = {stream.casefold(): stream for stream in taken}
         for stream, what in wanted.items():
+            other = by_case.get(stream.casefold(), stream)
+            if other != stream:
+                raise StateTypeError(
+                    f"job {self.name!r}: {what} and {taken[other]} differ in case alone, which "
+                    "some file systems ignore. Give one of them another name"
+                )
             if stream in taken:
                 raise StateTypeError(
                     f"job {self.name!r} has a stream {stream!r} already: it is {taken[stream]}, "
@@ -245,8 +250,8 @@ def check_name(what: str, name: str) -> str:
     Raises:
         StateTypeError: it may not, since files are called by names.
     """
-    if not _NAME.fullmatch(name):
-        raise StateTypeError(f"{what} {name!r}: names have letters, digits, and any of _ . -")
+    if (fault := name_fault(name)) is not None:
+        raise StateTypeError(f"{what} {name[:200]!r}: {fault}")
     return name
 
 

@@ -45,6 +45,7 @@ from statekit.savepoint_file import (
 from statekit.savepoint_table import SavedRow, StateTable, TooWide, key_of_shard
 from statekit.sealed import FileRef
 from statekit.spark_log import files_at
+from statekit.stored_names import path_fault
 
 __all__ = ["check_name", "savepoint_folder", "write_savepoint"]
 
@@ -63,11 +64,11 @@ def check_name(name: str) -> str:
     Raises:
         RestoreError: it cannot.
     """
-    if not _NAME.fullmatch(name):
-        raise RestoreError(
-            f"{name!r} cannot be the name of a savepoint: use letters, digits and any of _ . -, "
-            "and no dot in front"
-        )
+    fault: str | None = "use letters, digits and any of _ . -, and no dot in front"
+    if _NAME.fullmatch(name):
+        fault = path_fault(name)
+    if fault is not None:
+        raise RestoreError(f"{name[:200]!r} cannot be the name of a savepoint: {fault}")
     return name
 
 

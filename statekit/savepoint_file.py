@@ -29,6 +29,7 @@ from statekit.repository import SAVEPOINT, LocalRows, Repository
 from statekit.rewrite import Contents
 from statekit.savepoint_table import EXACT, SavedRow, shard_of_key
 from statekit.sealed import Count, FileRef, Record, Sealed
+from statekit.stored_names import StoredId, StoredName
 
 __all__ = [
     "Savepoint",
@@ -65,7 +66,7 @@ class SavepointOperator(Record):
     largest_event_us: int | None
     largest_by_input: dict[str, int] = Field(default={})
     late_so_far: Count
-    states: dict[str, StateContents]
+    states: dict[StoredName, StateContents]
 
 
 class SavepointFile(Sealed):
@@ -85,17 +86,17 @@ class SavepointFile(Sealed):
 
     title: ClassVar[str] = "a savepoint"
 
-    id: str
+    id: StoredId
     name: str
     taken_at_us: int
     job: JobFile
     epoch: Count
     batch: int | None
     offsets: dict[str, Count]
-    parallelism: Annotated[int, Field(ge=1)]
+    parallelism: Annotated[int, Field(ge=1, le=32768)]
     processing_time_us: int
     drained: bool
-    operators: dict[str, SavepointOperator]
+    operators: dict[StoredName, SavepointOperator]
     spark: tuple[FileRef, ...]
 
     @property

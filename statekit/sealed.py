@@ -11,23 +11,32 @@ A sealed file is one line of JSON whose last member is the XXH3-128 of all bytes
 from __future__ import annotations
 
 import json
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from statekit.errors import CorruptCheckpointError, RestoreError
+from statekit.stored_names import StoredPath
 
-__all__ = ["FORMAT", "Count", "FileRef", "Record", "Sealed", "checksum_of"]
+__all__ = ["FORMAT", "Count", "FileRef", "Record", "Sealed", "checksum_of", "parse_json"]
 
 FORMAT = 3
 """The format version that this code writes, and the newest that it reads."""
 
 _SEAL = ',"checksum":"'
 
+_FAULTS_LENGTH = 500
+
 _SEAL_BYTES = len(_SEAL) + 32 + len('"}')
 
-Count = Annotated[int, Field(ge=0)]
+COUNT_MAX = 2**53
+"""More than there ever is of anything; readers other than Python hold such numbers exactly."""
+
+Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+
+Size = Annotated[int, Field(ge=0, le=2**46)]
+"""Bytes of one file: no store takes files of 64 TiB."""
 
 
 def checksum_of(data: bytes) -> str:
@@ -37,6 +46,27 @@ def checksum_of(data: bytes) -> str:
     '99aa06d3014798d86001c324468d497f'
     """
     return xxhash.xxh3_128_hexdigest(data)
+
+
+def _faults(error: Exception) -> str:
+    """What is wrong, in a line: where in the file, and why."""
+    if not isinstance(error, ValidationError):
+        return str(error)[:_FAULTS_LENGTH]
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    told = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in found]
+    return "; ".join(told)[:_FAULTS_LENGTH]
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Stored JSON as Python values.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deep.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 class Record(BaseModel):
@@ -56,8 +86,8 @@ class FileRef(Record):
         local: it holds state of the shard, and no state of keys.
     """
 
-    path: str
-    size: Count
+    path: StoredPath
+    size: Size
     checksum: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     rows: Count = 0
     local: bool = False
@@ -90,7 +120,7 @@ class Sealed(Record):
                 "Restore the file from a backup, or start from an earlier epoch or a savepoint"
             )
         try:
-            parsed = json.loads(body + b"}")
+            parsed = parse_json(body + b"}")
             found = parsed.get("format")
             if isinstance(found, int) and found > FORMAT:
                 raise RestoreError(
@@ -101,6 +131,6 @@ class Sealed(Record):
             return read.model_copy(update={"format": FORMAT})  # as it would be written now
         except (ValueError, ValidationError, AttributeError) as error:
             raise CorruptCheckpointError(
-                f"{path} is not {cls.title}: {error}. Restore the file from a backup, "
+                f"{path} is not {cls.title}: {_faults(error)}. Restore the file from a backup, "
                 "or start from an earlier epoch or a savepoint"
             ) from error

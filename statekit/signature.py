@@ -25,6 +25,7 @@ from statekit.state_declaration import (
     state_spec,
     with_stored_type,
 )
+from statekit.stored_names import name_fault
 from statekit.timers import Timer
 
 __all__ = ["Bound", "Signature", "hints_of"]
@@ -226,3 +227,5 @@ def _checked_state_name(operator: str, name: str) -> None:
             f"{operator}, parameter {name!r}: state names start with a letter and have letters, "
             "digits and underscores; other names are reserved"
         )
+    if (fault := name_fault(name)) is not None:
+        raise StateTypeError(f"{operator}, parameter {name[:200]!r}: {fault}")

@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "statekit"
 ORDER = [
     "errors",
     "clock",
+    "stored_names",
     # types, and bytes
     "introspection",
     "timestamp",

@@ -25,7 +25,7 @@ TALLY = OperatorRecord(
 )
 JOB = JobFile(
     id="0" * 32,
-    name="tally ☃",
+    name="tally_x",
     key_groups=8,
     operators=(TALLY,),
     dropped={"tally": ("old",)},
@@ -43,7 +43,7 @@ SHARDS = (
     ),
 )
 MANIFEST = EpochManifest(
-    job="tally ☃",
+    job="tally_x",
     job_file=REF,
     epoch=5,
     previous=3,

@@ -81,14 +81,14 @@ def test_committed_manifest_reads_as_it_was(repository: Repository) -> None:
 def test_newest_job_file_is_in_force_and_older_ones_can_be_read(repository: Repository) -> None:
     references = []
     for number in (1, 2, 10):
-        made = JOB.model_copy(update={"name": f"job {number}"})
+        made = JOB.model_copy(update={"name": f"job-{number}"})
         references.append(repository.create_job_file(made, number))
     found = repository.job_file()
     assert found is not None
-    assert (found[0].name, found[1]) == ("job 10", references[-1])
+    assert (found[0].name, found[1]) == ("job-10", references[-1])
     older = repository.job_file(references[1].path)
     assert older is not None
-    assert (older[0].name, older[1]) == ("job 2", references[1])
+    assert (older[0].name, older[1]) == ("job-2", references[1])
     assert [job_number(job_path(number)) for number in (1, 2, 10)] == [1, 2, 10]
 
 

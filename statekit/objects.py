@@ -27,8 +27,9 @@ from obstore import exceptions as store_errors
 from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
 from statekit.clock import unique_id
-from statekit.errors import StateTypeError
+from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.hard_link import linked
+from statekit.regular_files import inside, open_regular
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -179,6 +180,23 @@ class Objects(Protocol):
         """Make what was deleted in a folder stay so after a power loss."""
 
 
+WHOLE_BYTES_MAX = 1 << 30
+"""The largest file that is read at once: manifests and the like, and files of Spark's part."""
+
+
+def check_whole(path: str, size: int) -> None:
+    """Make sure that a file may be read at once.
+
+    Raises:
+        CorruptCheckpointError: it is too large.
+    """
+    if size > WHOLE_BYTES_MAX:
+        raise CorruptCheckpointError(
+            f"{path} has {size:,} bytes, and no such file has more than {WHOLE_BYTES_MAX:,}: "
+            "restore it from a backup"
+        )
+
+
 class RemoteObjects:
     """Files in an object store, or in memory.
 
@@ -200,6 +218,7 @@ class RemoteObjects:
         with _failures():
             if size is None:
                 got = obstore.get(self._once, path)
+                check_whole(path, got.meta["size"])
             else:
                 got = obstore.get(self._once, path, options={"range": (start, start + size)})
             return Piece(bytes(got.bytes()), got.meta["size"])
@@ -257,13 +276,21 @@ class LocalObjects:
             self._store = LocalStore(root)
 
     def get(self, path: str, start: int = 0, size: int | None = None) -> Piece:
-        with _failures(lasting=True):
+        with _failures(lasting=True), open_regular(self.root, path) as file:
+            length = os.fstat(file.fileno()).st_size
             if size is None:
-                data = bytes(obstore.get(self._store, path).bytes())
-                return Piece(data, len(data))
-            with open(self.root / path, "rb") as file:
-                file.seek(start)
-                return Piece(file.read(size), os.fstat(file.fileno()).st_size)
+                check_whole(path, length)
+            file.seek(start)
+            return Piece(file.read(length if size is None else size), length)
+
+    def open(self, path: str) -> IO[bytes]:
+        """A file to be read piece by piece.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        with _failures(lasting=True):
+            return open_regular(self.root, path)
 
     def head(self, path: str) -> Stored:
         with _failures(lasting=True):
@@ -271,13 +298,14 @@ class LocalObjects:
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
         with _failures(lasting=True):
+            inside(self.root, path)
             obstore.put(self._store, path, data)
             self._sync(path)
 
     def link(self, source: Path, path: str) -> bool:
         """Store a file that nobody changes by one more name; False if that is not possible."""
         with _failures(lasting=True), _nothing_there_is_a_failure():
-            target = self.root / path
+            target = inside(self.root, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             if not linked(source, target):
                 return False
@@ -287,6 +315,8 @@ class LocalObjects:
     def create(self, path: str, data: bytes) -> None:
         with _failures(lasting=True):
             draft = f"tmp/{unique_id()}"
+            for name in (draft, path):
+                inside(self.root, name)
             with _nothing_there_is_a_failure():
                 obstore.put(self._store, draft, data)
                 self._sync(draft)
@@ -310,6 +340,7 @@ class LocalObjects:
     def delete(self, paths: Sequence[str]) -> None:
         with _failures(lasting=True):
             for path in paths:
+                inside(self.root, path)
                 with contextlib.suppress(FileNotFoundError):
                     obstore.delete(self._store, path)
 

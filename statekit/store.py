@@ -52,6 +52,7 @@ from statekit.objects import (
     Stored,
     StoreOptions,
 )
+from statekit.regular_files import inside
 from statekit.sealed import FileRef
 from statekit.store_url import local_path, remote_url
 
@@ -343,9 +344,13 @@ class Store:
 
     def _opened(self, ref: FileRef) -> IO[bytes]:
         """A data file to read from its start, twice: it never changes."""
-        root = self._root
-        if root is not None and isinstance(self._objects, LocalObjects):
-            return self._asked("read", ref.path, lambda: open(root / ref.path, "rb"))
+        objects = self._objects
+        if isinstance(objects, LocalObjects):
+            file = self._asked("read", ref.path, lambda: objects.open(ref.path))
+            if (size := os.fstat(file.fileno()).st_size) != ref.size:
+                file.close()
+                raise _altered(self.at(ref.path), f"{size} bytes", ref)
+            return file
         with contextlib.ExitStack() as closing:
             made = closing.enter_context(tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX))
             spool = cast("IO[bytes]", made)
@@ -417,7 +422,8 @@ class Store:
         """The same for what `leftovers` told."""
         for path in paths:
             assert self._root is not None, "only a disk has any"
-            self._asked("remove", path, partial((self._root / path).unlink, missing_ok=True))
+            place = inside(self._root, path)
+            self._asked("remove", path, partial(place.unlink, missing_ok=True))
 
     def discard(self, path: str) -> None:
         """Delete a file if that can be done: it may stay as garbage."""

@@ -159,7 +159,7 @@ class Ledger:
         if shard.base is not None and not compacted:
             with self.repository.open_verified(shard.base) as file:
                 files = dict(BaseSnapshot.from_bytes(file.read(), "").databases[0].files)
-        files[f"{unique_id()}.sst"] = self.put("sst", words)
+        files[f"{int(unique_id()[:12], 16):06d}.sst"] = self.put("sst", words)
         base = BaseSnapshot(
             operator=OPERATOR,
             shard=shard.groups,

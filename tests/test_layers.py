@@ -17,6 +17,7 @@ ORDER = [
     "errors",
     "clock",
     "stored_names",
+    "regular_files",
     # types, and bytes
     "introspection",
     "timestamp",

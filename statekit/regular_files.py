@@ -1,0 +1,72 @@
+"""Files below a directory that somebody else may have made.
+
+What lives here: finding and opening such a file without leaving the directory. What does not: what
+the files are (`objects`).
+
+A checkpoint on a local disk may have been made, or unpacked, by anybody. A symbolic link in it
+could lead to any file of the reader, and a job, or the garbage collection, could write or delete
+there. A device or a pipe could be read without end. So no link is followed out of the directory,
+and only regular files are read. The directory itself may be reached by links.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+from statekit.errors import CorruptCheckpointError
+
+__all__ = ["inside", "open_regular"]
+
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+def inside(root: Path, path: str) -> Path:
+    """The place of a file below a directory.
+
+    Parameters:
+        root: the directory.
+        path: below it; the file need not be there.
+
+    Raises:
+        CorruptCheckpointError: a symbolic link leads out of the directory.
+    """
+    place = root / path
+    folder, home = os.path.realpath(place.parent), os.path.realpath(root)
+    if folder != home and not folder.startswith(home.rstrip(os.sep) + os.sep):
+        raise CorruptCheckpointError(
+            f"{place} lies in {folder}, outside of {home}: a symbolic link leads there. Nothing "
+            "was read or written. If the link is yours, mount the directory in its place"
+        )
+    return place
+
+
+def open_regular(root: Path, path: str) -> IO[bytes]:
+    """A file below a directory, open for reading.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        CorruptCheckpointError: it is a symbolic link, a device or a pipe, or a link leads out of
+            the directory.
+        OSError: it cannot be opened, as it is a directory, for example.
+    """
+    place = inside(root, path)
+    if place.is_symlink():
+        raise _irregular(place, "a symbolic link")
+    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | _NO_LINK)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise _irregular(place, "a device, a pipe or a socket")
+        return open(descriptor, "rb")  # which refuses a directory
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _irregular(place: Path, what: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"{place} is {what}, and a checkpoint has regular files only: restore it from a backup"
+    )

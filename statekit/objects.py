@@ -276,7 +276,7 @@ class LocalObjects:
             self._store = LocalStore(root)
 
     def get(self, path: str, start: int = 0, size: int | None = None) -> Piece:
-        with _failures(lasting=True), open_regular(self.root, path) as file:
+        with _failures(lasting=True), _no_folder(), open_regular(self.root, path) as file:
             length = os.fstat(file.fileno()).st_size
             if size is None:
                 check_whole(path, length)
@@ -359,6 +359,15 @@ class LocalObjects:
                 os.close(descriptor)
             if target == self.root:
                 return
+
+
+@contextlib.contextmanager
+def _no_folder() -> Iterator[None]:
+    """A directory is no file: stores that have none would say that there is no such file."""
+    try:
+        yield
+    except IsADirectoryError:
+        raise FileNotFoundError from None
 
 
 _PAGE = 1000

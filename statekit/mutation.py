@@ -25,6 +25,7 @@ from typing import IO, NamedTuple
 
 import pyarrow as pa
 
+from statekit.arrow_sizes import check_unpacked
 from statekit.errors import CorruptCheckpointError
 
 __all__ = [
@@ -274,6 +275,7 @@ def _arrow_batches(
     options: pa.ipc.IpcReadOptions | None = None,
 ) -> Iterator[pa.RecordBatch]:
     given = pa.BufferReader(source) if isinstance(source, bytes) else source
+    check_unpacked(given)
     reader = pa.ipc.open_file(given, options=options)
     for index in range(reader.num_record_batches):
         batch = reader.get_batch(index)

@@ -37,6 +37,7 @@ ORDER = [
     "keygroup",
     "chunk",
     # rows, records, outputs
+    "arrow_sizes",
     "mutation",
     "mutation_sums",
     "changes",

@@ -24,6 +24,7 @@ from pydantic import Field
 
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.job_file import JobFile, OperatorRecord
+from statekit.parquet_sizes import batch_rows
 from statekit.regroup import KeyedRows, RowParts
 from statekit.repository import SAVEPOINT, LocalRows, Repository
 from statekit.rewrite import Contents
@@ -114,7 +115,8 @@ def saved_rows(file: IO[bytes], name: str) -> Iterator[SavedRow]:
     try:
         opened = pq.ParquetFile(file)
         columns = [*EXACT, *({"position"} & set(opened.schema_arrow.names))]
-        for batch in opened.iter_batches(columns=columns):
+        size = batch_rows(file, opened.metadata)
+        for batch in opened.iter_batches(size, columns=columns):
             found = {column: batch.column(column).to_pylist() for column in columns}
             positions = found.get("position", [0] * batch.num_rows)
             keys, subkeys, rows = (found[column] for column in EXACT)

@@ -124,6 +124,7 @@ ORDER = [
     "rewrite",
     "savepoint_columns",
     "savepoint_table",
+    "parquet_sizes",
     "savepoint_file",
     "savepoint",
     "running",

@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from statekit.sealed import Count, FileRef, Record, Sealed
+from statekit.sealed import Count, FileRef, Group, Record, Sealed
 from statekit.stored_names import DatabaseFile, StoredName
 
 __all__ = ["BaseSnapshot", "Chain", "Contents", "Database", "History", "Slice"]
@@ -110,9 +110,9 @@ class Slice(Contents):
         attempt: where that shard stood.
     """
 
-    first_group: Count
-    last_group: Count
-    shard: tuple[Count, Count]
+    first_group: Group
+    last_group: Group
+    shard: tuple[Group, Group]
     attempt: str
 
 
@@ -131,7 +131,7 @@ class History(Sealed):
     title: ClassVar[str] = "the history of a shard"
 
     operator: StoredName
-    shard: tuple[Count, Count]
+    shard: tuple[Group, Group]
     slices: tuple[Slice, ...] = ()
     before: FileRef | None = None
     files: tuple[FileRef, ...] = ()
@@ -145,8 +145,8 @@ class Database(Record):
         files: by their name in the database's directory. Several bases may share a file.
     """
 
-    first_group: Count
-    last_group: Count
+    first_group: Group
+    last_group: Group
     files: Annotated[dict[DatabaseFile, FileRef], Field(min_length=1)]
 
 
@@ -168,7 +168,7 @@ class BaseSnapshot(Sealed):
     title: ClassVar[str] = "a base snapshot"
 
     operator: StoredName
-    shard: tuple[Count, Count]
+    shard: tuple[Group, Group]
     attempt: str
     epoch: Count
     states: tuple[StoredName, ...]

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from statekit.codec import PickleCodec, checked_decode
+from statekit.codec import PickleCodec, checked_decode, shortened
 from statekit.errors import QueryError, StateTypeError
 from statekit.key_codec import schema_key_codec
 from statekit.schema import Schema
@@ -209,16 +209,17 @@ def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
 
     def encode_json(text: Json) -> bytes:
         try:
-            value = _key_from_json(schema, text)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return encode(_key_from_json(schema, text))
+        except _KEY_ERRORS as error:
+            why = "it is nested too deep" if isinstance(error, RecursionError) else error
             raise StateTypeError(
-                f"{text!r} is not a key of type {schema.brief}: {error}"
+                f"{shortened(text)} is not a key of type {schema.brief}: {why}"
             ) from error
-        return encode(value)
 
     return encode_json
 
 
+_KEY_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _KEY_PARSERS: dict[str, Callable[[str], Any]] = {
     "int": int,
     "float": float,

@@ -23,6 +23,7 @@ from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.introspection import struct_fields, union_members, unwrap
 from statekit.schema import Schema, schema_of
 from statekit.timestamp import datetime_to_micros, micros_to_datetime, timedelta_to_micros
+from statekit.value_check import NESTING_MAX
 
 __all__ = ["KeyCodec", "dynamic_key_codec", "key_codec", "schema_key_codec"]
 
@@ -362,9 +363,14 @@ _DYNAMIC_ENCODERS: dict[type, tuple[bytes, KeyEncode]] = {
 _DYNAMIC_TUPLE = len(_DYNAMIC_KINDS)
 
 
-def _encode_dynamic(value: Any) -> bytes:
+def _encode_dynamic(value: Any, level: int = 0) -> bytes:
     if type(value) is tuple:
-        inner = b"".join([b"\x01" + _encode_dynamic(item) for item in value])
+        if level > NESTING_MAX:
+            raise StateTypeError(
+                f"a tuple that is nested more than {NESTING_MAX} levels deep cannot be a key: "
+                "use a flat one"
+            )
+        inner = b"".join([b"\x01" + _encode_dynamic(item, level + 1) for item in value])
         return bytes([_DYNAMIC_TUPLE]) + inner + b"\0"
     try:
         tag, encode = _DYNAMIC_ENCODERS[type(value)]

@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 from urllib.parse import urlparse
@@ -29,7 +29,7 @@ from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.hard_link import linked
-from statekit.regular_files import inside, open_regular
+from statekit.regular_files import inside, open_regular, regular_file
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -293,8 +293,10 @@ class LocalObjects:
             return open_regular(self.root, path)
 
     def head(self, path: str) -> Stored:
-        with _failures(lasting=True):
-            return _stored(obstore.head(self._store, path))
+        with _failures(lasting=True), _no_folder():
+            found = regular_file(self.root, path)
+            modified = datetime.fromtimestamp(found.st_mtime, UTC)
+            return Stored(path, found.st_size, modified)
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
         with _failures(lasting=True):

@@ -11,6 +11,7 @@ and only regular files are read. The directory itself may be reached by links.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import IO
 
 from statekit.errors import CorruptCheckpointError
 
-__all__ = ["inside", "open_regular"]
+__all__ = ["inside", "open_regular", "regular_file"]
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -43,30 +44,31 @@ def inside(root: Path, path: str) -> Path:
     return place
 
 
+def regular_file(root: Path, path: str) -> os.stat_result:
+    """What the system knows of a file below a directory, without opening it.
+
+    Raises:
+        FileNotFoundError, IsADirectoryError: there is no such file.
+        CorruptCheckpointError: it is a symbolic link, a device or a pipe, or a link leads out of
+            the directory.
+    """
+    place = inside(root, path)
+    found = place.lstat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
+    if not stat.S_ISREG(found.st_mode):
+        what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "a device, a pipe or a socket"
+        raise CorruptCheckpointError(
+            f"{place} is {what}, and a checkpoint has regular files only: restore it from a backup"
+        )
+    return found
+
+
 def open_regular(root: Path, path: str) -> IO[bytes]:
     """A file below a directory, open for reading.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        CorruptCheckpointError: it is a symbolic link, a device or a pipe, or a link leads out of
-            the directory.
-        OSError: it cannot be opened, as it is a directory, for example.
+        OSError, CorruptCheckpointError: as for `regular_file`, or it cannot be opened.
     """
-    place = inside(root, path)
-    if place.is_symlink():
-        raise _irregular(place, "a symbolic link")
-    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | _NO_LINK)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise _irregular(place, "a device, a pipe or a socket")
-        return open(descriptor, "rb")  # which refuses a directory
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-def _irregular(place: Path, what: str) -> CorruptCheckpointError:
-    return CorruptCheckpointError(
-        f"{place} is {what}, and a checkpoint has regular files only: restore it from a backup"
-    )
+    regular_file(root, path)
+    return open(os.open(root / path, os.O_RDONLY | os.O_CLOEXEC | _NO_LINK), "rb")

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.stored_names import StoredPath
 
-__all__ = ["FORMAT", "Count", "FileRef", "Record", "Sealed", "checksum_of", "parse_json"]
+__all__ = ["FORMAT", "Count", "FileRef", "Group", "Record", "Sealed", "checksum_of", "parse_json"]
 
 FORMAT = 3
 """The format version that this code writes, and the newest that it reads."""
@@ -34,6 +34,9 @@ COUNT_MAX = 2**53
 """More than there ever is of anything; readers other than Python hold such numbers exactly."""
 
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+
+Group = Annotated[int, Field(ge=0, le=32767)]
+"""A key group."""
 
 Size = Annotated[int, Field(ge=0, le=2**46)]
 """Bytes of one file: no store takes files of 64 TiB."""

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from statekit.errors import CorruptCheckpointError, RestoreError
+from statekit.sealed import parse_json
 
 __all__ = [
     "METADATA",
@@ -207,7 +208,7 @@ def _known(data: bytes, name: str, versions: tuple[str, ...]) -> list[str]:
 
 def _members(line: str, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except ValueError as error:
         raise _unreadable(name, error) from error
     return found if isinstance(found, dict) else {}
@@ -240,7 +241,7 @@ def _source_at(paths: list[str], read: _Read, offset: str) -> SparkFiles:
 def _log_offset(offset: str) -> int | None:
     """The position in its log that a source of files was read up to; None for other sources."""
     try:
-        found = json.loads(offset)
+        found = parse_json(offset)
     except ValueError:
         return None
     position = found.get("logOffset") if isinstance(found, dict) else None
@@ -251,7 +252,7 @@ def _is_file_log(paths: list[str], read: _Read) -> bool:
     """Whether a source that was not read yet is one of files: all it can be told from."""
     _, *lines = read(paths[0]).decode(errors="replace").split("\n")
     try:
-        return bool(lines) and {"path", "batchId"} <= json.loads(lines[0]).keys()
+        return bool(lines) and {"path", "batchId"} <= parse_json(lines[0]).keys()
     except (ValueError, AttributeError):
         return False
 
@@ -302,9 +303,9 @@ class _FileLog:
         name = self._names[at]
         for line in _known(self._read(name), name, (_LOG_VERSION,)):
             try:
-                entry: dict[str, Any] = json.loads(line)
+                entry: dict[str, Any] = parse_json(line)
                 yield _Entry(int(entry["batchId"]), line)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise _unreadable(name, error) from error
 
 

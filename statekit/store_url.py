@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 from statekit.errors import StateTypeError
 
@@ -24,13 +24,43 @@ _HOST = re.compile(
 
 
 def local_path(url: str | Path) -> Path | None:
-    """The local directory that is meant; None if it is none."""
+    """The local directory that is meant; None if it is none.
+
+    Raises:
+        StateTypeError: it is a `file:` URL whose path is not clear.
+
+    >>> local_path("file:///tmp/a%20b")
+    PosixPath('/tmp/a b')
+    >>> local_path("s3://bucket/checkpoint") is None
+    True
+    """
     if isinstance(url, Path):
         return url
-    parsed = urlparse(url)
-    if parsed.scheme == "file":
-        return Path(unquote(parsed.path))
+    if url.lower().startswith("file:"):
+        return _path_of_file_url(url)
     return None if "://" in url else Path(url)
+
+
+def _path_of_file_url(url: str) -> Path:
+    """The path of a `file:` URL, which has no host, no query and no fragment.
+
+    Raises:
+        StateTypeError: it has one, or no absolute path.
+    """
+    place = url[len("file:") :]
+    if place.startswith("//"):
+        host, slash, path = place[2:].partition("/")
+        place = slash + path if host in ("", "localhost") else ""
+    if not place.startswith("/"):
+        raise StateTypeError(
+            f"{url}: a file URL begins with file:/// and has an absolute path: give "
+            "file:///data/checkpoint, or the path itself"
+        )
+    if "?" in place or "#" in place:
+        raise StateTypeError(
+            f"{url}: '?' and '#' end the path of a URL: write %3F and %23, or give the path itself"
+        )
+    return Path(unquote(place))
 
 
 def remote_url(url: str) -> str:

@@ -36,6 +36,7 @@ __all__ = ["Progress", "verify"]
 Progress = Callable[[int], None]
 """Is told how many bytes of files were checked so far."""
 
+_EPOCHS_MAX = 100_000_000  # that may be looked at: three years of one every second
 _AHEAD = 8  # so many files per transfer are looked up before the first is done
 _ROUNDS = 50  # each takes as long as the job keeps an epoch, at most
 _UNHELD = 3  # so many of them leave no note that somebody reads
@@ -180,7 +181,13 @@ class _Looking:
         if not there or (self._epoch is not None and self._epoch > there[-1]):
             raise self._unknown(self._epoch)
         self._first = min(self._repository.first_kept(), there[-1])
-        self._found.epochs = [*range(self._first or there[0], there[-1] + 1)]
+        first = self._first or there[0]
+        if there[-1] - first > _EPOCHS_MAX:
+            raise CorruptCheckpointError(
+                f"{self._repository.at('epochs')} has manifests of epochs {first} to {there[-1]}, "
+                f"more than {_EPOCHS_MAX:,}: remove those that the job did not write"
+            )
+        self._found.epochs = [*range(first, there[-1] + 1)]
         if self._epoch is not None and self._epoch not in self._found.epochs:
             raise self._unknown(self._epoch)
 
@@ -237,7 +244,8 @@ class _Looking:
         if not first:
             return set()
         numbers = (PurePosixPath(path) for path in self._repository.names("epochs"))
-        return {int(path.stem) for path in numbers if path.suffix == ".json"} & {*range(first)}
+        found = {int(path.stem) for path in numbers if path.suffix == ".json"}
+        return {number for number in found if number < first}
 
     # ----------------------------------------------------------------------------------- files
 

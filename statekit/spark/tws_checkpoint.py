@@ -11,7 +11,6 @@ operators say of themselves comes from Spark's source `state-metadata`.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
+from statekit.sealed import parse_json
 from statekit.spark.failures import translated
 from statekit.spark.processor_states import TimeMode
 from statekit.spark_log import (
@@ -233,14 +233,14 @@ class TwsCheckpoint:
 
     def _operator(self, row: Any) -> TwsOperator:
         try:
-            said = json.loads(row.operatorProperties)
+            said = parse_json(row.operatorProperties)
             time_mode = _TIME_MODES[said["timeMode"].lower()]
             states = [
                 KeptState(of["stateName"], _KINDS[of["stateVariableType"]], bool(of["ttlEnabled"]))
                 for of in said["stateVariables"]
                 if not of["stateName"].startswith("$")  # what Spark keeps timers in
             ]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RestoreError(
                 f"{self.url} is of a version of Spark that says of its transformWithState what "
                 f"this statekit does not know ({type(error).__name__}: {error}; it says "

@@ -22,6 +22,9 @@ from statekit.state import StateSpec
 
 __all__ = ["Operator", "Plan", "Sink", "Source", "check_name"]
 
+RESERVED = "__statekit"
+"""The first characters of columns that statekit adds to frames; inputs are columns there, too."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -55,7 +58,7 @@ class Operator:
     @property
     def late(self) -> str:
         """The name of the stream of records that came too late."""
-        return f"{self.name}.late"
+        return late_name(self.name)
 
     def record(self) -> OperatorRecord:
         """What the checkpoint keeps of it: key and states with their types."""
@@ -108,15 +111,45 @@ class Plan:
         self.operators: list[Operator] = []
         self.sinks: list[Sink] = []
 
-    def free_name(self, name: str) -> str:
-        """`name`, if no stream of this job has it."""
-        taken = {source.name for source in self.sources}
-        taken |= {name for op in self.operators for name in (op.name, op.late)}
-        if name in taken:
+    def free_source(self, name: str) -> str:
+        """`name`, if a new source may have it.
+
+        Raises:
+            StateTypeError: another stream has that name, or it cannot be a name.
+        """
+        return self._free("source", name, {name: f"source {name!r}"})
+
+    def free_operator(self, name: str) -> str:
+        """`name`, if a new operator may have it, and its late stream the name that follows from it.
+
+        Raises:
+            StateTypeError: another stream has one of the names, or it cannot be a name.
+        """
+        return self._free("operator", name, _streams_of(name))
+
+    def _free(self, kind: str, name: str, streams: dict[str, str]) -> str:
+        """`name`, if no stream of this job has the name of one of these.
+
+        Parameters:
+            streams: what each new stream is called in errors, by its name.
+        """
+        check_name(kind, name)
+        if name.startswith(RESERVED):
             raise StateTypeError(
-                f"job {self.name!r} has a stream {name!r} already: give another name="
+                f"{kind} {name!r}: columns of statekit itself begin with {RESERVED!r}. "
+                f"The {kind} was not added. Choose another name"
             )
-        return check_name("stream", name)
+        taken = {source.name: f"source {source.name!r}" for source in self.sources}
+        for operator in self.operators:
+            taken |= _streams_of(operator.name)
+        for stream, new in streams.items():
+            if stream in taken:
+                raise StateTypeError(
+                    f"job {self.name!r}: {new} would have the same name as {taken[stream]}. "
+                    f"The {kind} was not added. Choose another name for the {kind}: "
+                    "sources, operators and late streams share one namespace"
+                )
+        return name
 
     def record_of(self, stream: str) -> Records | None:
         """The type, or types, of a stream's records; None if it carries none."""
@@ -208,6 +241,20 @@ class Plan:
                 if self.wants_late(child):
                     lines.append(f"{deeper}late records of {child.name}")
                     self._draw(child.late, deeper, lines, states=())
+
+
+def _streams_of(operator: str) -> dict[str, str]:
+    """The streams of an operator by name, each as errors call it."""
+    late = late_name(operator)
+    return {
+        operator: f"operator {operator!r}",
+        late: f"the late stream {late!r} of operator {operator!r}",
+    }
+
+
+def late_name(operator: str) -> str:
+    """The name of an operator's stream of late records."""
+    return f"{operator}.late"
 
 
 def check_name(what: str, name: str) -> str:

@@ -156,7 +156,7 @@ def test_streams_and_sinks_have_names_of_their_own() -> None:
     with pytest.raises(sk.StateTypeError, match="same name as source 'flights'"):
         job.source("flights", Flight)
     made = stream.process(visits)
-    with pytest.raises(sk.StateTypeError, match="same name as operator 'visits'.*Choose"):
+    with pytest.raises(sk.StateTypeError, match=r"same name as operator 'visits'.*Choose"):
         stream.process(visits)
     assert stream.process(visits, name="visits-again").name == "visits-again"
     made.sink("out")
@@ -252,9 +252,9 @@ def test_windows_and_aggregates_named_like_a_late_stream_are_refused() -> None:
     stream = job.source("in", Reading)
     stream.process(timed)
     windows = stream.window(sk.tumbling("1 hour"), key="tail", event_time="at")
-    with pytest.raises(sk.StateTypeError, match="late stream 'timed.late'"):
+    with pytest.raises(sk.StateTypeError, match=r"late stream 'timed\.late'"):
         windows.count(name="timed.late")
-    with pytest.raises(sk.StateTypeError, match="late stream 'timed.late'"):
+    with pytest.raises(sk.StateTypeError, match=r"late stream 'timed\.late'"):
         stream.aggregate(key="tail", readings=sk.Count(), name="timed.late")
 
 

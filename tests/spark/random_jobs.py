@@ -94,7 +94,7 @@ def emitted(cls: Any, record: Any, value: float) -> Iterator[Any]:
     """Two records: one object, if it can change, emitted before and after a change."""
     at = record.at.astimezone(AHEAD)
     made = cls(k=record.k, g=record.g, at=at, v=value, tags=record.tags)
-    if isinstance(value, float) and value.is_integer() and cls is not Model:
+    if value.is_integer() and cls is not Model:
         made = cls(k=record.k, g=record.g, at=at, v=int(value), tags=record.tags)
     yield made
     change(made)
@@ -204,10 +204,10 @@ class RandomJob:
             kind = _ruled if number == operators - 1 else chosen.choice(KINDS[:-1])
             declared = kind(f"op{number}", takes, cls, options)
             made = stream.process(declared, broadcast=rules if kind is _ruled else ())
-            made.sink(f"out{number}")
             streams.append((made, cls))
-        if not job.consumers_of("two"):
-            streams[1][0].sink("two")
+        for stream, _ in streams:  # without a sink, operators may share a pass
+            if not job.consumers_of(stream.name) or chosen.random() < 0.3:
+                stream.sink(f"{stream.name}-out")
         self.states = {
             operator.name: [s.name for s in operator.declared.states if not s.kind.is_local]
             for operator in job.operators

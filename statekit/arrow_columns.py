@@ -43,6 +43,7 @@ __all__ = [
     "EPOCH",
     "Unfit",
     "column_reader",
+    "field_reader",
     "record_assembler",
     "record_builder",
     "record_columns",
@@ -94,13 +95,14 @@ def record_columns(
                 "add it to the DataFrame, or give the field a default."
             )
         index = position[name]
-        read = _field_reader(record, field, columns[index].type, f"{path}.{name}")
+        read = field_reader(record, field, columns[index].type, f"{path}.{name}")
         readers.append((index, read))
         names.append(name)
     return names, lambda arrays: [read(arrays[index]) for index, read in readers]
 
 
-def _field_reader(record: RecordDeclaration, field: FieldType, arrow: Any, path: str) -> Read:
+def field_reader(record: RecordDeclaration, field: FieldType, arrow: Any, path: str) -> Read:
+    """A reader of the column of a field, nulls included."""
     if record.flavour == "pydantic":
         members = peel(field.annotation)[0]
         if len(members) > 1 and not pa.types.is_null(arrow):

@@ -79,7 +79,7 @@ class Job(Plan):
         """
         where = f"job {self.name!r}, source {name!r}"
         made = records_of(record_type, *others, where=where)
-        self.sources.append(Source(self.claim_source(name), made))
+        self.sources.append(Source(self.free_source(name), made))
         return Stream(self, name)
 
     def explain(self) -> str:

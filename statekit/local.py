@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from statekit.keygroup import group_range, key_group, pack_group, shard_of_group
 from statekit.manifest import ShardReport
 from statekit.plan import Operator
 from statekit.process import Process
+from statekit.record_streams import RecordStreams, SourceForm
 from statekit.repository import Repository
 from statekit.retention import DEFAULT_RETENTION, Retention
 from statekit.rocks_options import RocksOptions, check_options
@@ -60,6 +61,7 @@ class LocalRunner:
     ) -> None:
         self.job = job
         self.copies = copies
+        self._sources = {source.name: SourceForm(source.record_type) for source in job.sources}
         self.coordinator = Coordinator(
             job,
             repository,
@@ -87,53 +89,53 @@ class LocalRunner:
             instants: what the clocks show, as for `Coordinator.begin`.
         """
         self.coordinator.begin(**instants)
-        streams: dict[str, list[Any]] = {}
+        streams = RecordStreams(self.job)
         for source in self.job.sources:
-            streams[source.name] = list(map(source.record_type.coerce, inputs.get(source.name, ())))
+            form = self._sources[source.name]
+            streams.put(source.name, form.taken(inputs.get(source.name, ())), form)
         reports: list[ShardReport] = []
         for operator in self.job.operators:
             outputs_of, reports_of = self._operator(operator, streams)
-            streams[operator.name] = outputs_of
+            streams.put(operator.name, outputs_of, operator.declared.output_type)
             if self.job.wants_late(operator):
-                incoming = chain.from_iterable(streams[name] for name in operator.inputs)
-                streams[operator.late] = self._late(operator, incoming)
+                streams.put_late(operator, self._is_late(operator))
             reports += reports_of
         epoch = self.coordinator.epoch
         self.coordinator.check_owner()
-        emitted = {sink.name: streams[sink.stream] for sink in self.job.sinks}
+        emitted = {sink.name: streams.for_sink(sink.stream) for sink in self.job.sinks}
         for name, callback in (outputs or {}).items():
             callback(emitted[name], epoch)
         self.coordinator.commit(reports, offsets=offsets)
         return emitted
 
-    def _late(self, operator: Operator, records: Iterable[Any]) -> list[Any]:
+    def _is_late(self, operator: Operator) -> Callable[[Any], bool]:
         watermark = self.coordinator.watermarks_us[operator.name]
         time_of = operator.declared.time_of()
-        return [record for record in records if is_late(time_of(record), watermark)]
+        return lambda record: is_late(time_of(record), watermark)
 
     def _operator(
-        self, operator: Operator, streams: Mapping[str, list[Any]]
+        self, operator: Operator, streams: RecordStreams
     ) -> tuple[list[Any], list[ShardReport]]:
         coordinator = self.coordinator
         declared, output_type = operator.declared, operator.declared.output_type
         plans = coordinator.plans(operator.name)
-        incoming = [declared.combined(streams[name], plans[0]) for name in operator.inputs]
+        given = map(streams.for_operator, operator.inputs)
+        incoming = [declared.combined(records, plans[0]) for records in given]
         routed = _routed(operator, incoming, coordinator.parallelism, coordinator.key_groups)
-        broadcast = enumerate((streams[name] for name in operator.broadcasts), len(incoming))
-        news = [(number, records) for number, records in broadcast if records]
         outputs: list[Any] = []
         reports: list[ShardReport] = []
         self.copies.tidy(plans)
         for plan, chunk in zip(plans, routed, strict=True):
             chunks = [chunk] if chunk else []
+            broadcast = enumerate(map(streams.for_operator, operator.broadcasts), len(incoming))
+            news = [(number, records) for number, records in broadcast if records]
             running = run_shard(declared, plan, chunks, coordinator.repository, self.copies, news)
             try:
                 while True:
                     emitted = next(running)
                     if output_type is None:
                         raise _emits_undeclared(operator.name, emitted)
-                    output_type.check_all(emitted)
-                    outputs += emitted
+                    outputs += output_type.stored(emitted)
             except StopIteration as stop:
                 reports.append(stop.value)
             finally:

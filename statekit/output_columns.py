@@ -44,6 +44,8 @@ class OutputRows:
     columns: tuple[OutputColumn, ...]
     split: Callable[[list[Any]], list[list[Any]]]
     """Values -> their columns; raises Misfit if a value is not of the declared type."""
+    annotations: tuple[Any, ...]
+    """Of the parts."""
     single: Callable[[Any], tuple[Any, ...]]
     """The parts of one value of exactly `cls`; LookupError or AttributeError if it lacks one."""
     cls: type
@@ -77,22 +79,21 @@ def tuple_rows(member: Any, path: str, stack: tuple[Any, ...]) -> OutputRows:
             raise Misfit(f"{path or 'the output'} needs {size} elements, got {len(wrong)}")
         return [list(map(operator.itemgetter(index), values)) for index in range(size)]
 
-    return OutputRows(names, columns, split, tuple, tuple)
+    return OutputRows(names, columns, split, arguments, tuple, tuple)
 
 
 def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> OutputRows:
     """The parts of a record; `stack` holds the record types around it."""
     fields = record_type.fields or {}
     names, cls, flavour = tuple(fields), record_type.cls, record_type.flavour
-    columns = []
-    for name, field in fields.items():
-        annotation = record_type.column_annotation(field)
+    columns, annotations = [], tuple(map(record_type.column_annotation, fields.values()))
+    for name, annotation in zip(names, annotations, strict=True):
         columns.append(output_column(annotation, f"{path}.{name}", (*stack, cls)))
     real = dict if flavour == "typeddict" else cls
     of_type = instances((real,), path, record_type.name)
     if flavour == "typeddict":
         split = _dict_split(record_type, path, of_type)
-        return OutputRows(names, tuple(columns), split, _dict_parts(names), dict)
+        return OutputRows(names, tuple(columns), split, annotations, _dict_parts(names), dict)
     getters = [record_type.getter((name,)) for name in names]
 
     def split_attributes(values: list[Any]) -> list[list[Any]]:
@@ -103,7 +104,7 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
             raise Misfit(f"{path} has a field that was never set: {error}") from error
 
     single = record_type.getter(names) if len(names) > 1 else _parts(getters)
-    return OutputRows(names, tuple(columns), split_attributes, single, cls)
+    return OutputRows(names, tuple(columns), split_attributes, annotations, single, cls)
 
 
 def _parts(getters: list[Callable[[Any], Any]]) -> Callable[[Any], tuple[Any, ...]]:
@@ -237,6 +238,7 @@ def _nullable(column: OutputColumn) -> OutputColumn:
         check=check,
         nullable=True,
         lower=None if column.lower is None else lower,
+        own=column.own | {types.NoneType} if column.own else column.own,
         guards={**column.guards, types.NoneType: None} if column.guards else {},
     )
 

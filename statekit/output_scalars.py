@@ -52,8 +52,18 @@ class OutputColumn:
     """Values (nulls included) as objects that pyarrow stores; None if they already are."""
     array: Callable[[list[Any]], Any] | None = None
     """A faster way than `pa.array` to make the array."""
+    own: frozenset[type] = frozenset()
+    """Exact types of values that are their own stored form, if `is_own` does not deny it."""
+    is_own: Callable[[list[Any]], bool] | None = None
+    """Of values of the types in `own`: whether all of them are their own stored form."""
     guards: Guards = dataclasses.field(default_factory=dict)
     """For one value at a time: exact type -> is the value certainly good (None: always)."""
+
+    def is_stored(self, values: list[Any]) -> bool:
+        """Whether checked values are certainly what a reader of the column gets for them."""
+        if not self.own.issuperset(map(type, values)):
+            return False
+        return self.is_own is None or self.is_own(values)
 
     def build(self, values: list[Any]) -> Any:
         """The Arrow array of checked values."""
@@ -134,6 +144,7 @@ def _scalar(
             arrow,
             lower=lower,
             array=array if packed else None,
+            own=frozenset(accepted[:1]),
             guards=guards or {},
         )
 
@@ -169,7 +180,21 @@ def _datetime(path: str, declared: str, metadata: tuple[Any, ...]) -> OutputColu
         return list(map(_in_utc, values))
 
     guards: Guards = {dt.datetime: lambda value: value.tzinfo is dt.UTC}
-    return OutputColumn(path, declared, check, UTC_TIME, lower=lower, array=array, guards=guards)
+    return OutputColumn(
+        path,
+        declared,
+        check,
+        UTC_TIME,
+        lower=lower,
+        array=array,
+        own=frozenset({dt.datetime}),
+        is_own=_all_in_utc,
+        guards=guards,
+    )
+
+
+def _all_in_utc(values: list[Any]) -> bool:
+    return {value.tzinfo for value in values if value is not None} <= {dt.UTC}
 
 
 def _in_utc(value: dt.datetime) -> dt.datetime:
@@ -244,4 +269,13 @@ def choices(
         plain = found if cls is None else [value.value for value in found]
         return plain if stored.lower is None else stored.lower(plain)
 
-    return OutputColumn(path, declared, check, stored.arrow, problem, lower=lower, guards=guards)
+    return OutputColumn(
+        path,
+        declared,
+        check,
+        stored.arrow,
+        problem,
+        lower=lower,
+        own=frozenset({cls} if cls is not None else kinds),
+        guards=guards,
+    )

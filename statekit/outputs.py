@@ -24,8 +24,10 @@ from statekit.output_columns import (
     tuple_rows,
 )
 from statekit.output_scalars import OutputColumn
+from statekit.record_copies import Copy
 from statekit.record_declaration import flavour_of, peel, shorten, show
 from statekit.records import RecordType
+from statekit.stored_form import StoredForm
 
 __all__ = ["OutputType"]
 
@@ -157,14 +159,58 @@ class OutputType:
             return self.check_all([record])
         return None
 
+    @functools.cached_property
+    def _form(self) -> StoredForm:
+        return StoredForm(self.annotation, self.record_type, self._rows, self._columns)
+
+    @functools.cached_property
+    def copy(self) -> Copy | None:
+        """Copies one output when it is emitted; None if outputs cannot change."""
+        return self._form.copy
+
+    def stored(self, records: list[Any]) -> list[Any]:
+        """The outputs in the form that their declared type stores, after checking each of them.
+
+        A sink gets them so. They are what Spark would read from the columns, such as 1.0 for an
+        int in a float field. Returns `records` itself if nothing has to change.
+
+        Raises:
+            ProcessError: an output does not fit, as for `to_batch`.
+
+        >>> OutputType.of(tuple[str, float], where="count, output").stored([("a", 1)])
+        [('a', 1.0)]
+        """
+        try:
+            values = self._values(records)
+            arrays = list(map(_array, self._columns, values))
+            return self._form.stored(records, values, arrays)
+        except Exception as error:
+            raise self._explained(records, error) from error
+
+    def received(self, stored: list[Any]) -> list[Any]:
+        """Stored outputs as the next operator receives them: the class computes its fields anew.
+
+        Raises:
+            ProcessError: the class refuses a record.
+        """
+        try:
+            return self._form.received(stored)
+        except Exception as error:
+            raise ProcessError(
+                f"{self.where}: {self.name} refuses a record that is made from the fields of "
+                f"another one: {error}"
+            ) from error
+
+    def copies(self, stored: list[Any]) -> list[Any]:
+        """The same records for one more consumer, which may change them."""
+        return self._form.copies(stored)
+
+    def _values(self, records: list[Any]) -> list[list[Any]]:
+        return [records] if self._rows is None else self._rows.split(records)
+
     def _arrays(self, records: list[Any]) -> list[Any]:
-        values = [records] if self._rows is None else self._rows.split(records)
-        arrays = []
-        for column, part in zip(self._columns, values, strict=True):
-            column.check(part)
-            if column.arrow is not None:
-                arrays.append(column.build(part))
-        return arrays
+        arrays = map(_array, self._columns, self._values(records))
+        return [array for array in arrays if array is not None]
 
     def _explained(self, records: list[Any], error: Exception) -> ProcessError:
         """The error about the first output that does not fit, found by checking one by one."""
@@ -176,3 +222,9 @@ class OutputType:
                 found, cause = f"{self.told_as} {index}, {shorten(record)},", first
                 break
         return ProcessError(f"{self.where}: {found} does not fit {self.name}: {cause}")
+
+
+def _array(column: OutputColumn, values: list[Any]) -> Any:
+    """The array of values after checking them; None if the column has no Arrow type."""
+    column.check(values)
+    return None if column.arrow is None else column.build(values)

@@ -22,6 +22,9 @@ from statekit.stored_names import name_fault
 
 __all__ = ["Operator", "Plan", "Sink", "Source", "check_name"]
 
+RESERVED = "__statekit"
+"""The first characters of columns that statekit adds to frames; inputs are columns there, too."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -53,7 +56,7 @@ class Operator:
     @property
     def late(self) -> str:
         """The name of the stream of records that arrived too late."""
-        return late_stream(self.name)
+        return late_name(self.name)
 
     def record(self) -> OperatorRecord:
         """What the checkpoint keeps of it: key and states with their types."""
@@ -106,36 +109,51 @@ class Plan:
         self.operators: list[Operator] = []
         self.sinks: list[Sink] = []
 
-    def claim_source(self, name: str) -> str:
-        """`name`, if it can be that of a new source."""
-        return self._claim(name, {name: f"source {name!r}"})
-
-    def claim_operator(self, name: str) -> str:
-        """`name`, if it can be that of a new operator, which has a stream of late records, too."""
-        return self._claim(name, _streams_of(name))
-
-    def _claim(self, name: str, wanted: dict[str, str]) -> str:
-        """`name`, if no other stream of this job has one of the wanted names.
+    def free_source(self, name: str) -> str:
+        """`name`, if a new source may have it.
 
         Raises:
-            StateTypeError: one has, or the name cannot be used.
+            StateTypeError: another stream has that name, or it cannot be a name.
         """
-        check_name("stream", name)
+        return self._free("source", name, {name: f"source {name!r}"})
+
+    def free_operator(self, name: str) -> str:
+        """`name`, if a new operator may have it, and its late stream the name that follows from it.
+
+        Raises:
+            StateTypeError: another stream has one of the names, or it cannot be a name.
+        """
+        return self._free("operator", name, _streams_of(name))
+
+    def _free(self, kind: str, name: str, streams: dict[str, str]) -> str:
+        """`name`, if no stream of this job has the name of one of these.
+
+        Parameters:
+            streams: what each new stream is called in errors, by its name.
+        """
+        check_name(kind, name)
+        if name.startswith(RESERVED):
+            raise StateTypeError(
+                f"{kind} {name!r}: columns of statekit itself begin with {RESERVED!r}. "
+                f"The {kind} was not added. Choose another name"
+            )
         taken = {source.name: f"source {source.name!r}" for source in self.sources}
         for operator in self.operators:
             taken |= _streams_of(operator.name)
         by_case = {stream.casefold(): stream for stream in taken}
-        for stream, what in wanted.items():
+        for stream, new in streams.items():
             other = by_case.get(stream.casefold(), stream)
             if other != stream:
                 raise StateTypeError(
-                    f"job {self.name!r}: {what} and {taken[other]} differ in case alone, which "
-                    "some file systems ignore. Give one of them another name"
+                    f"job {self.name!r}: the names of {new} and of {taken[other]} differ in case "
+                    f"alone, which some file systems ignore. The {kind} was not added. Choose "
+                    "another name"
                 )
             if stream in taken:
                 raise StateTypeError(
-                    f"job {self.name!r} has a stream {stream!r} already: it is {taken[stream]}, "
-                    f"and would be {what}, too. Give one of them another name"
+                    f"job {self.name!r}: {new} would have the same name as {taken[stream]}. "
+                    f"The {kind} was not added. Choose another name for the {kind}: "
+                    "sources, operators and late streams share one namespace"
                 )
         return name
 
@@ -232,15 +250,16 @@ class Plan:
 
 
 def _streams_of(operator: str) -> dict[str, str]:
-    """The streams of an operator by name, with what each is."""
+    """The streams of an operator by name, each as errors call it."""
+    late = late_name(operator)
     return {
         operator: f"operator {operator!r}",
-        late_stream(operator): f"the late records of operator {operator!r}",
+        late: f"the late stream {late!r} of operator {operator!r}",
     }
 
 
-def late_stream(operator: str) -> str:
-    """The name of the stream of records that were too late for an operator."""
+def late_name(operator: str) -> str:
+    """The name of an operator's stream of late records."""
     return f"{operator}.late"
 
 

@@ -57,6 +57,9 @@ class ShardTask:
         # Outputs are handed on in lists of this length; one call that yields more is cut up, so
         # that a function may stream a state of any size.
         self._at_once = declared.outputs_at_once
+        # Outputs that can change are copied when they are emitted: a function may emit one object
+        # again and again, or keep it and change it.
+        self._copy = None if declared.output_type is None else declared.output_type.copy
         self._plan = plan
         self._backend = backend
         self._spill_batch = spill
@@ -162,7 +165,7 @@ class ShardTask:
             current: says what was taken last.
         """
         # From here on, no line of Python of ours runs for a record.
-        emitted = chain.from_iterable(_calls(self._call, self._arguments, given))
+        emitted = self._copied(chain.from_iterable(_calls(self._call, self._arguments, given)))
         try:
             while outputs := list(islice(emitted, self._at_once)):
                 self.records_out += len(outputs)
@@ -283,7 +286,7 @@ class ShardTask:
         try:
             emitted = call(given, *arguments)
             if emitted is not None:
-                outputs.extend(islice(emitted, self._at_once))
+                outputs.extend(self._copied(islice(emitted, self._at_once)))
                 if len(outputs) >= self._at_once:
                     yield from self._more(outputs, emitted)
         except StatekitError as error:
@@ -291,6 +294,10 @@ class ShardTask:
             raise
         except Exception as error:
             raise self._failed(error, f"the {kind} was {shown(given)}") from error
+
+    def _copied(self, emitted: Iterator[Any]) -> Iterator[Any]:
+        """Outputs as they are when they are emitted."""
+        return emitted if self._copy is None else map(self._copy, emitted)
 
     def _bind_waiting(self) -> Waiting | None:
         declared = self._declared
@@ -386,7 +393,7 @@ class ShardTask:
             self.records_out += len(outputs)
             yield outputs[:]
             outputs.clear()
-            outputs.extend(islice(more, self._at_once))
+            outputs.extend(self._copied(islice(more, self._at_once)))
 
     def finish(self) -> dict[str, StateSize]:
         """Leave the last key. What remains to be applied is then in `batch` and `local_batch`.

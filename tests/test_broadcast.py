@@ -230,7 +230,7 @@ def test_a_handler_that_fails_leaves_all_shards_as_they_were(backend: Backend) -
         "operator 'in_dollars' failed in shard 0 in epoch 1 with ValueError: a rate below"
         in str(failed.value)
     )
-    assert "record was Rate(currency='CHF', dollars=-1)" in str(failed.value)
+    assert "record was Rate(currency='CHF', dollars=-1.0)" in str(failed.value)
     assert harness.operator_state("rates") == [{"EUR": 1.0}] * 3
     with pytest.raises(sk.StateTypeError) as refused:
         harness.broadcast(Rate(5, 1.0))  # type: ignore[arg-type]

@@ -783,7 +783,7 @@ def test_operators_are_named_after_what_they_do() -> None:
         "collect_name_by_room_floor",
     ]
     assert windows.max("celsius", name="hottest").name == "hottest"
-    with pytest.raises(sk.StateTypeError, match=r"has a stream 'count_by_room_floor' already"):
+    with pytest.raises(sk.StateTypeError, match="same name as operator 'count_by_room_floor'"):
         windows.count()
 
 

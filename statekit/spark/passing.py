@@ -59,8 +59,9 @@ class Outputs:
         key_of, (start, end) = taking.key_of(), plan.base.groups
         time_of = None if taking.event_time is None else taking.time_of_taken()
         for outputs in self:
-            if self._declared.output_type is not None:  # else nobody takes them
-                self._declared.output_type.check_all(outputs)
+            output_type = self._declared.output_type
+            if output_type is not None:  # else nobody takes them
+                outputs = output_type.received(output_type.stored(outputs))
             records = taking.combined(outputs, plan)
             keys = list(map(key_of, records))
             groups: list[int] = []

@@ -202,6 +202,18 @@ class RowOutputs(OutputType):
     def check_all(self, records: list[Any]) -> None:
         self.to_batch(records)
 
+    copy = None  # rows are tuples
+
+    def stored(self, records: list[Any]) -> list[Any]:
+        self.to_batch(records)
+        return records
+
+    def received(self, stored: list[Any]) -> list[Any]:
+        return stored
+
+    def copies(self, stored: list[Any]) -> list[Any]:
+        return stored
+
     def _batch(self, rows: list[Any]) -> pa.RecordBatch:
         schema = self._schema
         names = schema.names

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from statekit.base_snapshot import Finished, Staged, StagedSnapshot
 from statekit.changes import Changes
 from statekit.clock import now_us, unique_id
 from statekit.copy_home import Ranges
-from statekit.errors import CorruptCheckpointError, StatekitError, StorageError
+from statekit.errors import CorruptCheckpointError
 from statekit.lineage import FILES_MAX, Lineage, last_file, lineage_of
 from statekit.manifest import ShardPlan, ShardState
 from statekit.merging import (
@@ -107,44 +107,17 @@ class BaseKeeping:
                 continue
             if shard.base is not None and shard.base.path == finished.base.path:
                 self._settle(snapshot, finished, paths)
-            elif (based := self._adoptable(snapshot, partial(self._based, finished))) is not None:
+            elif (based := self._based(finished)) is None:
+                snapshot.remove()
+            else:
                 return based
         for merge in self._merges():
-            if (merged := merge.finished) is None:
-                continue
-            shorter = self._adoptable(merge, partial(self._shortened, merged))
-            if shorter is not None:
-                return shorter
+            if (merged := merge.finished) is not None:
+                shorter = self._shortened(merged)
+                if shorter is not None:
+                    return shorter
+                merge.remove()  # a manifest names what it made, or never will
         return shard
-
-    def _adoptable(
-        self, work: StagedSnapshot | StagedMerge, adopt: Callable[[], ShardState | None]
-    ) -> ShardState | None:
-        """The shard with finished work; None, and the work is removed, if it is of no use.
-
-        Work that was done beside an epoch never fails a later one: the shard goes on without it.
-        """
-        try:
-            adopted = adopt()
-            if adopted is not None:
-                return ShardState.model_validate(adopted.model_dump())
-        except StorageError as error:  # the store answers again in a later epoch
-            self._warn(work, "is not adopted in this epoch", error)
-            return None
-        except (StatekitError, ValueError) as error:
-            self._warn(work, "cannot be adopted and is dropped", error)
-        work.remove()  # a manifest references what it made, or never will
-        return None
-
-    def _warn(self, work: StagedSnapshot | StagedMerge, what: str, error: Exception) -> None:
-        _logger.warning(
-            "%s of operator %r, key groups %s, %s; the change files are applied in its place: %s",
-            "a finished base" if isinstance(work, StagedSnapshot) else "a merged change file",
-            self.plan.operator,
-            self.plan.base.groups,
-            what,
-            error,
-        )
 
     def _settle(self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]) -> None:
         """A manifest names the base: remember its tables, and let go of what was staged."""
@@ -204,7 +177,8 @@ class BaseKeeping:
         based = _with_files(shard, later, finished.uploaded, **made)
         chain = self.options.settled(based.chain)
         if standing is None:
-            chain = self.options.staggered(chain, self.plan.row_bytes, shard.first_group)
+            row_bytes = sum(shard.bytes.values())
+            chain = self.options.staggered(chain, row_bytes, shard.first_group)
         return based.model_copy(update={"chain": chain})
 
     def _may_adopt(self, finished: Finished) -> bool:
@@ -242,7 +216,7 @@ class BaseKeeping:
         Raises:
             StorageError: the copy cannot be written; then it would fail the epoch anyway.
         """
-        row_bytes = replace(self.plan, base=shard).row_bytes
+        row_bytes = sum(shard.bytes.values())
         if not self.options.is_worth_it(shard.chain, row_bytes):
             return
         waiting: list[StagedSnapshot | StagedMerge] = [*self._snapshots(), *self._merges()]

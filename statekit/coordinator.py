@@ -291,14 +291,12 @@ class Coordinator:
         """What the worker of a shard needs to know to make the next epoch."""
         reached, states = self._watermark(operator), self._record(operator).states
         earliest = self._by_name[operator].declared.earliest_us
-        base = self._base(operator, shard)
-        laid_out = None if self.layout is None else self.layout.operators.get(operator)
         return ShardPlan(
             checkpoint_id=self.job_file.id,
             operator=operator,
             shard=shard,
             epoch=self.epoch,
-            base=base,
+            base=self._base(operator, shard),
             base_epoch=None if self.last is None else self.last.epoch,
             watermark_us=max(self.watermarks_us.get(operator, BEGINNING), earliest),
             reached_us=max(BEGINNING if reached is None else reached, earliest),
@@ -306,7 +304,6 @@ class Coordinator:
             eras={state.name: state.era for state in states if state.era},
             migrated={state.name: state for state in states if state.generation},
             since=0 if self.last is None else self.last.since,
-            began_bytes=0 if laid_out is None else laid_out.began_bytes(base),
         )
 
     def _base(self, operator: str, shard: int) -> ShardState:

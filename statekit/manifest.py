@@ -132,10 +132,6 @@ class ShardState(Contents):
         return self.first_group <= last_group and first_group <= self.last_group
 
 
-def _group_count(shard: ShardState) -> int:
-    return shard.last_group - shard.first_group + 1
-
-
 @dataclass(frozen=True)
 class ShardPlan:
     """What a worker needs to know about its part of an epoch. Small, and picklable.
@@ -153,8 +149,6 @@ class ShardPlan:
         eras: per state that ever had rows which expire, its era.
         migrated: per state whose rows are marked with a generation, its record.
         since: the epoch of the last rollback in its history; 0 without any.
-        began_bytes: about how many bytes of rows the shard began with, on top of what `base` says
-            of it; 0 unless it is a part of a divided shard.
     """
 
     checkpoint_id: str
@@ -169,12 +163,6 @@ class ShardPlan:
     eras: dict[str, int] = field(default_factory=dict)
     migrated: dict[str, StateRecord] = field(default_factory=dict)
     since: int = 0
-    began_bytes: int = 0
-
-    @property
-    def row_bytes(self) -> int:
-        """How many bytes of rows the shard holds, keys included; about so many for a part."""
-        return max(0, self.began_bytes + sum(self.base.bytes.values()))
 
     @property
     def now_us(self) -> dict[Clock, int]:
@@ -284,17 +272,6 @@ class OperatorEpoch(Record):
 
     records_by_input: dict[str, Count] = Field(default={})
     largest_by_input: dict[str, int] = Field(default={})
-
-    def began_bytes(self, shard: ShardState) -> int:
-        """About how many bytes of rows a shard began with: its share of what was divided.
-
-        Keys are spread evenly over key groups, so the share is that of its key groups. The shares
-        of all parts add up to what was divided, which is exact.
-        """
-        if not shard.is_part:
-            return 0
-        groups = sum(_group_count(part) for part in self.shards if part.is_part)
-        return sum(self.undivided_bytes.values()) * _group_count(shard) // groups
 
     def at_rest(self, shards: Iterable[ShardState], **changes: Any) -> OperatorEpoch:
         """The operator in an epoch that handles nothing, with these shards."""

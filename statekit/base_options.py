@@ -31,7 +31,8 @@ SLACK_MAX = 1.3
 _TABLE_OVERHEAD = 1.1
 
 # A base may run into debt by so much of the state, which later changes pay back: so one is taken
-# behind a load, where tables take a little more than what was loaded has paid for.
+# behind a load, where tables take a little more than what was loaded has paid for. And by no more
+# than so much of what was changed, since each change of parallelism begins a new account.
 _ON_CREDIT = 0.2
 
 # Shards that were loaded together would take all later bases together: much to upload at once, and
@@ -121,6 +122,9 @@ class BaseOptions:
         """The chain behind the first base of a shard that starts with this key group.
 
         Each shard waits for its second base by another part of its state.
+
+        Parameters:
+            row_bytes: of keys and values in the shard; 0 or more.
         """
         return _forgoing(chain, int(row_bytes * _STAGGERED * (first_group * _GOLDEN % 1)))
 
@@ -128,7 +132,7 @@ class BaseOptions:
         """What can be afforded."""
         if not self.bases:
             return "none"
-        credit = self.credit(chain) + database.row_bytes * _ON_CREDIT
+        credit = self.credit(chain) + min(database.row_bytes, chain.changed) * _ON_CREDIT
         if database.bytes <= max(database.row_bytes * SLACK_MAX, SMALL_BYTES):
             return "changed tables" if database.new_bytes <= credit else "none"
         merged = min(database.bytes, int(database.row_bytes * _TABLE_OVERHEAD))
@@ -136,4 +140,4 @@ class BaseOptions:
 
 
 def _forgoing(chain: Chain, uploads: int) -> Chain:
-    return chain.model_copy(update={"forgone": chain.forgone + uploads})
+    return Chain(**{**dict(chain), "forgone": chain.forgone + uploads})

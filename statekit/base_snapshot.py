@@ -52,6 +52,8 @@ class Staged(Record):
         relies_on: the path of the base that has some of the tables already.
         relied: paths of these tables in the checkpoint.
         merged: whether to merge the databases before the upload.
+        is_cut: whether the databases were cut out of those of other shards, and may have rows of
+            other key groups.
         begun_us: when it was taken, by the wall clock.
     """
 
@@ -66,6 +68,7 @@ class Staged(Record):
     relies_on: str | None = None
     relied: tuple[str, ...] = ()
     merged: bool = False
+    is_cut: bool = False
     begun_us: int
 
 

@@ -91,8 +91,10 @@ class ShardState(Contents):
         slices: what the shard is made of, in order, if it came from a change of parallelism and
             has not changed since. There is neither base, history nor file then.
         chain: what it costs to apply the change files that the shard names.
-        is_part: whether another shard was divided to make this one. `rows` and `bytes` then say
-            what came on top; what the shard began with is in the `undivided` of its operator.
+        is_part: whether another shard was divided to make this one, and its rows were not counted
+            since. `rows` and `bytes` are then relative: what was added since, below zero if rows
+            were removed. What the shard began with is in the `undivided` of its operator. Use
+            `row_bytes` where the size of the shard is needed.
     """
 
     first_group: Count
@@ -123,6 +125,11 @@ class ShardState(Contents):
     def is_counted(self) -> bool:
         """Whether `rows` and `bytes` go on from here by what is added."""
         return self.attempt is None or self.is_part or bool(self.rows)
+
+    @property
+    def row_bytes(self) -> int | None:
+        """Bytes of all rows of the shard, keys included; None if that is not known."""
+        return None if self.is_part or not self.is_counted else sum(self.bytes.values())
 
     @property
     def groups(self) -> tuple[int, int]:
@@ -203,6 +210,8 @@ class ShardReport(Record):
         late: how many of those that came in were late.
         records_by_input: what came in, by the number of the input, broadcast ones included.
         largest_by_input: the largest event time of those that were not late, likewise.
+        undivided_rows, undivided_bytes: what a part began with, if the rows of the shard were
+            counted in this epoch. The shard is no part any more.
     """
 
     operator: str
@@ -213,6 +222,8 @@ class ShardReport(Record):
     late: Count = 0
     records_by_input: dict[int, Count] = Field(default={})
     largest_by_input: dict[int, int] = Field(default={})
+    undivided_rows: dict[str, int] = Field(default={})
+    undivided_bytes: dict[str, int] = Field(default={})
 
 
 class EpochInstant(Sealed):

@@ -82,6 +82,9 @@ class OperatorReports:
                 largest[stream] = max(known)
         times = [*largest.values(), *([before.largest_event_us] if before else [])]
         late = sum(report.late for report in told)
+        rows, sizes = (before.undivided_rows, before.undivided_bytes) if before else ({}, {})
+        rows = _without(rows, [report.undivided_rows for report in told])
+        sizes = _without(sizes, [report.undivided_bytes for report in told])
         return OperatorEpoch(
             shards=tuple(report.shard for report in told),
             records_in=sum(read[stream] for stream in operator.inputs),
@@ -91,8 +94,8 @@ class OperatorReports:
             late_so_far=late + (before.late_so_far if before else 0),
             watermark_us=watermark_us,
             largest_event_us=max((time for time in times if time is not None), default=None),
-            undivided_rows=_counts_of(holds, before.undivided_rows) if before else {},
-            undivided_bytes=_counts_of(holds, before.undivided_bytes) if before else {},
+            undivided_rows=_counts_of(holds, rows),
+            undivided_bytes=_counts_of(holds, sizes),
             records_by_input=read,
             largest_by_input=largest,
         )
@@ -115,6 +118,16 @@ class OperatorReports:
 
 def _counts_of(holds: Container[str], counts: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if name in holds}
+
+
+def _without(counts: Mapping[str, int], counted: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """What the parts began with that are not counted yet; names without any are left out.
+
+    Never below zero: if the counts of an older manifest are wrong, `verify` reports that, and no
+    epoch fails.
+    """
+    left = {name: n - sum(found.get(name, 0) for found in counted) for name, n in counts.items()}
+    return {name: n for name, n in left.items() if n > 0}
 
 
 def _are_one(reports: list[ShardReport], base: ShardState) -> bool:

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from statekit.backend import Backend, StateSize
+from statekit.backend import StateSize
 from statekit.changes import Changes
 from statekit.chunk import Chunk, News
 from statekit.clock import unique_id
@@ -176,13 +176,12 @@ def _concluded(
     for batch in batches:
         if len(batch):
             copy.write(batch)
-    shard = report.shard.model_copy(
-        update={"wake_us": task.wake_us, **_counts(plan.base, added, copy.backend)}
-    )
+    counts, undivided = _counts(plan.base, added, copy)
+    shard = report.shard.model_copy(update={"wake_us": task.wake_us, **counts})
     if files:
         shard = _changed(plan, shard, files, copy, repository)
     copy.keep(shard, declared.local_states)
-    return report.model_copy(update={"shard": shard})
+    return report.model_copy(update={"shard": shard, **undivided})
 
 
 def _changed(
@@ -219,21 +218,36 @@ def _stored(
 
 
 def _counts(
-    base: ShardState, added: dict[str, StateSize], backend: Backend
-) -> dict[str, dict[str, int]]:
-    """What the shard holds now: what it held and what was added, or everything counted."""
-    if base.is_counted:
-        sizes = {
-            name: StateSize(
-                base.rows.get(name, 0) + size.rows, base.bytes.get(name, 0) + size.bytes
-            )
-            for name, size in added.items()
-        }
-    else:
-        sizes = backend.sizes()
+    base: ShardState, added: dict[str, StateSize], copy: WorkingCopy
+) -> tuple[dict[str, object], dict[str, object]]:
+    """What the shard holds now: what it held and what was added, or everything counted.
+
+    Returns:
+        Fields of its state, and those of its report about what it began with as a part.
+    """
+    known = {
+        name: StateSize(base.rows.get(name, 0) + size.rows, base.bytes.get(name, 0) + size.bytes)
+        for name, size in added.items()
+        if name not in INDEXES
+    }
+    if base.is_counted and not copy.is_to_be_counted:
+        return _by_name(known, "rows", "bytes"), {}
+    sizes = {name: n for name, n in copy.backend.sizes().items() if name not in INDEXES}
+    counts = {**_by_name(sizes, "rows", "bytes"), "is_part": False}
+    if not base.is_part:
+        return counts, {}
+    began = {
+        name: StateSize(size.rows - known[name].rows, size.bytes - known[name].bytes)
+        for name, size in sizes.items()
+    }
+    return counts, _by_name(began, "undivided_rows", "undivided_bytes")
+
+
+def _by_name(sizes: Mapping[str, StateSize], rows: str, size: str) -> dict[str, object]:
+    """Rows and bytes per state, as two fields."""
     return {
-        "rows": {name: size.rows for name, size in sizes.items() if name not in INDEXES},
-        "bytes": {name: size.bytes for name, size in sizes.items() if name not in INDEXES},
+        rows: {name: found.rows for name, found in sizes.items()},
+        size: {name: found.bytes for name, found in sizes.items()},
     }
 
 

@@ -58,6 +58,10 @@ class WorkingCopy(Protocol):
     def backend(self) -> Backend:
         """Reads; and writes only through `write`."""
 
+    @property
+    def is_to_be_counted(self) -> bool:
+        """Whether all rows are to be counted in this epoch."""
+
     def write(self, batch: Batch) -> None:
         """Apply a batch. From now on the copy is not trusted until `keep`."""
 
@@ -104,6 +108,7 @@ class _MemoryCopy:
     name: _CopyName
     base: ShardState
     written: bool = False
+    is_to_be_counted: bool = False
 
     def write(self, batch: Batch) -> None:
         self.written = True
@@ -268,6 +273,10 @@ class _DiskCopy:
         if self._lease.is_private:
             return self._keeping.plan.base
         return self._keeping.adopted(self._paths)
+
+    @property
+    def is_to_be_counted(self) -> bool:
+        return self._keeping.needs_counts
 
     @property
     def _paths(self) -> list[Path]:

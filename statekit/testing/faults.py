@@ -323,6 +323,10 @@ class _FaultyCopy:
         self._faults = faults
         self.backend: Backend = FaultyBackend(inner.backend, faults)
 
+    @property
+    def is_to_be_counted(self) -> bool:
+        return self._inner.is_to_be_counted
+
     def write(self, batch: Batch) -> None:
         _write(self._faults, batch, self._inner.write)
 

@@ -121,9 +121,7 @@ def test_finished_work_that_cannot_be_adopted_is_dropped_with_a_warning(
     with caplog.at_level(logging.WARNING, "statekit.base_keeping"), monkeypatch.context() as patch:
         patch.setattr(BaseOptions, "staggered", negative)
         run(tmp_path, rows, 3, 60, bases=AT_ONCE)
-    assert (
-        "a finished base of operator 'keep', key groups (0, 42), cannot be adopted" in caplog.text
-    )
+    assert "of operator 'keep', key groups (0, 42), is dropped: ValidationError" in caplog.text
     assert all(shard.base is None for shard in last_of(tmp_path).operators["keep"].shards)
     assert keys_in(tmp_path) == set(range(LOADED - 60, LOADED))
 

@@ -178,8 +178,12 @@ class Harness:
     def advance_watermark(self, to: dt.datetime) -> list[Any]:
         """Run an epoch without records whose watermark is `to`, and return its outputs.
 
+        Parameters:
+            to: later than the watermark of the last epoch. Records of that epoch may have moved
+                the watermark of the next one: it may be just that, and not earlier.
+
         Raises:
-            StateTypeError: the process has no event time, or `to` is not later than the watermark.
+            StateTypeError: the process has no event time, or `to` is too early.
         """
         coordinator = self._runner.coordinator
         if self.process.event_time is None:
@@ -189,7 +193,8 @@ class Harness:
         micros = datetime_to_micros(to)
         coordinator.begin(at_us=self._now_us)
         reached = coordinator.watermarks_us[self.process.name]
-        if micros <= reached:
+        last = None if coordinator.last is None else coordinator.last.operators[self.process.name]
+        if micros < reached or (last is not None and micros == last.watermark_us):
             raise StateTypeError(
                 f"the watermark is at {instant(reached)} already: {to} is not later"
             )

@@ -27,7 +27,6 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from pydantic import ValidationError
 
 import statekit as sk
 from statekit import base_options
@@ -465,7 +464,10 @@ TestProtocol.settings = HISTORIES
 def test_a_history_fails_if_relative_sizes_of_parts_are_taken_for_sizes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The fuzz notices a defect that there was: a shard that shrinks could not start again."""
+    """The fuzz notices a defect that there was: a shard that shrinks could not start again.
+
+    Today such a base is dropped with a warning, which the machine does not let pass either.
+    """
 
     def forgoing(chain: Chain, uploads: int) -> Chain:
         return chain.model_copy(update={"forgone": chain.forgone + uploads})
@@ -476,7 +478,7 @@ def test_a_history_fails_if_relative_sizes_of_parts_are_taken_for_sizes(
     history = Protocol()
     history.begin()
     try:
-        with pytest.raises(ValidationError, match="forgone"):
+        with pytest.raises(AssertionError, match=r"is dropped: ValidationError|greater_than_equal"):
             history.grow_and_shrink(which=0, host=0, before=1, after=3, epochs=6, budget=6.0)
     finally:
         history.teardown()

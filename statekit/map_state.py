@@ -118,7 +118,7 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
         return next(self._rows_between(*self._bounds()), None) is not None
 
     def keys(self) -> KeysView[K]:
-        return KeysView(self)
+        return _StreamedKeys(self)
 
     def items(self) -> ItemsView[K, V]:
         return _StreamedItems(self)
@@ -237,6 +237,13 @@ class _Stored:
 
     def __init__(self, row: bytes) -> None:
         self.row = row
+
+
+class _StreamedKeys(KeysView[K]):
+    _mapping: MapState[K, Any]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._mapping)  # not a generator, which would begin at the first `next`
 
 
 class _StreamedItems(ItemsView[K, V]):

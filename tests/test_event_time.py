@@ -383,10 +383,20 @@ def test_clocks_only_go_forward() -> None:
             harness.advance_watermark(wrong)
     harness.send(event("a", 100))
     with pytest.raises(sk.StateTypeError, match=r"1970-01-01 00:01:30.* is not later"):
-        harness.advance_watermark(at(90))
+        harness.advance_watermark(at(89))
     harness.advance_processing_time(at(10))
     with pytest.raises(sk.StateTypeError, match="is not later"):
         harness.advance_processing_time(at(10))
+
+
+def test_a_watermark_may_advance_to_the_value_that_the_next_epoch_has_anyway() -> None:
+    """The records before it reached that value, and no epoch had it yet."""
+    harness = Harness(seen)
+    harness.send(event("a", 100))
+    harness.advance_watermark(at(90))  # the lateness is ten seconds
+    with pytest.raises(sk.StateTypeError, match=r"1970-01-01 00:01:30.* is not later"):
+        harness.advance_watermark(at(90))
+    harness.advance_watermark(at(91))
 
 
 # ---------------------------------------------------------------------------------------- Spark

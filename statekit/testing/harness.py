@@ -178,18 +178,20 @@ class Harness:
     def advance_watermark(self, to: dt.datetime) -> list[Any]:
         """Run an epoch without records whose watermark is `to`, and return its outputs.
 
+        `to` may be the watermark that the next epoch has anyway, by the records of this one.
+
         Raises:
-            StateTypeError: the process has no event time, or `to` is not later than the watermark.
+            StateTypeError: the process has no event time, or `to` is not later than the watermark
+                of the last epoch, or earlier than that of the next.
         """
-        coordinator = self._runner.coordinator
+        coordinator, name = self._runner.coordinator, self.process.name
         if self.process.event_time is None:
-            raise StateTypeError(
-                f"{self.process.name} has no watermark: declare @process(event_time=...)"
-            )
-        micros = datetime_to_micros(to)
+            raise StateTypeError(f"{name} has no watermark: declare @process(event_time=...)")
+        micros, last = datetime_to_micros(to), coordinator.last
         coordinator.begin(at_us=self._now_us)
-        reached = coordinator.watermarks_us[self.process.name]
-        if micros <= reached:
+        before = None if last is None else last.operators[name].watermark_us
+        reached = coordinator.watermarks_us[name]  # of the next epoch, by the records so far
+        if micros < reached or micros == before:
             raise StateTypeError(
                 f"the watermark is at {instant(reached)} already: {to} is not later"
             )

@@ -108,6 +108,11 @@ class GroupingKey:
         return {part.column: part.expression for part in self._parts if part.expression}
 
     @property
+    def has_floats(self) -> bool:
+        """Whether keys that differ in the bits of -0.0 and 0.0 are one key here."""
+        return any(_has_floats(of) for of in self.types)
+
+    @property
     def annotations(self) -> tuple[Any, ...]:
         """What is stored of each column."""
         return tuple(part.annotation for part in self._parts)
@@ -242,19 +247,48 @@ def _quoted(path: Sequence[str]) -> str:
 
 
 def _as_text(of: sql.DataType, column: str, name: str) -> str:
-    """The expression of a column as text: the same for all values that Spark takes for one."""
-    if isinstance(of, sql.FractionalType) and not isinstance(of, sql.DecimalType):
-        return f"cast(if({column} = 0, cast(0 as {of.simpleString()}), {column}) as string)"
+    """The expression of a column as text: the same for all values that are equal in SQL."""
+    if isinstance(of, sql.FloatType | sql.DoubleType):
+        return f"cast({_without_minus_zero(of, column)} as string)"
     if isinstance(of, sql.DecimalType):
         return _decimal_as_text(of, column)
     if isinstance(of, sql.TimestampNTZType):
         return f"cast({column} as string)"
     if isinstance(of, sql.ArrayType | sql.StructType) and _is_json(of):
-        return f"if({column} is null, null, to_json(struct({column} as v), {_JSON}))"
+        value = _without_minus_zero(of, column)
+        return f"if({column} is null, null, to_json(struct({value} as v), {_JSON}))"
     raise StateTypeError(
         f"keys= has {name!r} of type {of.simpleString()}, which rows cannot be grouped by: cast it "
         "to a string"
     )
+
+
+def _without_minus_zero(of: sql.DataType, value: str, depth: int = 0) -> str:
+    """The expression of a value with 0.0 in the place of each -0.0, as Spark's `groupBy` has it.
+
+    Parameters:
+        value: its expression.
+        depth: in how many arrays it is; each needs a name for its elements.
+    """
+    if isinstance(of, sql.FloatType | sql.DoubleType):
+        return f"if({value} = 0, cast(0 as {of.simpleString()}), {value})"
+    if isinstance(of, sql.ArrayType):
+        element = f"element_{depth}"
+        made = _without_minus_zero(of.elementType, element, depth + 1)
+        return value if made == element else f"transform({value}, {element} -> {made})"
+    if isinstance(of, sql.StructType):
+        parts = {field.name: f"{value}.{_quoted([field.name])}" for field in of}
+        made_of = [_without_minus_zero(f.dataType, parts[f.name], depth) for f in of]
+        if made_of == list(parts.values()):
+            return value
+        fields = zip(made_of, map(_quoted, zip(parts)), strict=True)
+        made = ", ".join(f"{part} as {name}" for part, name in fields)
+        return f"if({value} is null, null, struct({made}))"
+    return value
+
+
+def _has_floats(of: sql.DataType) -> bool:
+    return _without_minus_zero(of, "value") != "value"
 
 
 def _decimal_as_text(of: sql.DecimalType, column: str) -> str:

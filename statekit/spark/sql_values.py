@@ -1,48 +1,55 @@
 """Values of Spark's SQL types, as a stateful processor puts them into state and gets them back.
 
 What lives here: `SqlValues`, what a struct type means for state: the type that is stored, and the
-way there and back. What does not: the states (`processor_states`).
+way there and back. What does not: the rules of simple types (`sql_conversions`), and the states
+(`processor_states`).
 
 What a processor gets back is what Spark would give it: plain tuples with nested `Row`s, naive
-timestamps in the local time of the worker, 32-bit floats. What it may put is what Spark takes
-without loss: Spark stores null where a value is of another type, such as an int for a double, and
-cuts off the upper bits of an int that is too large. Here an int becomes a double, and everything
-else is refused.
+timestamps in the local time of the worker, 32-bit floats. Of what it puts, Spark's conversion is
+stored, also where that is null. What makes a batch of Spark's fail is refused.
 """
 
 from __future__ import annotations
 
+import array
 import datetime as dt
 import decimal
 import keyword
 import re
-import struct
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from pyspark.sql import Row
 from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
 from statekit.spark.processor_rows import row_class
+from statekit.spark.sql_conversions import (
+    INTEGER_BITS,
+    RULES,
+    Loss,
+    MisfitError,
+    as_python,
+    decimal_rule,
+    is_empty,
+    is_sound,
+    loss,
+    misfit,
+)
 
 __all__ = ["SqlValues", "parsed_schema", "plain_name", "widths"]
 
 _Convert = Callable[[Any], Any]
 
 
-class _MisfitError(Exception):
-    """A value that is not of its type."""
-
-
 class _Type(NamedTuple):
-    """What a Spark type means for state.
+    """What the type of a field means for state.
 
     Parameters:
         annotation: what is stored.
-        put: from what a processor gives to what is stored; never given None.
+        put: from what a processor gives to what is stored; never given None, may return it.
         got: the other way; None for no change.
         kept: a test of values that `put` leaves as they are, as source text; none if it is empty.
     """
@@ -71,10 +78,10 @@ class SqlValues:
 
     >>> schema = sql.StructType().add("count", "long").add("mean", "double")
     >>> values = SqlValues(schema, "state 'held'", "held")
-    >>> values.stored((3, 2))
-    held(count=3, mean=2.0)
-    >>> values.given(values.stored((3, 2)))
-    (3, 2.0)
+    >>> values.stored((3, 2.5))
+    held(count=3, mean=2.5)
+    >>> values.given(values.stored((3, 2.5)))
+    (3, 2.5)
     """
 
     def __init__(
@@ -94,13 +101,13 @@ class SqlValues:
         """What is stored of a value.
 
         Raises:
-            StateTypeError: it does not fit the schema.
+            StateTypeError: Spark does not store it either, or nothing that its reader could use.
         """
         if self._is_kept(value):
             return self._make(value)
         try:
             return self._make(_struct_put(self.schema, self._fields, self._parts(value)))
-        except _MisfitError as error:
+        except MisfitError as error:
             raise StateTypeError(
                 f"{self._where} cannot hold {value!r:.200}: {error}. Its schema is "
                 f"{self.schema.simpleString()}; nothing of this epoch is committed"
@@ -156,14 +163,7 @@ def widths(of: sql.DataType, path: str) -> Iterator[tuple[str, int]]:
         yield path, bits
 
 
-_INTEGER_BITS: dict[type[sql.DataType], int] = {
-    sql.ByteType: 8,
-    sql.ShortType: 16,
-    sql.IntegerType: 32,
-    sql.LongType: 64,
-}
-
-_BITS = _INTEGER_BITS | {sql.FloatType: 32, sql.DoubleType: 64}
+_BITS = INTEGER_BITS | {sql.FloatType: 32, sql.DoubleType: 64}
 
 
 def _given(converts: Sequence[_Convert | None], stored: Sequence[Any]) -> list[Any]:
@@ -217,160 +217,106 @@ def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> _Type:
     Raises:
         StateTypeError: values of it cannot be stored.
     """
+    lost = loss(where, of)
     if isinstance(of, sql.ArrayType):
         element = _typed(of.elementType, name, where, as_key)
-        return _array_in_key(element) if as_key else _array(element)
+        items = _array(element, lost, in_python=of.needConversion())
+        return _array_in_key(items) if as_key else items
     if isinstance(of, sql.MapType) and not as_key:
         key = _typed(of.keyType, f"{name}_key", where, as_key)
-        return _map(key, _typed(of.valueType, f"{name}_value", where, as_key))
+        held = _typed(of.valueType, f"{name}_value", where, as_key)
+        return _map(key, held, lost, in_python=of.needConversion())
     if isinstance(of, sql.StructType):
         return _nested(of, name, _typed_fields(of, name, where, as_key))
-    if isinstance(of, sql.DecimalType):
-        put = partial(_decimal, of)
-        if as_key:  # all values of a type have as many digits behind the point
-            return _Type(str, lambda value: f"{put(value):f}", decimal.Decimal)
-        return _Type(decimal.Decimal, put)
-    for kinds, found in _SIMPLE:
-        if isinstance(of, kinds):
-            return found
-    raise StateTypeError(
-        f"{where}: state of type {of.simpleString()} is not supported"
-        + (" as the key of a map" if as_key else "")
-        + ": store it as a string, a number or a struct"
-    )
-
-
-def _whole(bits: int) -> _Type:
-    kept = f"type({{0}}) is int and -(1 << {bits - 1}) <= {{0}} < 1 << {bits - 1}"
-    return _Type(int, partial(_integer, bits), kept=kept)
-
-
-def _integer(bits: int, value: Any) -> int:
-    value = _as_python(value)
-    if type(value) not in (int, bool):
-        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no int")
-    if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise _MisfitError(f"{value} has more than {bits} bits")
-    return int(value)
-
-
-def _double(value: Any) -> float:
-    value = _as_python(value)
-    if type(value) not in (float, int, bool):
-        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no float")
-    try:
-        return float(value)
-    except OverflowError:
-        raise _MisfitError(f"{value:.80} is too large for a double") from None
-
-
-def _float(value: Any) -> float:
-    found = _double(value)
-    try:
-        rounded: float = struct.unpack("f", struct.pack("f", found))[0]
-    except OverflowError:  # Java makes an infinity of it
-        return float("inf") if found > 0 else float("-inf")
-    return rounded
-
-
-def _boolean(value: Any) -> bool:
-    value = _as_python(value)
-    if type(value) is not bool:
-        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no bool")
-    return value
-
-
-def _text(value: Any) -> str:
-    value = _as_python(value)
-    if isinstance(value, str):
-        return str(value)
-    if type(value) is int:
-        return str(value)
-    if type(value) is bool:
-        return str(value).lower()
-    raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no str")
-
-
-def _binary(value: Any) -> bytes:
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, bytes | bytearray):
-        return bytes(value)
-    raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no bytes")
-
-
-def _date(value: Any) -> dt.date:
-    value = _as_python(value)
-    if isinstance(value, dt.datetime):
-        return value.date()
-    if not isinstance(value, dt.date):
-        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no date")
-    return value
-
-
-def _instant(value: Any) -> dt.datetime:
-    """An instant in UTC; what has no time zone is in the local time of the worker, as in Spark."""
-    value = _as_python(value)
-    if not isinstance(value, dt.datetime):
-        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no datetime")
-    return value.astimezone(dt.UTC)
-
-
-def _local(instant: dt.datetime) -> dt.datetime:
-    return instant.astimezone().replace(tzinfo=None)
-
-
-def _without_zone(value: Any) -> dt.datetime:
-    value = _as_python(value)
-    if not isinstance(value, dt.datetime) or value.tzinfo is not None:
-        raise _MisfitError(
-            f"{value!r:.80} ({type(value).__name__}) is no datetime without a time zone"
+    rule = decimal_rule(of) if isinstance(of, sql.DecimalType) else RULES.get(type(of))
+    if rule is None:
+        raise StateTypeError(
+            f"{where}: state of type {of.simpleString()} is not supported"
+            + (" as the key of a map" if as_key else "")
+            + ": store it as a string, a number or a struct"
         )
-    return value.replace(tzinfo=dt.UTC)
+
+    def put(value: Any) -> Any:
+        return rule.put(as_python(value), lost)
+
+    if as_key and isinstance(of, sql.DecimalType):
+        return _Type(str, partial(_decimal_in_key, put), decimal.Decimal)
+    is_null_key = as_key and isinstance(of, sql.NullType)  # a key needs a type that has values
+    return _Type(bool if is_null_key else rule.annotation, put, rule.got, rule.kept)
 
 
-def _decimal(of: sql.DecimalType, value: Any) -> decimal.Decimal:
-    value = _as_python(value)
-    if isinstance(value, int):
-        value = decimal.Decimal(value)
-    if not isinstance(value, decimal.Decimal) or not value.is_finite():
-        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no finite Decimal")
-    with decimal.localcontext(prec=2 * of.precision + value.adjusted().bit_length() + 80):
-        rounded = value.quantize(decimal.Decimal(1).scaleb(-of.scale), decimal.ROUND_HALF_UP)
-    if rounded and rounded.adjusted() >= of.precision - of.scale:
-        raise _MisfitError(f"{value} has more digits than {of.simpleString()}")
-    return rounded
+def _decimal_in_key(put: _Convert, value: Any) -> str | None:
+    """A text; all values of a type have as many digits behind the point."""
+    found = put(value)
+    return None if found is None else f"{found:f}"
 
 
-def _array(element: _Type) -> _Type:
-    def put(value: Any) -> list[Any]:
-        value = _as_python(value)
-        if not isinstance(value, list | tuple):
-            raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no list")
-        return [None if one is None else element.put(one) for one in value]
+def _put_all(element: _Type, values: Iterable[Any]) -> list[Any]:
+    return [None if one is None else element.put(one) for one in values]
 
-    def got(stored: list[Any]) -> list[Any]:
+
+def _array(element: _Type, lost: Loss, *, in_python: bool) -> _Type:
+    """An array.
+
+    Parameters:
+        in_python: whether Spark converts it in Python, where it iterates over anything.
+    """
+
+    def put(value: Any) -> list[Any] | None:
+        value = _without_numpy(value)
+        if isinstance(value, bytes | bytearray) and not in_python:  # Java's bytes have a sign
+            return _put_all(element, memoryview(value).cast("b"))
+        if type(value) in (list, tuple, array.array):
+            return _put_all(element, value)
+        if not in_python or is_empty(value):
+            found: None = lost(value)
+            return found
+        if not isinstance(value, Iterable):
+            raise misfit(value, "list")
+        return _put_all(element, value)
+
+    def got(stored: Sequence[Any]) -> list[Any]:
         return _given([element.got] * len(stored), stored)
 
     return _Type(list[element.annotation | None], put, got if element.got else None)  # type: ignore[name-defined]
 
 
-def _array_in_key(element: _Type) -> _Type:
-    items = _array(element)
+def _without_numpy(values: Any) -> Any:
+    """NumPy's arrays and pandas' series as lists; Spark fails there."""
+    value = as_python(values)
+    if type(value) in (list, tuple, array.array, memoryview):
+        return value
+    convert = getattr(value, "tolist", None)
+    return value if convert is None else convert()
 
-    def got(stored: tuple[Any, ...]) -> list[Any]:
-        return _given([element.got] * len(stored), stored)
 
-    return _Type(tuple[element.annotation | None, ...], lambda value: tuple(items.put(value)), got)  # type: ignore[name-defined]
+def _array_in_key(items: _Type) -> _Type:
+    (element,) = get_args(items.annotation)
+
+    def put(value: Any) -> tuple[Any, ...] | None:
+        found = items.put(value)
+        return None if found is None else tuple(found)
+
+    return _Type(tuple[element, ...], put, items.got or list)  # type: ignore[valid-type]
 
 
-def _map(key: _Type, held: _Type) -> _Type:
-    def put(value: Any) -> dict[Any, Any]:
+def _map(key: _Type, held: _Type, lost: Loss, *, in_python: bool) -> _Type:
+    """A map; `in_python` as for an array."""
+
+    def put(value: Any) -> dict[Any, Any] | None:
+        value = as_python(value)
         if not isinstance(value, Mapping):
-            raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no dict")
-        if None in value:
-            raise _MisfitError("a map has no key None")
-        return {key.put(k): None if v is None else held.put(v) for k, v in value.items()}
+            if in_python and not is_empty(value):
+                raise misfit(value, "dict")
+            found: None = lost(value)
+            return found
+        keys = _put_all(key, value)
+        if None in keys:  # Spark fails, or reads 0 for it
+            raise MisfitError(f"{[*value][keys.index(None)]!r:.80} is no key of the map")
+        try:
+            return dict(zip(keys, _put_all(held, value.values()), strict=True))
+        except TypeError:
+            raise MisfitError("keys of its type cannot be the keys of a dict") from None
 
     def got(stored: dict[Any, Any]) -> dict[Any, Any]:
         keys, values = _given([key.got] * len(stored), [*stored]), stored.values()
@@ -385,6 +331,9 @@ def _nested(schema: sql.StructType, name: str, fields: Sequence[_Type]) -> _Type
     row, converts = Row(*schema.names), [field.got for field in fields]
 
     def put(value: Any) -> Any:
+        value = as_python(value)
+        if not isinstance(value, _NO_OBJECTS) and hasattr(value, "__dict__"):
+            value = vars(value)
         return made._make(_struct_put(schema, fields, value))
 
     def got(stored: Any) -> Row:
@@ -393,54 +342,21 @@ def _nested(schema: sql.StructType, name: str, fields: Sequence[_Type]) -> _Type
     return _Type(made, put, got)
 
 
+_NO_OBJECTS = (list, tuple, Mapping, str, bytes, int, float, type, sql.VariantVal)
+"""Classes whose instances are no structs by their attributes, whatever their subclasses have."""
+
+
 def _struct_put(schema: sql.StructType, fields: Sequence[_Type], value: Any) -> list[Any]:
     """The values of a struct, by position, or by name if it is a dict."""
     if isinstance(value, Mapping):
         value = [value.get(name) for name in schema.names]
     if not isinstance(value, list | tuple):
-        raise _MisfitError(f"{value!r:.80} ({type(value).__name__}) is no tuple")
+        raise misfit(value, "tuple")
     if len(value) != len(fields):
-        raise _MisfitError(f"it has {len(value)} values, and there are {len(fields)} fields")
+        raise MisfitError(f"it has {len(value)} values, and there are {len(fields)} fields")
     return [
         None if one is None else field.put(one) for field, one in zip(fields, value, strict=True)
     ]
-
-
-def _as_python(value: Any) -> Any:
-    """Without NumPy's and pandas' classes, as Spark takes values."""
-    if type(value) in _PYTHONS:
-        return value
-    for name in ("to_pytimedelta", "to_pydatetime", "tolist"):
-        convert = getattr(value, name, None)
-        if convert is not None:
-            return convert()
-    return value
-
-
-_PYTHONS = frozenset((bool, int, float, str, bytes, dt.date, dt.datetime, decimal.Decimal))
-
-_SIMPLE: tuple[tuple[type[sql.DataType] | tuple[type[sql.DataType], ...], _Type], ...] = (
-    (sql.BooleanType, _Type(bool, _boolean, kept="type({0}) is bool")),
-    *((kind, _whole(bits)) for kind, bits in _INTEGER_BITS.items()),
-    (sql.FloatType, _Type(float, _float)),
-    (sql.DoubleType, _Type(float, _double, kept="type({0}) is float")),
-    (
-        (sql.StringType, sql.CharType, sql.VarcharType),
-        _Type(str, _text, kept="type({0}) is str"),
-    ),
-    (sql.BinaryType, _Type(bytes, _binary, kept="type({0}) is bytes")),
-    (sql.DateType, _Type(dt.date, _date, kept="type({0}) is dt.date")),
-    (sql.TimestampNTZType, _Type(dt.datetime, _without_zone, lambda at: at.replace(tzinfo=None))),
-    (
-        sql.TimestampType,
-        _Type(
-            dt.datetime,
-            _instant,
-            _local,
-            kept="type({0}) is dt.datetime and {0}.tzinfo is dt.UTC",
-        ),
-    ),
-)
 
 
 def _kept(fields: Sequence[_Type]) -> Callable[[Any], bool]:
@@ -451,7 +367,7 @@ def _kept(fields: Sequence[_Type]) -> Callable[[Any], bool]:
     for at, field in enumerate(fields):
         part = f"value[{at}]"
         terms.append(f"({part} is None or {field.kept.format(part)})")
-    names: dict[str, Any] = {"dt": dt}
+    names: dict[str, Any] = {"dt": dt, "is_sound": is_sound}
     exec(f"def kept(value):\n return {' and '.join(terms)}", names)
     kept: Callable[[Any], bool] = names["kept"]
     return kept

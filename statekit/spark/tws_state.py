@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as sql
 
 from statekit.context import Context
-from statekit.errors import StateSchemaError
+from statekit.errors import StateSchemaError, StateTypeError
 from statekit.list_state import ListState
 from statekit.map_state import MapState
 from statekit.process import Process
@@ -186,6 +186,7 @@ class _Puts:
         self._asked = dict(declared.asked)
         self.time_mode = declared.time_mode
         self._columns = list(columns)
+        self._key = declared.grouping.schema.names if declared.grouping.has_floats else []
         self._context: Context | None = None
         self._puts: list[tuple[_Put, int]] = []
 
@@ -197,9 +198,18 @@ class _Puts:
             self._context = context
             self._puts = list(self._bound(context, states))
         state, time = map(self._columns.index, _FIXED)
-        for row in rows:
+        for row in self._of_one_key(rows) if self._key else rows:
             put, held = self._puts[row[state]]
             put(row[time], row[held])
+
+    def _of_one_key(self, rows: Iterator[Any]) -> Iterator[Any]:
+        """The same rows, if Spark has one key for them: there, -0.0 and 0.0 are different keys."""
+        shown = None
+        for row in rows:
+            key = row[: len(self._key)]
+            if repr(key) != repr(shown := shown or key):
+                raise _two_in_one("state of the keys", shown, key)
+            yield row
 
     def _bound(self, context: Context, states: Sequence[Any]) -> Iterator[tuple[_Put, int]]:
         """Per state what puts its rows, and the number of its column; then the same for timers."""
@@ -236,7 +246,21 @@ def _holder(of: Declared, state: Any) -> Callable[[Any, Any], None]:
     assert isinstance(state, MapState), "there are no others"
     assert of.keys is not None, "it is a map"
     stored, entry_of = of.keys.stored, _from_arrow(of.keys.schema)
-    return lambda value, held: state.__setitem__(stored(entry_of(held["entry"])), value)
+
+    def put(value: Any, held: Any) -> None:
+        entry = stored(entry_of(held["entry"]))
+        if entry in state:
+            raise _two_in_one(f"state {of.name!r} with the map keys", held["entry"], entry)
+        state[entry] = value
+
+    return put
+
+
+def _two_in_one(what: str, one: object, other: object) -> StateTypeError:
+    return StateTypeError(
+        f"the query holds {what} {one!r} and {other!r}, which are one key in statekit: remove one "
+        "of them in the query. Nothing was imported"
+    )
 
 
 def _from_arrow(of: sql.DataType) -> Callable[[Any], Any]:

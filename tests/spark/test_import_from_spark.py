@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from typer.testing import CliRunner
@@ -47,7 +47,11 @@ from tests.spark.victims import Victim
 
 START = dt.datetime(2021, 3, 28, 0, 59, tzinfo=dt.UTC)
 
-COMPUTED = ["cast(item as decimal(9,3)) as price", "named_struct('half', item / 2.0D) as inner"]
+COMPUTED = [
+    "0.0D * n as zero",
+    "cast(item as decimal(9,3)) as price",
+    "named_struct('half', item / 2.0D) as inner",
+]
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 Told = dict[int, list[Any]]
@@ -358,6 +362,38 @@ def test_other_keys_clocks_and_expiry_are_refused(
     stream = fading.stream(Asks(states), "processingTime")
     with pytest.raises(StateSchemaError, match="is a list state with a TTL in"):
         stream.importing(fading.home / "old", tmp_path / "c")
+
+
+class CountsEntries(Asks):
+    """Counts rows, by an entry that rows name too."""
+
+    def __init__(self) -> None:
+        super().__init__({"last": ("getMapState", "x double", "n long")})
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self.last.updateValue((row.n * -0.0 if row.n < 2 else 1.0,), (row.n,))
+        yield from ()
+
+
+@pytest.mark.parametrize(
+    ("keys", "numbers", "what"),
+    [
+        (("zero",), (7, -7), r"state of the keys \(0\.0,\) and \(-0\.0,\)"),
+        (("shop",), (1, -1), r"state 'last' with the map keys .*-0\.0.* and .*0\.0"),
+    ],
+)
+def test_two_keys_of_spark_that_are_one_in_statekit_are_refused(
+    spark: SparkSession, tmp_path: Path, keys: Any, numbers: tuple[int, ...], what: str
+) -> None:
+    place = Place(spark, tmp_path, keys)
+    for number, n in enumerate(numbers):
+        place.feed(number, ("a", 1, n, number))
+    processor = CountsEntries()
+    place.run_spark(place.transformed(processor, "none"), tmp_path / "old")
+    options = {"from_spark": tmp_path / "old"}
+    with pytest.raises(StatekitError, match=f"(?s){what}.* one key in statekit"):
+        place.go_on(place.stream(processor, "none"), tmp_path / "c", **options)
 
 
 def test_what_is_no_checkpoint_with_state_is_refused(kept: Kept, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from tests.spark.both_processors import (
     Keyed,
     Large,
     Largest,
+    ReadsLate,
     Scripted,
     Sessions,
     Ticks,
@@ -165,6 +166,36 @@ def test_rows_are_grouped_by_columns_of_all_types(engines: Engines) -> None:
     engines.assert_same(case)
     found = verify(Repository(engines.home / "of-statekit", create=False))
     assert found.is_whole, found  # each row lies in the key group that follows from its key
+
+
+def test_iterators_read_state_when_their_first_element_is_asked_for(engines: Engines) -> None:
+    """What changed since they were made is in them, as on Spark."""
+    for batch in range(2):
+        engines.feed([("a", 1, 3 * batch + call) for call in range(3)] + [("b", 1, batch)], CALLS)
+    engines.assert_same(Case(CALLS, ["shop"], ReadsLate(), TOLD, mode="processingTime"))
+
+
+ZEROS = "d double, a array<double>, s struct<x:float,y:array<struct<z:double,t:string>>>"
+
+
+def test_minus_zero_is_the_key_of_zero_in_each_batch_as_in_sql(engines: Engines) -> None:
+    """On Spark that is so within a batch, by chance, and another key in the next."""
+    rows = [
+        (zero, [zero, 1.0, None], Row(x=zero, y=[Row(z=zero, t="t"), None]))
+        for zero in (0.0, -0.0, float("nan"), None)
+    ]
+    for _ in range(2):
+        engines.feed([*rows, (1.0, None, None)], ZEROS)
+    case = Case(ZEROS, ["d", "a", "s"], Counts(), "shop double, bucket bigint, count bigint")
+    found = engines.of_statekit(case)
+    counts = [[count for *_, count in found[batch]] for batch in (0, 1)]
+    grouped = engines.rows(case).schema
+    static = engines.spark.read.schema(grouped).parquet(str(engines.home / "rows"))
+    of_sql = [row["count"] for row in static.groupBy("d", "a", "s").count().collect()]
+    assert sorted(counts[1]) == sorted(of_sql) == [2, 2, 2, 4]
+    assert sorted(counts[0]) == [1, 1, 1, 2]
+    verified = verify(Repository(engines.home / "of-statekit", create=False))
+    assert verified.is_whole, verified
 
 
 def test_values_of_half_a_megabyte(engines: Engines) -> None:

@@ -555,6 +555,103 @@ def test_a_value_is_whatever_has_as_many_parts_as_the_schema_has_fields() -> Non
         name.stored(iter("abc"))
 
 
+ODD = "😀 \ud800"
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "stored"),
+    [
+        (sql.IntegerType(), True, None),
+        (sql.IntegerType(), 2**31 + 1, -(2**31) + 1),
+        (sql.ByteType(), 200, -56),
+        (sql.LongType(), 2**63, None),
+        (sql.DoubleType(), 7, None),
+        (sql.DoubleType(), True, None),
+        (sql.FloatType(), decimal.Decimal(7), None),
+        (sql.DecimalType(10, 2), 7, None),
+        (sql.DecimalType(10, 2), True, None),
+        (sql.DecimalType(10, 2), decimal.Decimal("-0.004"), decimal.Decimal("0.00")),
+        (sql.DecimalType(10, 2), decimal.Decimal("NaN"), None),
+        (sql.StringType(), 7.0, "7.0"),
+        (sql.StringType(), decimal.Decimal("1E+5"), "1E+5"),
+        (sql.StringType(), ODD, "😀 \ufffd"),
+        (sql.BinaryType(), 7, None),
+        (sql.NullType(), 7, None),
+        (sql.DateType(), dt.datetime(2020, 1, 2, 3), dt.date(2020, 1, 2)),
+        (
+            sql.TimestampNTZType(),
+            dt.datetime(2020, 1, 2, 3, tzinfo=dt.UTC),
+            dt.datetime(2020, 1, 2, 3),
+        ),
+        (sql.ArrayType(sql.DoubleType()), [1, 1.5], [None, 1.5]),
+        (sql.ArrayType(sql.IntegerType()), 7, None),
+        (sql.MapType(sql.StringType(), sql.DoubleType()), {1: 1, "b": 1.5}, {"1": None, "b": 1.5}),
+    ],
+)
+def test_a_value_of_another_type_is_stored_as_spark_stores_it(
+    of: sql.DataType, value: Any, stored: Any
+) -> None:
+    """The tests on Spark compare all of them with Spark's own conversion."""
+    values = SqlValues(StructType([StructField("v", of)]), "state 'odd'", "odd")
+    (found,) = values.given(values.stored((value,)))
+    assert repr(found) == repr(stored)
+
+
+@pytest.mark.parametrize(
+    ("of", "value", "told"),
+    [
+        (sql.DecimalType(4, 2), decimal.Decimal("99.995"), "has more digits than decimal"),
+        (sql.DoubleType(), decimal.Decimal("Infinity"), "is no double"),
+        (sql.IntegerType(), dt.datetime(2020, 1, 1, tzinfo=dt.UTC), "is no int"),
+        (sql.DateType(), "2020-01-01", "is no date"),
+        (sql.DateType(), pandas.NaT, "is no date"),
+        (sql.TimestampType(), dt.date(2020, 1, 1), "is no datetime"),
+        (
+            sql.TimestampType(),
+            dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2))),
+            "is no instant within the years 1 to 9999",
+        ),
+        (sql.StringType(), [1], "is no str, and Spark stores how Java shows its object"),
+        (sql.IntegerType(), object(), "is no int"),
+        (sql.ArrayType(sql.DateType()), 7, "is no list"),
+        (sql.MapType(sql.IntegerType(), sql.LongType()), {"a": 1}, "'a' is no key of the map"),
+        (sql.MapType(sql.DateType(), sql.LongType()), [7], "is no dict"),
+        (PAIR, 7, "is no tuple"),
+        (PAIR, (7,), "it has 1 values, and there are 2 fields"),
+    ],
+)
+def test_what_makes_a_batch_of_spark_fail_is_refused(
+    of: sql.DataType, value: Any, told: str
+) -> None:
+    values = SqlValues(StructType([StructField("v", of)]), "state 'odd'", "odd")
+    with pytest.raises(sk.StateTypeError, match=f"state 'odd' cannot hold .*{told}"):
+        values.stored((value,))
+
+
+def test_a_value_of_which_spark_stores_null_is_logged_once_for_its_class(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    values = SqlValues(schema(logged=sql.DoubleType), "state 'mean'", "mean")
+    with caplog.at_level("WARNING", logger="statekit.spark"):
+        for value in (7, 8, "x", 7):
+            assert values.stored((value,)) == (None,)
+        assert values.stored((7.5,)) == (7.5,)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert told[0].startswith("state 'mean', field 'logged' of type double is given 7 (int). As on")
+
+
+class Point:
+    def __init__(self) -> None:
+        self.n, self.text = 7, "x"
+
+
+def test_a_struct_is_a_row_a_tuple_a_dict_or_an_object() -> None:
+    values = SqlValues(StructType([StructField("v", PAIR)]), "state 'odd'", "odd")
+    for value in (Row(n=7, text="x"), (7, "x"), [7, "x"], {"text": "x", "n": 7}, Point()):
+        assert values.given(values.stored((value,))) == (Row(n=7, text="x"),)
+
+
 class RingsAtOnce(StatefulProcessor):
     """Sets a timer at the watermark that it sees."""
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from operator import index
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from pyspark.errors import PySparkRuntimeError, PySparkValueError
 from pyspark.sql import Row
@@ -27,6 +28,8 @@ from statekit.timers import Timers
 from statekit.timestamp import MAX_MICROS, MIN_MICROS, datetime_to_micros, instant
 
 __all__ = ["CLOCKS", "Declared", "Handle", "TimeMode", "now_ms"]
+
+T = TypeVar("T")
 
 TimeMode = Literal["none", "processingtime", "eventtime"]
 
@@ -152,8 +155,12 @@ class Handle(spark.StatefulProcessorHandle):
 
     def listTimers(self) -> Iterator[int]:
         timers, clock = self._timers()
-        found = {datetime_to_micros(timer.at) // 1000 for timer in timers.list(clock=clock)}
-        return iter(sorted(found if self._ringing is None else found | {self._ringing}))
+
+        def listed() -> Iterator[int]:
+            found = {datetime_to_micros(timer.at) // 1000 for timer in timers.list(clock=clock)}
+            return iter(sorted(found if self._ringing is None else found | {self._ringing}))
+
+        return _at_first_next(listed)
 
     def _timers(self) -> tuple[Timers, Clock]:
         """The timers of the key, and the clock by which they are due."""
@@ -216,6 +223,11 @@ def now_ms(context: Context, time_mode: TimeMode) -> tuple[int, int]:
     return datetime_to_micros(context.processing_time) // 1000, max(watermark, 0)
 
 
+def _at_first_next(begin: Callable[[], Iterator[T]]) -> Iterator[T]:
+    """An iterator that reads state when its first element is asked for, as Spark's do."""
+    return chain.from_iterable(begin() for begin in (begin,))
+
+
 class _Value(spark.ValueState):
     def __init__(self, state: ValueState[Any], values: SqlValues) -> None:
         self._state = state
@@ -244,7 +256,7 @@ class _List(spark.ListState):
         return bool(self._state)
 
     def get(self) -> Iterator[tuple[Any, ...]]:
-        return map(self._given, iter(self._state))
+        return _at_first_next(lambda: map(self._given, iter(self._state)))
 
     def put(self, newState: Iterable[tuple[Any, ...]]) -> None:
         self._state.update(self._none_empty(newState))
@@ -289,14 +301,16 @@ class _Map(spark.MapState):
         self._state[self._key(key)] = self._stored(value)
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        for key, value in self._state.items():
-            yield self._given_key(key), self._given(value)
+        return _at_first_next(lambda: map(self._given_pair, self._state.items()))
+
+    def _given_pair(self, pair: tuple[Any, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return self._given_key(pair[0]), self._given(pair[1])
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
-        return map(self._given_key, self._state)
+        return _at_first_next(lambda: map(self._given_key, iter(self._state)))
 
     def values(self) -> Iterator[tuple[Any, ...]]:
-        return map(self._given, self._state.values())
+        return _at_first_next(lambda: map(self._given, self._state.values()))
 
     def removeKey(self, key: tuple[Any, ...]) -> None:
         self._state.pop(self._key(key), None)

@@ -202,6 +202,30 @@ class Expiring(StatefulProcessor):
             yield Row(key=repr(key), told=repr(told))
 
 
+class ReadsLate(StatefulProcessor):
+    """Takes iterators of its states and timers, changes those, and then reads the iterators."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.items = handle.getListState("items", "n bigint")
+        self.entries = handle.getMapState("entries", "n bigint", "n bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            taken = [
+                *(self.items.get(), self.entries.keys(), self.entries.values()),
+                *(self.entries.iterator(), self.handle.listTimers()),
+            ]
+            if row.call % 3 == 2:
+                self.items.clear()
+                self.entries.clear()
+            self.items.appendValue((row.call,))
+            self.entries.updateValue((row.call,), (-row.call,))
+            self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 10**9)
+            *states, timers = (sorted(one) for one in taken)
+            yield Row(key=repr(key), told=repr((states, len(timers))))
+
+
 class Large(StatefulProcessor):
     """Values of half a megabyte."""
 

@@ -28,6 +28,7 @@ from tests.spark.both_processors import (
     Keyed,
     Large,
     Largest,
+    ReadsLate,
     Scripted,
     Sessions,
     Ticks,
@@ -165,6 +166,13 @@ def test_rows_are_grouped_by_columns_of_all_types(engines: Engines) -> None:
     engines.assert_same(case)
     found = verify(Repository(engines.home / "of-statekit", create=False))
     assert found.is_whole, found  # each row lies in the key group that follows from its key
+
+
+def test_iterators_read_state_when_their_first_element_is_asked_for(engines: Engines) -> None:
+    """What changed since they were made is in them, as on Spark."""
+    for batch in range(2):
+        engines.feed([("a", 1, 3 * batch + call) for call in range(3)] + [("b", 1, batch)], CALLS)
+    engines.assert_same(Case(CALLS, ["shop"], ReadsLate(), TOLD, mode="processingTime"))
 
 
 ZEROS = "d double, a array<double>, s struct<x:float,y:array<struct<z:double,t:string>>>"

@@ -629,8 +629,9 @@ def test_what_makes_a_batch_of_spark_fail_is_refused(
 
 
 def test_a_value_of_which_spark_stores_null_is_logged_once_for_its_class(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("statekit.spark.sql_conversions._LOGGED", set())
     values = SqlValues(schema(logged=sql.DoubleType), "state 'mean'", "mean")
     with caplog.at_level("WARNING", logger="statekit.spark"):
         for value in (7, 8, "x", 7):

@@ -292,7 +292,9 @@ INTEGER_BITS: dict[type[sql.DataType], int] = {
     sql.LongType: 64,
 }
 
-_TEXT = Rule(str, _text, kept="type({0}) is str and ({0}.isascii() or is_sound({0}))")
+# A surrogate is neither ASCII nor printable: that is quick to ask, and the answer for most texts.
+_SOUND = "({0}.isascii() or {0}.isprintable() or is_sound({0}))"
+_TEXT = Rule(str, _text, kept=f"type({{0}}) is str and {_SOUND}")
 
 RULES: dict[type[sql.DataType], Rule] = {
     sql.BooleanType: Rule(bool, _boolean, kept="type({0}) is bool"),

@@ -31,6 +31,7 @@ from statekit.spark.sql_conversions import (
     RULES,
     Loss,
     MisfitError,
+    Rule,
     as_python,
     decimal_rule,
     is_empty,
@@ -236,13 +237,18 @@ def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> _Type:
             + ": store it as a string, a number or a struct"
         )
 
-    def put(value: Any) -> Any:
-        return rule.put(as_python(value), lost)
-
+    put = _put(rule, lost)
     if as_key and isinstance(of, sql.DecimalType):
         return _Type(str, partial(_decimal_in_key, put), decimal.Decimal)
     is_null_key = as_key and isinstance(of, sql.NullType)  # a key needs a type that has values
     return _Type(bool if is_null_key else rule.annotation, put, rule.got, rule.kept)
+
+
+def _put(rule: Rule, lost: Loss) -> _Convert:
+    """What stores a value by a rule, compiled so that one which is kept costs little."""
+    names = {"rule": rule.put, "as_python": as_python, "lost": lost}
+    kept = rule.kept.format("value") or "False"
+    return _compiled(f"value if {kept} else rule(as_python(value), lost)", names)
 
 
 def _decimal_in_key(put: _Convert, value: Any) -> str | None:
@@ -310,13 +316,17 @@ def _map(key: _Type, held: _Type, lost: Loss, *, in_python: bool) -> _Type:
                 raise misfit(value, "dict")
             found: None = lost(value)
             return found
-        keys = _put_all(key, value)
-        if None in keys:  # Spark fails, or reads 0 for it
-            raise MisfitError(f"{[*value][keys.index(None)]!r:.80} is no key of the map")
         try:
-            return dict(zip(keys, _put_all(held, value.values()), strict=True))
+            made = {
+                None if k is None else key.put(k): None if v is None else held.put(v)
+                for k, v in value.items()
+            }
         except TypeError:
             raise MisfitError("keys of its type cannot be the keys of a dict") from None
+        if None in made:  # Spark fails, or reads 0 for it
+            odd = next(k for k in value if k is None or key.put(k) is None)
+            raise MisfitError(f"{odd!r:.80} is no key of the map")
+        return made
 
     def got(stored: dict[Any, Any]) -> dict[Any, Any]:
         keys, values = _given([key.got] * len(stored), [*stored]), stored.values()
@@ -367,7 +377,12 @@ def _kept(fields: Sequence[_Type]) -> Callable[[Any], bool]:
     for at, field in enumerate(fields):
         part = f"value[{at}]"
         terms.append(f"({part} is None or {field.kept.format(part)})")
-    names: dict[str, Any] = {"dt": dt, "is_sound": is_sound}
-    exec(f"def kept(value):\n return {' and '.join(terms)}", names)
-    kept: Callable[[Any], bool] = names["kept"]
-    return kept
+    return _compiled(" and ".join(terms), {})
+
+
+def _compiled(expression: str, names: dict[str, Any]) -> Callable[[Any], Any]:
+    """A function of `value`."""
+    made: dict[str, Any] = {"dt": dt, "is_sound": is_sound, **names}
+    exec(f"def function(value):\n return {expression}", made)
+    function: Callable[[Any], Any] = made["function"]
+    return function

@@ -52,8 +52,8 @@ GRACE = dt.timedelta(days=1)
 Progress = Callable[[int, int | None], None]
 """Is told how many epochs were looked at, and of how many."""
 
-_NUMBERED = re.compile(r"epochs/(\d{20})\.(json|first|swept)")
-_BEGUN = re.compile(r"begun/(\d{20})\.")
+_NUMBERED = re.compile(r"epochs/([0-9]{20})\.(json|first|swept)")
+_BEGUN = re.compile(r"begun/([0-9]{20})\.")
 
 
 @dataclass

@@ -29,6 +29,7 @@ from pathlib import Path
 from statekit.clock import unique_id
 from statekit.copy_lock import DirectoryLock, unusable
 from statekit.keygroup import MAX_GROUPS
+from statekit.sealed import parse_json
 
 __all__ = [
     "PARTS",
@@ -93,7 +94,7 @@ def reading(home: Path, states: Sequence[str]) -> Iterator[Mark | None]:
 def read_mark(home: Path, states: Sequence[str]) -> Mark | None:
     """What a copy with these states says it holds; None if it is not to be trusted."""
     try:
-        found = json.loads((home / "clean").read_text())
+        found = parse_json((home / "clean").read_text())
         told = found.get("fragments", WHOLE)
         fragments = tuple((int(first), int(last)) for first, last in told)
         there = all(path.is_dir() for path in database_paths(home, fragments))

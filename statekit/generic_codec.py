@@ -104,7 +104,8 @@ def show_wire(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
         case "union":
             return show_wire(*split_member(schema, wire), outer)
         case "enum":
-            return next((name for name, value in schema.values if value == wire), wire)
+            known = (name for name, value in schema.values if value == wire)
+            return next(known, None) or _show_scalar("enum", wire)
         case "float":
             return float(wire)
     return _show_scalar(schema.kind, wire)

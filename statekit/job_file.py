@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from statekit.schema_tree import tree_fault
 from statekit.sealed import Count, Record, Sealed
-from statekit.stored_names import StoredId, StoredName, check_different
+from statekit.stored_names import StoredId, StoredName, StoredText, check_different
 
 __all__ = [
     "CLOCK_TAGS",
@@ -48,11 +49,31 @@ CLOCK_TAGS: dict[Clock, bytes] = {"event": b"\x00", "processing": b"\x01"}
 """What stands for a clock in row keys."""
 
 
+def _checked_tree(tree: Any) -> Any:
+    if (fault := tree_fault(tree)) is not None:
+        raise ValueError(f"it is not a type: {fault}")
+    return tree
+
+
+TypeTree = Annotated[Any, AfterValidator(_checked_tree)]
+"""A type as `Schema.to_json` gives it."""
+
+
+def _checked_roles(types: dict[str, Any]) -> dict[str, Any]:
+    if types.keys() not in ({"value"}, {"key", "value"}):
+        raise ValueError(f"a state has types of its value and of its key, and not of {[*types]}")
+    return types
+
+
+StateTypes = Annotated[dict[str, TypeTree], AfterValidator(_checked_roles)]
+"""The types of a state by their roles: the value's, and the key's of its entries."""
+
+
 class KeyFieldRecord(Record):
     """One key field: its name and its type as a schema tree."""
 
-    name: str
-    type: Any
+    name: StoredText
+    type: TypeTree
 
 
 class TtlRecord(Record):
@@ -69,6 +90,14 @@ class TtlRecord(Record):
     refresh: Literal["write", "read"]
 
 
+KINDS_WITH_KEYS = frozenset({"map", "broadcast"})
+"""Kinds of state whose entries have a key of their own."""
+
+KINDS = KINDS_WITH_KEYS | {
+    *("value", "list", "reducing", "aggregating", "operator_value", "operator_list", "object"),
+}
+"""All kinds of state."""
+
 LOCAL_KINDS = frozenset({"operator_value", "operator_list", "broadcast", "object"})
 """Kinds of state that belongs to shards, and not to keys."""
 
@@ -80,9 +109,9 @@ class PastState(Record):
         generation: what rows of that time are marked with.
     """
 
-    codec: str
-    types: dict[str, Any]
-    fingerprint: str
+    codec: StoredText
+    types: StateTypes
+    fingerprint: StoredText
     generation: Annotated[int, Field(ge=0, le=255)]
 
 
@@ -103,14 +132,23 @@ class StateRecord(Record):
 
     name: StoredName
     kind: str
-    codec: str
-    types: dict[str, Any]
-    fingerprint: str
+    codec: StoredText
+    types: StateTypes
+    fingerprint: StoredText
     ttl: TtlRecord | None = None
     era: Annotated[int, Field(ge=0, le=255)] = 0
     redistribute: Literal["even", "union", "broadcast", "hooks"] | None = None
     generation: Annotated[int, Field(ge=0, le=255)] = 0
     past: tuple[PastState, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_the_types_of_its_kind(self) -> Self:
+        if self.kind not in KINDS:
+            raise ValueError(f"state {self.name} is of the kind {self.kind!r:.80}, which is none")
+        for types in (self.types, *(past.types for past in self.past)):
+            if ("key" in types) != (self.kind in KINDS_WITH_KEYS):
+                raise ValueError(f"a {self.kind} state cannot have types of {[*types]}")
+        return self
 
     @property
     def is_local(self) -> bool:
@@ -156,18 +194,18 @@ class OperatorRecord(Record):
     """
 
     name: StoredName
-    inputs: tuple[str, ...]
+    inputs: tuple[StoredText, ...]
     key: tuple[KeyFieldRecord, ...]
     states: tuple[StateRecord, ...]
-    event_time: str | None = None
+    event_time: StoredText | None = None
     lateness_us: Count = 0
     timers: bool = False
-    timer_names: tuple[str | None, ...] | None = None
-    ordered: Any = None
-    ordered_past: tuple[Any, ...] = ()
-    definition: dict[str, str] | None = None
-    widths: dict[str, Count] = Field(default_factory=dict)
-    broadcasts: tuple[str, ...] = ()
+    timer_names: tuple[StoredText | None, ...] | None = None
+    ordered: TypeTree | None = None
+    ordered_past: tuple[TypeTree, ...] = ()
+    definition: dict[StoredText, StoredText] | None = None
+    widths: dict[StoredText, Count] = Field(default_factory=dict)
+    broadcasts: tuple[StoredText, ...] = ()
 
     @property
     def holds(self) -> tuple[str, ...]:
@@ -214,8 +252,8 @@ class JobFile(Sealed):
     key_groups: Annotated[int, Field(ge=1, le=32768)]
     operators: tuple[OperatorRecord, ...]
     dropped: dict[StoredName, tuple[StoredName, ...]] = Field(default={})
-    savepoint: str | None = None
-    imported: str | None = None
+    savepoint: StoredText | None = None
+    imported: StoredText | None = None
 
     @model_validator(mode="after")
     def _operators_have_different_names(self) -> Self:

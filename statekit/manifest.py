@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from statekit.contents import Chain, Contents, Slice
 from statekit.job_file import Clock, StateRecord
 from statekit.sealed import FORMAT, Count, FileRef, Record, Sealed
-from statekit.stored_names import StoredName
+from statekit.stored_names import StoredName, StoredText
 from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
 
@@ -238,7 +238,7 @@ class EpochInstant(Sealed):
     title: ClassVar[str] = "the beginning of an epoch"
 
     epoch: Count
-    what: str
+    what: StoredText
     processing_time_us: int
 
 
@@ -281,8 +281,8 @@ class OperatorEpoch(Record):
         """The bytes of these rows, keys included."""
         return added(self.undivided_bytes, *(shard.bytes for shard in self.shards))
 
-    records_by_input: dict[str, Count] = Field(default={})
-    largest_by_input: dict[str, int] = Field(default={})
+    records_by_input: dict[StoredText, Count] = Field(default={})
+    largest_by_input: dict[StoredText, int] = Field(default={})
 
     def at_rest(self, shards: Iterable[ShardState], **changes: Any) -> OperatorEpoch:
         """The operator in an epoch that handles nothing, with these shards."""
@@ -341,10 +341,10 @@ class EpochManifest(Sealed):
     abandoned: tuple[tuple[Count, Count], ...] = ()
     whole: bool = False
     batch: int | None = None
-    offsets: dict[str, Count] = Field(default={})
+    offsets: dict[StoredText, Count] = Field(default={})
     parallelism: Annotated[int, Field(ge=1, le=32768)]
     key_groups: Annotated[int, Field(ge=1, le=32768)]
-    writer: str
+    writer: StoredText
     processing_time_us: int = BEGINNING
     drained: bool = False
     committed_at_us: int

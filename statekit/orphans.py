@@ -21,8 +21,8 @@ OrphanKind = Literal["lost attempt", "base in the making", "draft", "job file", 
 no manifest names yet; a file that was being written; a job file of a start that committed nothing;
 the note of an epoch that is committed; and what statekit did not write."""
 
-_EPOCH = re.compile(r"epochs/\d{20}\.(json|first|swept)")  # and what says which are kept
-_JOB = re.compile(r"job(-\d+)?\.json")
+_EPOCH = re.compile(r"epochs/[0-9]{20}\.(json|first|swept)")  # and what says which are kept
+_JOB = re.compile(r"job(-[0-9]+)?\.json")
 
 
 class Orphan(NamedTuple):

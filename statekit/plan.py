@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from statekit.errors import StateTypeError
 from statekit.expiry import ttl_text
 from statekit.job_file import KeyFieldRecord, OperatorRecord, StateRecord
@@ -17,6 +19,7 @@ from statekit.keygroup import DEFAULT_GROUPS
 from statekit.process import Process
 from statekit.record_union import Records
 from statekit.records import show
+from statekit.sealed import faults_of
 from statekit.state import StateSpec
 from statekit.stored_names import name_fault
 
@@ -59,7 +62,19 @@ class Operator:
         return late_name(self.name)
 
     def record(self) -> OperatorRecord:
-        """What the checkpoint keeps of it: key and states with their types."""
+        """What the checkpoint keeps of it: key and states with their types.
+
+        Raises:
+            StateTypeError: a name or a type in it could not be read back.
+        """
+        try:
+            return self._record()
+        except ValidationError as error:
+            raise StateTypeError(
+                f"operator {self.name!r} cannot be stored: {faults_of(error)}. Use other names"
+            ) from error
+
+    def _record(self) -> OperatorRecord:
         fields = self.declared.record_type.members[0].fields
         schema = self.declared.key_codec.schema
         whole = schema.to_json()

@@ -41,9 +41,9 @@ SAVEPOINT = "savepoint.json"
 """What makes a directory a savepoint."""
 
 JOB_PATH = "job.json"
-_EPOCH_NAME = re.compile(r"epochs/(\d{20})\.json")
-_FIRST_NAME = re.compile(r"epochs/(\d{20})\.first")
-_JOB_NAME = re.compile(r"job(?:-(\d+))?\.json")
+_EPOCH_NAME = re.compile(r"epochs/([0-9]{20})\.json")
+_FIRST_NAME = re.compile(r"epochs/([0-9]{20})\.first")
+_JOB_NAME = re.compile(r"job(?:-([0-9]+))?\.json")
 
 
 class Repository(Store):
@@ -158,6 +158,10 @@ class Repository(Store):
         names = list(self.names("epochs"))
         first = max(_numbers(_FIRST_NAME, names), default=0)
         return sorted(number for number in _numbers(_EPOCH_NAME, names) if number >= first)
+
+    def listed_epochs(self) -> list[int]:
+        """The numbers of all manifests that are there, also of epochs that were given up."""
+        return sorted(_numbers(_EPOCH_NAME, self.names("epochs")))
 
     def first_kept(self) -> int:
         """The first epoch that was not given up; manifests before it may still be there."""
@@ -311,7 +315,7 @@ class Repository(Store):
     def spark_batches(self, log: str) -> list[int]:
         """The micro-batches that one of Spark's logs knows, `offsets` or `commits`, in order."""
         names = (path.rsplit("/", 1)[-1] for path in self.names(f"{SPARK}/{log}"))
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     # ---------------------------------------------------------------------------------- copying
 

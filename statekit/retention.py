@@ -84,8 +84,8 @@ HELD_FOR = dt.timedelta(days=1)
 HELD = "held"
 """The folder of these notes."""
 
-_HELD = re.compile(r"held/(\d{20})-[0-9a-f]{32}\.json")
-_GOING_BACK = re.compile(r"begun/(\d{20})\.to-(\d{20})\.json")
+_HELD = re.compile(r"held/([0-9]{20})-[0-9a-f]{32}\.json")
+_GOING_BACK = re.compile(r"begun/([0-9]{20})\.to-([0-9]{20})\.json")
 
 
 @dataclass(frozen=True)

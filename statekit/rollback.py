@@ -49,7 +49,7 @@ _FOLDERS = ("commits", "offsets", "sources")
 """What of Spark's part is set back, in this order."""
 
 _CHECKSUM = re.compile(r"\.([^.].*)\.crc")
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True)

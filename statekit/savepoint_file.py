@@ -30,7 +30,7 @@ from statekit.repository import SAVEPOINT, LocalRows, Repository
 from statekit.rewrite import Contents
 from statekit.savepoint_table import EXACT, SavedRow, shard_of_key
 from statekit.sealed import Count, FileRef, Record, Sealed
-from statekit.stored_names import StoredId, StoredName
+from statekit.stored_names import StoredId, StoredName, StoredText
 
 __all__ = [
     "Savepoint",
@@ -65,7 +65,7 @@ class SavepointOperator(Record):
 
     watermark_us: int | None
     largest_event_us: int | None
-    largest_by_input: dict[str, int] = Field(default={})
+    largest_by_input: dict[StoredText, int] = Field(default={})
     late_so_far: Count
     states: dict[StoredName, StateContents]
 
@@ -88,12 +88,12 @@ class SavepointFile(Sealed):
     title: ClassVar[str] = "a savepoint"
 
     id: StoredId
-    name: str
+    name: StoredText
     taken_at_us: int
     job: JobFile
     epoch: Count
     batch: int | None
-    offsets: dict[str, Count]
+    offsets: dict[StoredText, Count]
     parallelism: Annotated[int, Field(ge=1, le=32768)]
     processing_time_us: int
     drained: bool
@@ -115,6 +115,7 @@ def saved_rows(file: IO[bytes], name: str) -> Iterator[SavedRow]:
     try:
         opened = pq.ParquetFile(file)
         columns = [*EXACT, *({"position"} & set(opened.schema_arrow.names))]
+        _check_columns(opened.schema_arrow)
         size = batch_rows(file, opened.metadata)
         for batch in opened.iter_batches(size, columns=columns):
             found = {column: batch.column(column).to_pylist() for column in columns}
@@ -128,6 +129,21 @@ def saved_rows(file: IO[bytes], name: str) -> Iterator[SavedRow]:
             f"{name} is not a readable table of a savepoint ({error}): restore the savepoint from "
             "a backup"
         ) from error
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    """Make sure that the columns that rows are restored from have their types.
+
+    Raises:
+        ValueError: one has not, or is there twice.
+    """
+    for name, type_ in [*((column, pa.binary()) for column in EXACT), ("position", pa.int64())]:
+        if name == "position" and name not in schema.names:
+            continue
+        at = schema.get_all_field_indices(name)
+        if len(at) != 1 or schema.field(at[0]).type != type_:
+            found = ", ".join(str(schema.field(number).type) for number in at)
+            raise ValueError(f"the column {name} is of type {type_}, and here of {found or 'none'}")
 
 
 class Savepoint:

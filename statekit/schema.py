@@ -26,6 +26,7 @@ import xxhash
 
 from statekit.errors import StateTypeError
 from statekit.introspection import struct_fields, struct_flavour, union_members, unwrap
+from statekit.schema_tree import LEVELS_MAX, tree_fault
 from statekit.value_check import is_text
 
 __all__ = [
@@ -78,14 +79,6 @@ _INSTEAD: dict[object, str] = {
 _OTHERWISE = (
     "use a dataclass, a msgspec Struct, a pydantic model or built-in types,"
     " or ask for Annotated[..., PickleCodec()]"
-)
-_KINDS = (
-    frozenset(_SCALARS.values())
-    | frozenset(_CONTAINERS.values())
-    | {
-        *("enum", "literal", "tuple", "variadic", "optional", "union", "struct", "ref"),
-        *("pickle", "dynamic"),
-    }
 )
 
 
@@ -160,12 +153,11 @@ class Schema:
         >>> Schema.from_json({"kind": "list", "items": ["int"]}) == schema_of(list[int])
         True
         """
-        try:
-            return _from_json(data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if (fault := tree_fault(data, is_part=True)) is not None:
             raise StateTypeError(
-                f"{data!r:.200} is not a schema: expected what Schema.to_json returns"
-            ) from error
+                f"{data!r:.200} is not a schema: {fault}. Give what Schema.to_json returns"
+            )
+        return _from_json(data)
 
     @property
     def fingerprint(self) -> str:
@@ -201,8 +193,6 @@ def _field_to_json(field: StructField) -> dict[str, Any]:
 def _from_json(data: Any) -> Schema:
     if isinstance(data, str):
         data = {"kind": data}
-    if data["kind"] not in _KINDS:
-        raise ValueError(data["kind"])
     return Schema(
         kind=data["kind"],
         items=tuple(_from_json(item) for item in data.get("items", ())),
@@ -273,7 +263,10 @@ def schema_of(annotation: object) -> Schema:
         ...
     statekit.errors.StateTypeError: bytearray is not supported: use bytes
     """
-    return _Reader(annotation).read(annotation)
+    found = _Reader(annotation).read(annotation)
+    if (fault := tree_fault(found.to_json())) is not None:
+        raise StateTypeError(f"{_display(annotation):.200} is not supported: {fault}")
+    return found
 
 
 class _Reader:
@@ -283,6 +276,7 @@ class _Reader:
         self.whole = annotation
         self.open: list[type] = []
         self.named: dict[str, type] = {}
+        self.level = -1
 
     def refuse(self, part: Any, instead: str = _OTHERWISE) -> StateTypeError:
         name = _display(part)
@@ -290,6 +284,18 @@ class _Reader:
         return StateTypeError(f"{name}{where} is not supported: {instead}")
 
     def read(self, annotation: Any) -> Schema:
+        if self.level == LEVELS_MAX:
+            raise StateTypeError(
+                f"a type is nested more than {LEVELS_MAX} levels deep: use a class that contains "
+                "itself, or flatter types"
+            )
+        self.level += 1
+        try:
+            return self.read_level(annotation)
+        finally:
+            self.level -= 1
+
+    def read_level(self, annotation: Any) -> Schema:
         annotation = unwrap(annotation)
         if isinstance(annotation, str | typing.ForwardRef | typing.TypeVar):
             raise self.refuse(annotation, "use the type itself, not a name for one")

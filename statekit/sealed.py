@@ -19,7 +19,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.stored_names import StoredPath
 
-__all__ = ["FORMAT", "Count", "FileRef", "Group", "Record", "Sealed", "checksum_of", "parse_json"]
+__all__ = [
+    "FORMAT",
+    "VALUES_MAX",
+    "Count",
+    "FileRef",
+    "Group",
+    "Record",
+    "Sealed",
+    "checksum_of",
+    "faults_of",
+    "parse_json",
+]
 
 FORMAT = 3
 """The format version that this code writes, and the newest that it reads."""
@@ -27,6 +38,11 @@ FORMAT = 3
 _SEAL = ',"checksum":"'
 
 _FAULTS_LENGTH = 500
+
+_FAULTS_MAX = 20
+
+VALUES_MAX = 1 << 22
+"""More values than any file of JSON has. A value of two bytes takes some hundred in memory."""
 
 _SEAL_BYTES = len(_SEAL) + 32 + len('"}')
 
@@ -51,10 +67,12 @@ def checksum_of(data: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def _faults(error: Exception) -> str:
-    """What is wrong, in a line: where in the file, and why."""
+def faults_of(error: Exception) -> str:
+    """What is wrong with a record, in a line: where in it, and why."""
     if not isinstance(error, ValidationError):
         return str(error)[:_FAULTS_LENGTH]
+    if (count := error.error_count()) > _FAULTS_MAX:
+        return f"{count:,} values of it are not what they are to be"
     found = error.errors(include_url=False, include_context=False, include_input=False)
     told = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in found]
     return "; ".join(told)[:_FAULTS_LENGTH]
@@ -64,8 +82,11 @@ def parse_json(text: str | bytes) -> Any:
     """Stored JSON as Python values.
 
     Raises:
-        ValueError: it is not JSON, or nested too deep.
+        ValueError: it is not JSON, it is nested too deep, or it has too many values.
     """
+    marks = (b",", b"[", b"{") if isinstance(text, bytes) else (",", "[", "{")
+    if sum(map(text.count, marks)) > VALUES_MAX:  # type: ignore[arg-type]
+        raise ValueError(f"it has more than {VALUES_MAX:,} values")
     try:
         return json.loads(text)
     except RecursionError:
@@ -123,8 +144,7 @@ class Sealed(Record):
                 "Restore the file from a backup, or start from an earlier epoch or a savepoint"
             )
         try:
-            parsed = parse_json(body + b"}")
-            found = parsed.get("format")
+            found = parse_json(body + b"}").get("format")
             if isinstance(found, int) and found > FORMAT:
                 raise RestoreError(
                     f"{path} has format version {found}; this statekit reads up to {FORMAT}: "
@@ -134,6 +154,6 @@ class Sealed(Record):
             return read.model_copy(update={"format": FORMAT})  # as it would be written now
         except (ValueError, ValidationError, AttributeError) as error:
             raise CorruptCheckpointError(
-                f"{path} is not {cls.title}: {_faults(error)}. Restore the file from a backup, "
+                f"{path} is not {cls.title}: {faults_of(error)}. Restore the file from a backup, "
                 "or start from an earlier epoch or a savepoint"
             ) from error

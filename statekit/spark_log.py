@@ -50,9 +50,9 @@ SparkFiles = dict[str, bytes | None]
 
 METADATA = "metadata"
 
-_NUMBERED = re.compile(r"(offsets|commits)/(\d+)")
+_NUMBERED = re.compile(r"(offsets|commits)/([0-9]+)")
 _SOURCE = re.compile(r"sources/([^/]+)/.+")
-_LOG_NAME = re.compile(r"(\d+)(\.compact)?")
+_LOG_NAME = re.compile(r"([0-9]+)(\.compact)?")
 _NOTHING_READ = "-"
 _OFFSET_VERSIONS = ("v1", "v2")
 _COMMIT_VERSIONS = ("v1", "v2")

@@ -55,6 +55,7 @@ from statekit.objects import (
 from statekit.regular_files import inside
 from statekit.sealed import FileRef
 from statekit.store_url import local_path, remote_url
+from statekit.stored_names import path_fault
 
 __all__ = ["Store", "Stored"]
 
@@ -261,6 +262,12 @@ class Store:
             file: the content, readable and seekable.
             rows: in it, for the reference.
         """
+
+        if (fault := path_fault(path)) is not None:
+            raise StorageError(
+                f"a file cannot be stored at {self.at(path)!r:.300}: {fault}. Rename or remove the "
+                "file that it is a copy of"
+            )
 
         def put() -> None:
             file.seek(0)

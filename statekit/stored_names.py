@@ -23,9 +23,11 @@ __all__ = [
     "StoredId",
     "StoredName",
     "StoredPath",
+    "StoredText",
     "check_different",
     "name_fault",
     "path_fault",
+    "text_fault",
 ]
 
 NAME_BYTES_MAX = 150
@@ -35,6 +37,8 @@ PATH_BYTES_MAX = 1024
 """The longest path of a file, below its checkpoint; object stores take no longer keys."""
 
 _SEGMENT_BYTES_MAX = 255
+
+_TEXT_LENGTH_MAX = 10_000
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
@@ -84,6 +88,20 @@ def path_fault(path: str) -> str | None:
     return None
 
 
+def text_fault(text: str) -> str | None:
+    """Why a text that is shown cannot be stored; None if it can.
+
+    A control character could change what a terminal shows.
+
+    >>> text_fault("at\\x1b[2J")
+    "it has the control character '\\\\x1b'"
+    """
+    if len(text) > _TEXT_LENGTH_MAX:
+        return f"it is longer than {_TEXT_LENGTH_MAX:,} characters"
+    wrong = next((c for c in text if unicodedata.category(c) in ("Cc", "Cs")), None)
+    return None if wrong is None else f"it has the control character {wrong!r}"
+
+
 def check_different(names: tuple[str, ...], what: str) -> None:
     """Make sure that no two names are one to a file system that ignores case.
 
@@ -100,6 +118,12 @@ def _checked_name(name: str) -> str:
     return name
 
 
+def _checked_text(text: str) -> str:
+    if (fault := text_fault(text)) is not None:
+        raise ValueError(f"{text[:200]!r} cannot be stored: {fault}")
+    return text
+
+
 def _checked_path(path: str) -> str:
     if (fault := path_fault(path)) is not None:
         raise ValueError(f"{path[:200]!r} cannot be the path of a file: {fault}")
@@ -114,6 +138,9 @@ def _checked_database_file(name: str) -> str:
 
 StoredName = Annotated[str, AfterValidator(_checked_name)]
 """The name of a job, an operator, a state or a savepoint."""
+
+StoredText = Annotated[str, AfterValidator(_checked_text)]
+"""What is shown and never becomes part of a path: the name of a field, who wrote something."""
 
 StoredPath = Annotated[str, AfterValidator(_checked_path)]
 """The path of a file below its checkpoint or savepoint."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
-from pathlib import PurePosixPath
 
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.findings import Finding, FindingKind, Verification, kind_of
@@ -36,7 +35,7 @@ __all__ = ["Progress", "verify"]
 Progress = Callable[[int], None]
 """Is told how many bytes of files were checked so far."""
 
-_EPOCHS_MAX = 100_000_000  # that may be looked at: three years of one every second
+_MISSING_MAX = 100_000  # each manifest that is missing is looked for, and is a finding
 _AHEAD = 8  # so many files per transfer are looked up before the first is done
 _ROUNDS = 50  # each takes as long as the job keeps an epoch, at most
 _UNHELD = 3  # so many of them leave no note that somebody reads
@@ -182,10 +181,11 @@ class _Looking:
             raise self._unknown(self._epoch)
         self._first = min(self._repository.first_kept(), there[-1])
         first = self._first or there[0]
-        if there[-1] - first > _EPOCHS_MAX:
+        missing = there[-1] + 1 - first - sum(number >= first for number in there)
+        if missing > _MISSING_MAX:
             raise CorruptCheckpointError(
-                f"{self._repository.at('epochs')} has manifests of epochs {first} to {there[-1]}, "
-                f"more than {_EPOCHS_MAX:,}: remove those that the job did not write"
+                f"{self._repository.at('epochs')} lacks {missing:,} of the epochs {first} to "
+                f"{there[-1]}: restore it from a backup, or remove those that no job wrote"
             )
         self._found.epochs = [*range(first, there[-1] + 1)]
         if self._epoch is not None and self._epoch not in self._found.epochs:
@@ -243,9 +243,7 @@ class _Looking:
         first = self._first
         if not first:
             return set()
-        numbers = (PurePosixPath(path) for path in self._repository.names("epochs"))
-        found = {int(path.stem) for path in numbers if path.suffix == ".json"}
-        return {number for number in found if number < first}
+        return {number for number in self._repository.listed_epochs() if number < first}
 
     # ----------------------------------------------------------------------------------- files
 
@@ -283,6 +281,7 @@ class _Looking:
         """Each manifest by itself and against the one before. Returns those that are lost."""
         lost: set[int] = set()
         previous: EpochManifest | None = None
+        there = {*self._found.epochs}
         self._check_beginning()
         for number in self._found.looked_at:
             try:
@@ -294,7 +293,7 @@ class _Looking:
                 lost.add(number)
                 continue
             if previous is None or previous.epoch != manifest.previous:
-                known = manifest.previous in self._found.epochs
+                known = manifest.previous in there
                 previous = self._manifest(manifest.previous) if known else None
             self._check_manifest(manifest, previous)
             self._found.abandoned = manifest.abandoned

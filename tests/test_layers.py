@@ -23,6 +23,7 @@ ORDER = [
     "timestamp",
     "watermark",
     "value_check",
+    "schema_tree",
     "schema",
     "byte_columns",
     "key_codec",

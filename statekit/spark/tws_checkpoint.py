@@ -328,7 +328,7 @@ class TwsCheckpoint:
     def _numbers(self, log: str) -> set[int]:
         """The micro-batches that one of Spark's logs knows."""
         names = (name.rsplit("/", 1)[-1] for name in self._names(log))
-        return {int(name) for name in names if name.isdigit()}
+        return {int(name) for name in names if name.isascii() and name.isdigit()}
 
 
 def _is_about_state(error: Exception) -> bool:

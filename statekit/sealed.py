@@ -41,8 +41,8 @@ _FAULTS_LENGTH = 500
 
 _FAULTS_MAX = 20
 
-VALUES_MAX = 1 << 22
-"""More values than any file of JSON has. A value of two bytes takes some hundred in memory."""
+VALUES_MAX = 1 << 24
+"""More values than a manifest of 10,000 shards has. A value of two bytes can take 100 in memory."""
 
 _SEAL_BYTES = len(_SEAL) + 32 + len('"}')
 

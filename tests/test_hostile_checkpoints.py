@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 from hypothesis import HealthCheck, given, settings
@@ -32,6 +34,8 @@ from statekit.manifest import epoch_path
 from statekit.objects import LocalObjects
 from statekit.references import base_snapshot
 from statekit.repository import Repository
+from statekit.savepoint_file import saved_rows
+from statekit.schema import schema_of
 from statekit.sealed import FileRef, checksum_of
 from statekit.store_url import local_path
 from statekit.stored_names import name_fault, path_fault
@@ -318,6 +322,106 @@ def test_a_file_of_a_base_has_the_name_of_a_file_of_rocksdb(
             go_on(root, working)
             del files[name]
             forger.write(path, sealed(body))
+
+
+# ------------------------------------------------------------------------------ types and tables
+
+NESTED: Any = "int"
+for _ in range(60):
+    NESTED = {"kind": "list", "items": [NESTED]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "types", "why"),
+    [
+        ("value", {}, "types of its value and of its key"),
+        ("value", {"value": "int", "other": "int"}, "types of its value and of its key"),
+        ("map", {"value": "int"}, "a map state cannot have types of"),
+        ("value", {"value": "int", "key": "str"}, "a value state cannot have types of"),
+        ("queue", {"value": "int"}, "'queue', which is none"),
+        ("value", {"value": {"kind": "list"}}, "a list has 1 items, and here 0"),
+        ("value", {"value": {"kind": "int", "items": ["int"]}}, "a int has 0 items"),
+        ("value", {"value": {"kind": "dict", "items": ["int"]}}, "a dict has 2 items"),
+        ("value", {"value": {"kind": "enum", "name": "E"}}, "cannot have the values"),
+        ("value", {"value": {"kind": "ref", "name": "Elsewhere"}}, "it is not a part of"),
+        ("value", {"value": {"kind": "struct", "name": "a\x1b[2J"}}, "control character"),
+        ("value", {"value": NESTED}, "nested more than 50 levels deep"),
+        ("value", {"value": 7}, "7 is not a type"),
+    ],
+)
+def test_a_job_description_with_a_type_that_is_none_is_corrupt(
+    whole: list[Files], tmp_path: Path, kind: str, types: Any, why: str
+) -> None:
+    with laid_out(whole[0], tmp_path / "home") as (root, working):
+        forger = Forger(root)
+        path = max(path for path in forger.paths if re.fullmatch(r"job.*\.json", path))
+        body = forger.body(path)
+        state = body["operators"][0]["states"][0]
+        state.update(kind=kind, types=types)
+        forger.write(path, sealed(body))
+        with pytest.raises(CorruptCheckpointError, match=re.escape(why)):
+            Repository(root).job_file()
+        for read in READERS.values():
+            read(root, working)
+
+
+def test_an_epoch_in_digits_of_another_alphabet_is_not_an_epoch(
+    whole: list[Files], tmp_path: Path
+) -> None:
+    with laid_out(whole[0], tmp_path / "home") as (root, _):
+        epochs = Repository(root).epochs()
+        planted = epoch_path(max(epochs) + 1).translate(str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩"))
+        (root / planted).write_bytes((root / epoch_path(max(epochs))).read_bytes())
+        assert Repository(root).epochs() == epochs
+
+
+def test_json_with_more_values_than_any_file_has_is_corrupt(
+    whole: list[Files], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("statekit.sealed.VALUES_MAX", 1000)
+    with laid_out(whole[0], tmp_path / "home") as (root, _):
+        last = max(Repository(root).epochs())
+        body = json.loads((root / epoch_path(last)).read_bytes())
+        (root / epoch_path(last)).write_bytes(sealed({**body, "more": [[]] * 1000}))
+        with pytest.raises(CorruptCheckpointError, match="more than 1,000 values"):
+            Repository(root).manifest(last)
+
+
+@pytest.mark.parametrize("column", ["_key", "_subkey", "_row", "position"])
+def test_a_savepoint_whose_columns_have_other_types_is_corrupt(
+    whole: list[Files], tmp_path: Path, column: str
+) -> None:
+    with laid_out(whole[0], tmp_path / "home") as (root, working):
+        forger = Forger(root)
+        tables = (path for path in forger.paths if path.endswith(".parquet"))
+        path = next(p for p in tables if column in pq.read_schema(root / p).names)
+        table = pq.read_table(root / path)
+        other = pa.array([{"a": 1}] * len(table))
+        at = table.schema.get_field_index(column)
+        forged = io.BytesIO()
+        pq.write_table(table.set_column(at, column, other), forged)
+        forger.write(path, forged.getvalue())
+        with pytest.raises(CorruptCheckpointError, match=f"the column {column} is of type"):
+            list(saved_rows(io.BytesIO(forged.getvalue()), path))
+        for name in ("inspect savepoint", "diff savepoint", "verify", "restore"):
+            READERS[name](root, working)
+
+
+def test_a_type_that_no_reader_would_accept_cannot_be_declared() -> None:
+    nested: Any = int
+    for _ in range(60):
+        nested = list[nested]
+    with pytest.raises(StateTypeError, match="nested more than 50 levels deep"):
+        schema_of(nested)
+
+    @sk.process(key="a\x1b[2J")
+    def odd(record: dict[str, Any], seen: sk.ValueState[int]) -> None:
+        seen.update(1)
+
+    made = sk.Job("odd")
+    made.source("records", dict[str, Any]).process(odd)
+    with pytest.raises(StateTypeError, match="control character"):
+        made.run({"records": []})
 
 
 # ------------------------------------------------------------------------------ links and devices

@@ -13,8 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from statekit.working_copy import DiskCopies
-    from tests.object_server import FaultyProxy
+    from statekit.working_copy.copies import DiskCopies
+    from tests.support.s3_server import FaultyProxy
 
 
 # As in an environment that was activated: PySpark starts `python3` for frames made of Python rows.
@@ -55,7 +55,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def copies(tmp_path: Path) -> DiskCopies:
     """Working copies on the disk."""
-    from statekit.working_copy import DiskCopies
+    from statekit.working_copy.copies import DiskCopies
 
     return DiskCopies(tmp_path / "local")
 
@@ -63,7 +63,7 @@ def copies(tmp_path: Path) -> DiskCopies:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Local Spark on two cores. Starting it takes seconds, so all tests share it."""
-    from tests.spark.spark_runs import new_session
+    from tests.support.spark_runs import new_session
 
     # Part of the tests: without it, statekit has to find this interpreter for the workers.
     os.environ.pop("PYSPARK_PYTHON", None)
@@ -75,7 +75,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def s3_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """An S3 server on loopback with a bucket `bucket`, for all tests that ask for it."""
-    from tests.object_server import s3_server
+    from tests.support.s3_server import s3_server
 
     with s3_server(tmp_path_factory.mktemp("s3") / "log") as port:
         yield port
@@ -85,7 +85,7 @@ def s3_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> str:
     """A prefix of its own on a server that does what it is asked."""
     from statekit.clock import unique_id
-    from tests.object_server import set_environment
+    from tests.support.s3_server import set_environment
 
     set_environment(monkeypatch, s3_port)
     return f"s3://bucket/{unique_id()}"
@@ -94,7 +94,7 @@ def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def proxy(s3: str, s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
     """The same server behind a proxy, which does nothing wrong yet."""
-    from tests.object_server import FaultyProxy, set_environment
+    from tests.support.s3_server import FaultyProxy, set_environment
 
     with FaultyProxy(s3_port) as between:
         set_environment(monkeypatch, between.port)

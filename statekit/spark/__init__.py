@@ -5,9 +5,9 @@ which runs what was written for Spark's own operator. What does not: anything ab
 run without Spark would need too.
 """
 
-from statekit.running import Progress
+from statekit.job.progress import Progress
 from statekit.spark.query import Query
-from statekit.spark.starting import start
-from statekit.spark.transform import Transformed, transform_with_state
+from statekit.spark.start import start
+from statekit.spark.tws.transform import Transformed, transform_with_state
 
 __all__ = ["Progress", "Query", "Transformed", "start", "transform_with_state"]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from statekit.coordinator import Coordinator
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.rollback import finish
 from statekit.errors import RestoreError, StorageError
-from statekit.repository import Repository
-from statekit.rollback import finish
+from statekit.runtime.coordinator import Coordinator
 
 __all__ = ["check_spark_reaches", "check_sparks_part", "sparks_part"]
 

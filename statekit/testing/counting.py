@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from statekit.backend import Backend, Coming, ManyGetter, StateSize
-from statekit.mutation import DELETE, PUT, Batch
+from statekit.backend.interface import Backend, Coming, ManyGetter, StateSize
+from statekit.backend.mutation import DELETE, PUT, Batch
 
 __all__ = ["CountingBackend"]
 

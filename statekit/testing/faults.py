@@ -26,14 +26,21 @@ from typing import IO, TYPE_CHECKING, Literal, TypeVar, get_args
 
 import xxhash
 
-from statekit.backend import Backend, Coming, ManyGetter, StateSize
+from statekit.backend.interface import Backend, Coming, ManyGetter, StateSize
+from statekit.backend.mutation import Batch
+from statekit.checkpoint.manifest import ShardPlan, ShardState
+from statekit.checkpoint.object_store import (
+    Objects,
+    Page,
+    Piece,
+    RequestError,
+    Stored,
+    StoreOptions,
+)
+from statekit.checkpoint.repository import Repository
 from statekit.clock import sleep_s
 from statekit.errors import StateTypeError, StorageError
-from statekit.manifest import ShardPlan, ShardState
-from statekit.mutation import Batch
-from statekit.objects import Objects, Page, Piece, RequestError, Stored, StoreOptions
-from statekit.repository import Repository
-from statekit.working_copy import WorkingCopies, WorkingCopy
+from statekit.working_copy.copies import WorkingCopies, WorkingCopy
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

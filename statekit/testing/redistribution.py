@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from statekit.errors import StateTypeError
-from statekit.state_options import Redistribute
+from statekit.state.options import Redistribute
 
 __all__ = ["check_redistribution"]
 

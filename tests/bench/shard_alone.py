@@ -19,13 +19,13 @@ from typing import Any
 import pyarrow as pa
 
 import statekit as sk
-from statekit.chunk import Chunk
-from statekit.coordinator import Coordinator
-from statekit.process import Process
-from statekit.repository import Repository
-from statekit.shard import RARE_COLLECTION, run_shard
-from statekit.spark.rows import chunks_of
-from statekit.working_copy import DiskCopies
+from statekit.checkpoint.repository import Repository
+from statekit.functions.process import Process
+from statekit.records.keyed_batch import Chunk
+from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.shard import RARE_COLLECTION, run_shard
+from statekit.spark.worker_rows import chunks_of
+from statekit.working_copy.copies import DiskCopies
 from tests.bench.report import Arm, Row, statekit
 from tests.bench.workload import (
     KEYS,

@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 
 import statekit as sk
 from statekit.reader import CheckpointReader
-from tests.spark import local_victim, spark_victim, timed_victim
-from tests.spark.spark_jobs import (
+from tests.support import local_process, spark_driver, timed_process
+from tests.support.spark_drivers import KillableProcess
+from tests.support.spark_job import (
     EVENT_SCHEMA,
     Counted,
     Event,
@@ -26,8 +27,7 @@ from tests.spark.spark_jobs import (
     counting_job,
     events,
 )
-from tests.spark.spark_runs import Runs, pieces, state_of
-from tests.spark.victims import Victim
+from tests.support.spark_runs import Runs, pieces, state_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("class_archive")]
 
@@ -65,11 +65,11 @@ def _finish_and_check(runs: Runs, given: list[Event], *, reordered: bool = False
 def test_a_driver_killed_between_any_two_effects_of_an_epoch(runs: Runs) -> None:
     given = events(seed=1, size=8 * 15)
     _feed(runs, given, 15)
-    for epoch, point in enumerate(spark_victim.POINTS, 1):
+    for epoch, point in enumerate(spark_driver.POINTS, 1):
         arguments = (runs.home, "local[2]", point, epoch)
-        with Victim("spark_victim.py", *arguments, log=runs.home / "log") as victim:
+        with KillableProcess("spark_driver.py", *arguments, log=runs.home / "log") as victim:
             assert victim.wait() == -signal.SIGKILL, (point, victim.log())
-        committed = epoch + 1 if point == spark_victim.POINTS[-1] else epoch
+        committed = epoch + 1 if point == spark_driver.POINTS[-1] else epoch
         assert runs.epochs() == list(range(committed)), point
     _finish_and_check(runs, given)
     assert runs.epochs() == list(range(8)), "one epoch per micro-batch, none twice"
@@ -106,7 +106,7 @@ def test_a_driver_killed_at_random_points(runs: Runs, seeds: range) -> None:
 
 
 def _kill_at_random(home: Path, chosen: random.Random) -> None:
-    with Victim("spark_victim.py", home, "local[2]", log=home / "log") as victim:
+    with KillableProcess("spark_driver.py", home, "local[2]", log=home / "log") as victim:
         victim.wait_for("ready")
         if chosen.random() < 0.5:
             time.sleep(chosen.uniform(0.0, 3.0))
@@ -122,11 +122,11 @@ def _killed(script: str, home: Path, seeds: range, *, within_s: float) -> Iterat
     for seed in seeds:
         chosen = random.Random(seed)
         shards = chosen.choice([1, 2, 3, 3, 3])
-        with Victim(script, home, seeds[0], shards, log=home / "log") as victim:
+        with KillableProcess(script, home, seeds[0], shards, log=home / "log") as victim:
             victim.wait_for("ready")
             time.sleep(chosen.uniform(0.0, within_s))
         yield seed
-    with Victim(script, home, seeds[0], 3, log=home / "log") as victim:
+    with KillableProcess(script, home, seeds[0], 3, log=home / "log") as victim:
         assert victim.wait() == 0, victim.log()
 
 
@@ -141,16 +141,16 @@ POINTS_PER_GROUP = 7
 )
 def test_a_process_on_rocksdb_killed_at_random_points(tmp_path: Path, seeds: range) -> None:
     """Each seed is one kill: its delay, and how many shards the next process has."""
-    given = events(seeds[0], local_victim.EPOCHS * local_victim.EPOCH_SIZE)
+    given = events(seeds[0], local_process.EPOCHS * local_process.EPOCH_SIZE)
     out = tmp_path / "out"
-    for seed in _killed("local_victim.py", tmp_path, seeds, within_s=0.5):
+    for seed in _killed("local_process.py", tmp_path, seeds, within_s=0.5):
         _check_prefix(tmp_path, given, seed)
 
     expected, states = counted(given)
     outputs = [Counted(*row) for path in sorted(out.glob("*.json")) for row in _rows(path)]
     assert by_word(outputs) == by_word(expected)
     uninterrupted = counting_job().run(
-        {"events": given}, parallelism=3, epoch_size=local_victim.EPOCH_SIZE
+        {"events": given}, parallelism=3, epoch_size=local_process.EPOCH_SIZE
     )
     assert by_word(uninterrupted["counted"]) == by_word(outputs)
     for name in ("seen", "numbers", "most"):
@@ -170,18 +170,18 @@ def test_no_timer_is_called_twice_or_never_by_a_process_that_is_killed(
     tmp_path: Path, seeds: range
 ) -> None:
     """Each seed is one kill. By event time all is as if uninterrupted, whatever the parallelism."""
-    for _ in _killed("timed_victim.py", tmp_path, seeds, within_s=1.0):
+    for _ in _killed("timed_process.py", tmp_path, seeds, within_s=1.0):
         pass
 
-    given = timed_victim.given(seeds[0])
-    calm = timed_victim.timed_job().run(
-        {"seen": given}, parallelism=2, epoch_size=timed_victim.EPOCH_SIZE
+    given = timed_process.given(seeds[0])
+    calm = timed_process.timed_job().run(
+        {"seen": given}, parallelism=2, epoch_size=timed_process.EPOCH_SIZE
     )
     found = {
         sink: sorted(
             row for path in sorted((tmp_path / sink).glob("*.json")) for row in _rows(path)
         )
-        for sink in timed_victim.SINKS
+        for sink in timed_process.SINKS
     }
     assert found["counted"] == sorted(map(list, calm["counted"]))
     closed = [row for row in found["rang"] if row[1] == "close"]
@@ -276,7 +276,7 @@ def test_a_killed_workers_task_is_retried_within_the_same_epoch(
     given = _with_a_13(seed=3)
     _feed(runs, given, 20)
     arguments = (runs.home, "local[2,4]")
-    with Victim("retry_victim.py", *arguments, log=runs.home / "log") as victim:
+    with KillableProcess("retry_driver.py", *arguments, log=runs.home / "log") as victim:
         assert victim.wait() == 0, victim.log()
     assert (runs.home / "marker").exists()
     assert runs.epochs() == [0, 1, 2, 3]

@@ -1,0 +1,62 @@
+"""A plain Python process that tests kill: the counting job on RocksDB, to the end of its input.
+
+    python local_process.py HOME SEED PARALLELISM
+
+The same coordinator, shards, working copies and repository as on Spark, in a process that starts
+in half a second. It prints `ready` when the first epoch begins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from statekit.backend import mutation
+from statekit.backend.rocksdb import RocksOptions
+from statekit.checkpoint.repository import Repository
+from statekit.runtime.local import LocalRunner
+from statekit.working_copy.copies import DiskCopies
+from tests.support.spark_job import Counted, counting_job, events
+
+EPOCHS = 60
+EPOCH_SIZE = 40
+
+
+def write_epoch(directory: Path, records: list[Counted], epoch: int) -> None:
+    """A sink that is idempotent by epoch, as the Parquet sink is."""
+    draft = directory / f".{epoch:05d}.{os.getpid()}"
+    draft.write_text(json.dumps(records))
+    draft.rename(directory / f"{epoch:05d}.json")
+
+
+def main() -> None:
+    home, seed, parallelism = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    # Epochs that spill several batches, which RocksDB flushes while they run.
+    mutation.BATCH_BYTES_MAX = 500
+    options = RocksOptions(write_buffer_bytes=64 * 1024)
+    out = home / "out"
+    out.mkdir(parents=True, exist_ok=True)
+    runner = LocalRunner(
+        counting_job(),
+        Repository(home / "checkpoint"),
+        DiskCopies(home / "working", options),
+        parallelism=parallelism,
+    )
+    given = events(seed, EPOCHS * EPOCH_SIZE)
+    last = runner.coordinator.last
+    start = last.offsets["events"] if last is not None else 0
+    print("ready", flush=True)
+    for begin in range(start, len(given), EPOCH_SIZE):
+        end = begin + EPOCH_SIZE
+        runner.epoch(
+            {"events": given[begin:end]},
+            outputs={"counted": lambda records, epoch: write_epoch(out, records, epoch)},
+            offsets={"events": end},
+        )
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,8 +10,6 @@ from __future__ import annotations
 import time
 import uuid
 
-__all__ = ["now_us", "sleep_s", "stopwatch_s", "unique_id"]
-
 
 def now_us() -> int:
     """Wall clock time in microseconds since 1970-01-01 UTC."""

@@ -19,20 +19,6 @@ import xxhash
 from statekit.errors import RescaleError, StateTypeError
 from statekit.timestamp import datetime_to_micros
 
-__all__ = [
-    "DEFAULT_GROUPS",
-    "MAX_GROUPS",
-    "check_groups",
-    "check_parallelism",
-    "group_of_row",
-    "group_range",
-    "key_fields",
-    "key_group",
-    "key_hash",
-    "pack_group",
-    "shard_of_group",
-]
-
 DEFAULT_GROUPS = 128
 MAX_GROUPS = 32_768
 _SEED = 42

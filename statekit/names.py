@@ -16,20 +16,6 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-__all__ = [
-    "NAME_BYTES_MAX",
-    "PATH_BYTES_MAX",
-    "DatabaseFile",
-    "StoredId",
-    "StoredName",
-    "StoredPath",
-    "StoredText",
-    "check_different",
-    "name_fault",
-    "path_fault",
-    "text_fault",
-]
-
 NAME_BYTES_MAX = 150
 """The longest name of a job, operator, stream, sink, state or savepoint."""
 

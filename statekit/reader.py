@@ -40,8 +40,6 @@ from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
 from statekit.working_copy.restore import restored
 
-__all__ = ["CheckpointReader", "key_schema", "key_text", "state_text", "time_text"]
-
 
 class CheckpointReader:
     """What a checkpoint holds after one of its epochs.

@@ -13,18 +13,6 @@ import struct
 
 from statekit.errors import StateTypeError
 
-__all__ = [
-    "MAX_MICROS",
-    "MIN_MICROS",
-    "datetime_to_micros",
-    "duration_to_micros",
-    "instant",
-    "micros_of_sortable",
-    "micros_to_datetime",
-    "sortable_micros",
-    "timedelta_to_micros",
-]
-
 MIN_MICROS = -62_135_596_800_000_000
 """The first instant there is: the year 1."""
 

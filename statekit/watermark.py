@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 
-__all__ = ["BEGINNING", "END", "advanced", "is_late"]
-
 BEGINNING = MIN_MICROS - 1
 """The watermark before any: nothing is late."""
 

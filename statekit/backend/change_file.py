@@ -13,8 +13,6 @@ from typing import IO, cast
 from statekit.backend.mutation import Batch, ChangeFileWriter
 from statekit.errors import StorageError
 
-__all__ = ["Changes"]
-
 # Change files up to this size are put together in memory.
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 

@@ -20,8 +20,6 @@ import pyarrow as pa
 from statekit.backend.mutation import read_keys
 from statekit.errors import CorruptCheckpointError
 
-__all__ = ["CHECKSUMS", "MutationSum", "MutationSums"]
-
 _Words = npt.NDArray[np.uint64]
 
 # Odd numbers, as xxHash has them. What a word is multiplied by depends on its place.

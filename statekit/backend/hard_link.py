@@ -10,8 +10,6 @@ import errno
 import os
 from pathlib import Path
 
-__all__ = ["linked"]
-
 _IMPOSSIBLE = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
 
 

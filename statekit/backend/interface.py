@@ -19,18 +19,6 @@ from statekit.backend.mutation import DELETE, PUT, Batch
 from statekit.errors import StatekitError
 from statekit.keygroup import group_of_row, pack_group
 
-__all__ = [
-    "Backend",
-    "Coming",
-    "ManyGetter",
-    "MemoryBackend",
-    "StateSize",
-    "first_of_groups",
-    "prefix_end",
-    "size_of",
-    "total_size",
-]
-
 
 class StateSize(NamedTuple):
     """How much one state holds in one shard."""

@@ -28,20 +28,6 @@ import pyarrow as pa
 from statekit.errors import CorruptCheckpointError
 from statekit.records.arrow_sizes import check_unpacked
 
-__all__ = [
-    "DELETE",
-    "DELETE_RANGE",
-    "PUT",
-    "Batch",
-    "ChangeFileWriter",
-    "Delete",
-    "DeleteRange",
-    "Mutation",
-    "Put",
-    "read_changes",
-    "read_keys",
-]
-
 PUT = 0
 DELETE = 1
 DELETE_RANGE = 2

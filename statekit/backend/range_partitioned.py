@@ -28,8 +28,6 @@ from statekit.backend.mutation import DELETE_RANGE, Batch, Row
 from statekit.backend.rocksdb import RocksBackend
 from statekit.keygroup import pack_group
 
-__all__ = ["FragmentedBackend"]
-
 
 class FragmentedBackend:
     """A shard's rows in several RocksDB databases.

@@ -14,8 +14,6 @@ from typing import Any
 from statekit.backend.interface import Coming
 from statekit.errors import StatekitError
 
-__all__ = ["SortedReads"]
-
 # Blocks grow while they are of use, in steps after which bytes are counted; after a large row
 # nothing is read ahead.
 _BLOCK_STEP = 64

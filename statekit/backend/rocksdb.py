@@ -41,8 +41,6 @@ from statekit.backend.read_ahead import SortedReads
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.errors import StatekitError, StorageError
 
-__all__ = ["RocksBackend", "RocksOptions", "link_database"]
-
 # Universal compaction merges runs of similar size, so what an epoch costs follows what it wrote.
 # A run appears with every flush; background merging may be cut short by the close at the end of
 # each epoch, so this many runs are merged in the foreground at last.

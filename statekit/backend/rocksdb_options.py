@@ -10,8 +10,6 @@ from dataclasses import dataclass, fields
 
 from statekit.errors import StateTypeError
 
-__all__ = ["RocksOptions", "check_options"]
-
 _KIB = 1024
 _MIB = 1024 * _KIB
 _GIB = 1024 * _MIB

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from statekit.errors import StorageError
 
-__all__ = ["scratch_directory"]
-
 
 @contextlib.contextmanager
 def scratch_directory(purpose: str) -> Iterator[Path]:

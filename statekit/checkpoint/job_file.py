@@ -14,22 +14,6 @@ from statekit.checkpoint.sealed_json import Count, Record, Sealed
 from statekit.codec.schema_tree import tree_fault
 from statekit.names import StoredId, StoredName, StoredText, check_different
 
-__all__ = [
-    "CLOCK_TAGS",
-    "EXPIRY",
-    "LOCAL_KINDS",
-    "ROW_MARK",
-    "TIMERS",
-    "WAITING",
-    "Clock",
-    "JobFile",
-    "KeyFieldRecord",
-    "OperatorRecord",
-    "PastState",
-    "StateRecord",
-    "TtlRecord",
-]
-
 TIMERS = "_timers"
 """What the timers of an operator are called where its states are named. No state can be."""
 

@@ -37,18 +37,6 @@ from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import pack_group
 
-__all__ = [
-    "Lineage",
-    "changed_contents",
-    "last_file",
-    "lineage_of",
-    "load",
-    "local_rows",
-    "missed_files",
-    "replay",
-    "standing_lineage",
-]
-
 FILES_MAX = 8
 """A manifest names so many change files of a shard; older ones go to a history."""
 

@@ -25,19 +25,6 @@ from statekit.names import StoredName, StoredText
 from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
 
-__all__ = [
-    "Cause",
-    "EpochInstant",
-    "EpochManifest",
-    "OperatorEpoch",
-    "ShardPlan",
-    "ShardReport",
-    "ShardState",
-    "added",
-    "epoch_path",
-    "instant_path",
-]
-
 Cause = Literal["records", "rescale", "rollback", "repair", "migrate", "savepoint", "import"]
 """What made an epoch: a run, over records or idle, or one of the tools that change a checkpoint."""
 

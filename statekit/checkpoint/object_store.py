@@ -34,17 +34,6 @@ from statekit.errors import CorruptCheckpointError, StateTypeError
 if TYPE_CHECKING:
     from obstore import ObjectMeta
 
-__all__ = [
-    "LocalObjects",
-    "Objects",
-    "Page",
-    "Piece",
-    "RemoteObjects",
-    "RequestError",
-    "StoreOptions",
-    "Stored",
-]
-
 
 @dataclass(frozen=True)
 class StoreOptions:

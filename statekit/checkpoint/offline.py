@@ -12,8 +12,6 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import finish
 from statekit.errors import RestoreError
 
-__all__ = ["check_at_rest", "last_epoch"]
-
 
 def last_epoch(repository: Repository) -> tuple[EpochManifest, JobFile]:
     """The last epoch and the job file in force.

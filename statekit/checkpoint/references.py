@@ -15,17 +15,6 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseSnapshot, Contents, History
 from statekit.errors import CorruptCheckpointError
 
-__all__ = [
-    "Following",
-    "base_snapshot",
-    "files_of",
-    "history",
-    "misfit",
-    "named_by",
-    "older_manifests",
-    "refs_in",
-]
-
 T = TypeVar("T", BaseSnapshot, History)
 
 

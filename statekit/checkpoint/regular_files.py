@@ -19,8 +19,6 @@ from typing import IO
 
 from statekit.errors import CorruptCheckpointError
 
-__all__ = ["inside", "open_regular", "regular_file"]
-
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 

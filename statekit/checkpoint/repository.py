@@ -25,8 +25,6 @@ from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.keygroup import pack_group
 
-__all__ = ["SAVEPOINT", "SPARK", "TRANSFERS", "LocalRows", "Repository", "group_bounds"]
-
 LocalRows = list[tuple[bytes, bytes]]
 """An operator state in one shard: what follows the shard's prefix in the row key, and the row."""
 

@@ -40,11 +40,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from statekit.checkpoint.manifest import EpochManifest, ShardPlan, epoch_path
+from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.references import base_snapshot, files_of, history
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.sealed_json import Count, Sealed
 from statekit.checkpoint.shard_contents import BaseSnapshot
-from statekit.checkpoint.store import Stored
 from statekit.clock import unique_id
 from statekit.errors import (
     CorruptCheckpointError,
@@ -54,26 +54,6 @@ from statekit.errors import (
     StateTypeError,
 )
 from statekit.timestamp import duration_to_micros
-
-__all__ = [
-    "DEFAULT_RETENTION",
-    "HELD",
-    "STAGED_FOR",
-    "FirstKept",
-    "GoingBack",
-    "Held",
-    "Retention",
-    "check_retention",
-    "collected_error",
-    "first_path",
-    "going_back",
-    "held",
-    "held_epochs",
-    "may_adopt",
-    "may_be_named",
-    "note_going_back",
-    "still_kept",
-]
 
 STAGED_FOR = dt.timedelta(hours=12)
 """How long a file may wait for a manifest that names it, by the store's clock."""

@@ -35,16 +35,6 @@ from statekit.checkpoint.spark_log import SparkFiles, files_at
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, RestoreError
 
-__all__ = [
-    "Rollback",
-    "check_batch",
-    "check_can_go_back",
-    "finish",
-    "for_start",
-    "plan",
-    "standing_at",
-]
-
 _FOLDERS = ("commits", "offsets", "sources")
 """What of Spark's part is set back, in this order."""
 

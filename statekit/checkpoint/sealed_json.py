@@ -19,19 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.names import StoredPath
 
-__all__ = [
-    "FORMAT",
-    "VALUES_MAX",
-    "Count",
-    "FileRef",
-    "Group",
-    "Record",
-    "Sealed",
-    "checksum_of",
-    "faults_of",
-    "parse_json",
-]
-
 FORMAT = 3
 """The format version that this code writes, and the newest that it reads."""
 

@@ -21,8 +21,6 @@ from pydantic import Field
 from statekit.checkpoint.sealed_json import Count, FileRef, Group, Record, Sealed
 from statekit.names import DatabaseFile, StoredName
 
-__all__ = ["BaseSnapshot", "Chain", "Contents", "Database", "History", "Slice"]
-
 
 class Contents(Record):
     """What rows are made of.

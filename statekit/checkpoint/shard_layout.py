@@ -20,8 +20,6 @@ from statekit.checkpoint.sealed_json import checksum_of
 from statekit.checkpoint.shard_contents import Chain, Slice
 from statekit.keygroup import check_parallelism, group_range
 
-__all__ = ["overlapping", "rescaled", "standing"]
-
 
 def rescaled(manifest: EpochManifest, parallelism: int) -> EpochManifest:
     """The epoch after `manifest` that only changes the parallelism.

@@ -33,18 +33,6 @@ from typing import Any, NamedTuple
 from statekit.checkpoint.sealed_json import parse_json
 from statekit.errors import CorruptCheckpointError, RestoreError
 
-__all__ = [
-    "METADATA",
-    "BatchEnd",
-    "BatchTimes",
-    "SparkFiles",
-    "batch_end",
-    "batch_times",
-    "files_at",
-    "new_metadata",
-    "query_id",
-]
-
 SparkFiles = dict[str, bytes | None]
 """Content per path below Spark's part; None for a file that is to be taken as it is."""
 

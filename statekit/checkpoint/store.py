@@ -57,8 +57,6 @@ from statekit.errors import (
 )
 from statekit.names import path_fault
 
-__all__ = ["Store", "Stored"]
-
 T = TypeVar("T")
 
 _STATE = ("epochs/", "data/", "job")

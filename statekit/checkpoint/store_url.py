@@ -12,8 +12,6 @@ from urllib.parse import unquote
 
 from statekit.errors import StateTypeError
 
-__all__ = ["local_path", "remote_url"]
-
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "memory")
 # Stores that are known by their address, and so are no mere web servers.
 _HOST = re.compile(

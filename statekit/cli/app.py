@@ -34,8 +34,6 @@ from statekit.errors import StatekitError
 from statekit.maintenance.diff.compare import compare
 from statekit.reader import CheckpointReader
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="statekit",
     help="Typed, exactly-once state for Python stream processing on Spark.",

@@ -25,8 +25,6 @@ from statekit.timestamp import instant
 from statekit.working_copy.copies import default_working_directory
 from statekit.working_copy.disk_space import CopySpace, FoundCopy
 
-__all__ = ["copies"]
-
 _out = Console()
 
 _PATIENCE = StoreOptions(retry_seconds=2, timeout_seconds=3, connect_seconds=2)

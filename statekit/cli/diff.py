@@ -20,8 +20,6 @@ from statekit.checkpoint.repository import Repository
 from statekit.maintenance.diff.compare import Difference, EpochSource, RowDifference, StateSource
 from statekit.maintenance.diff.savepoint_source import SavepointSource
 
-__all__ = ["as_data", "print_difference", "source_of"]
-
 _WITH_EPOCH = re.compile(r"(.+)@(\d+)")
 
 

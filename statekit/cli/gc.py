@@ -20,8 +20,6 @@ from statekit.cli.progress import progress_bar
 from statekit.errors import StateTypeError
 from statekit.timestamp import duration_to_micros
 
-__all__ = ["gc"]
-
 _out = Console()
 
 

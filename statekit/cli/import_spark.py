@@ -21,8 +21,6 @@ from statekit.timestamp import instant
 if TYPE_CHECKING:
     from statekit.spark.tws.importer import SparkImport
 
-__all__ = ["import_spark"]
-
 _out = Console()
 
 

@@ -25,8 +25,6 @@ from statekit.reader import CheckpointReader, key_text, state_text, time_text
 from statekit.timestamp import instant
 from statekit.working_copy.base_options import replay_seconds
 
-__all__ = ["Counted", "as_data", "counted", "print_checkpoint"]
-
 
 @dataclass(frozen=True)
 class Counted:

@@ -16,8 +16,6 @@ from statekit.job.loader import load_job
 from statekit.maintenance.migrate import Migration, StateReport
 from statekit.state.row_versions import value_schema
 
-__all__ = ["migrate_and_print"]
-
 
 def migrate_and_print(checkpoint: str, application: str, *, dry_run: bool) -> bool:
     """Migrate a checkpoint, or try to; whether all rows are, or would be, of the declared types."""

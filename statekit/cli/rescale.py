@@ -27,8 +27,6 @@ from statekit.reader import CheckpointReader
 from statekit.state.base import StateSpec
 from statekit.state.options import Rule
 
-__all__ = ["print_plan", "rescale"]
-
 _out = Console()
 
 

@@ -14,8 +14,6 @@ from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.rollback import Rollback
 from statekit.timestamp import instant
 
-__all__ = ["epochs_text", "print_done", "print_plan", "rolled_back_text"]
-
 
 def epochs_text(ranges: Iterable[tuple[int, int]]) -> str:
     """Ranges of epochs as people write them.

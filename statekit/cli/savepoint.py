@@ -21,8 +21,6 @@ from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoi
 from statekit.reader import state_text
 from statekit.timestamp import instant
 
-__all__ = ["inspect_savepoint", "savepoint"]
-
 _out = Console()
 _err = Console(stderr=True)
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["chosen", "range_text", "table_of_numbers"]
-
 # Of more rows than this, a table shows the ends and the fullest.
 _ROWS_MAX = 24
 _SHOWN_AT_ENDS = 4

@@ -29,8 +29,6 @@ from statekit.maintenance.verify.orphans import Orphan
 from statekit.maintenance.verify.repair import Repaired, repair
 from statekit.maintenance.verify.verify import verify as verify_all
 
-__all__ = ["verify"]
-
 _out = Console()
 _err = Console(stderr=True)
 

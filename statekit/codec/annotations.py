@@ -21,8 +21,6 @@ import typing_extensions
 
 from statekit.errors import StateTypeError
 
-__all__ = ["FieldSpec", "struct_fields", "struct_flavour", "union_members", "unwrap"]
-
 
 def unwrap(annotation: Any) -> Any:
     """The annotation without `Annotated`, `NewType`, `Required`, `ReadOnly`, `Final` and aliases.

@@ -25,8 +25,6 @@ from statekit.codec.vectorized import sortable_ints
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.timestamp import datetime_to_micros, micros_to_datetime, timedelta_to_micros
 
-__all__ = ["KeyCodec", "dynamic_key_codec", "key_codec", "schema_key_codec"]
-
 T = TypeVar("T")
 
 KeyEncode = Callable[[Any], bytes]

@@ -29,13 +29,6 @@ from statekit.codec.schema_tree import LEVELS_MAX, tree_fault
 from statekit.codec.value_check import is_text
 from statekit.errors import StateTypeError
 
-__all__ = [
-    "Literals",
-    "Schema",
-    "StructField",
-    "schema_of",
-]
-
 Literals = tuple[tuple[str, bool | int | str | None], ...]
 """Named values: the members of an enum, or of a Literal, where the name is the value's repr."""
 

@@ -22,15 +22,6 @@ from statekit.codec.value_plan import is_map
 from statekit.codec.value_union import split_member
 from statekit.errors import QueryError, StateTypeError
 
-__all__ = [
-    "expect",
-    "generic_decoder",
-    "generic_key_decoder",
-    "generic_key_encoder",
-    "key_to_json",
-    "show_wire",
-]
-
 Json = Any
 """None, bool, int, float, str, list or dict of those."""
 

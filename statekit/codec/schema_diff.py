@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from statekit.codec.schema import Schema, StructField
 
-__all__ = ["side_by_side"]
-
 _STORED, _DECLARED = "stored in the checkpoint", "declared in the code"
 _GAP = "   "
 

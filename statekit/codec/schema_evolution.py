@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from statekit.codec.schema import Schema
 from statekit.codec.value_union import tagged_members
 
-__all__ = ["is_same_type", "why_unreadable"]
-
 _UNITED_WITH_NOTHING = frozenset({"null", "pickle", "dynamic"})
 
 

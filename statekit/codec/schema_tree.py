@@ -14,8 +14,6 @@ from typing import Any
 
 from statekit.names import text_fault
 
-__all__ = ["KINDS", "LEVELS_MAX", "tree_fault"]
-
 LEVELS_MAX = 50
 """How many levels a type may be nested. Parsers of JSON have limits; a struct takes three of it."""
 

@@ -21,24 +21,6 @@ from typing import Any
 from statekit.errors import StateTypeError
 from statekit.timestamp import datetime_to_micros
 
-__all__ = [
-    "INT_MAX",
-    "INT_MIN",
-    "NESTING_MAX",
-    "Check",
-    "any_of",
-    "check_each",
-    "check_parts",
-    "check_types",
-    "deeper",
-    "exceeds_nesting",
-    "is_text",
-    "optional",
-    "scalar_checks",
-    "scalar_kinds",
-    "unpacking",
-]
-
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 """The ints that MessagePack can hold."""
 

@@ -27,8 +27,6 @@ from statekit.codec.value_plan import ENCODER, Convert, Plan
 from statekit.codec.value_planner import plan_values
 from statekit.errors import CorruptCheckpointError, StateTypeError
 
-__all__ = ["PickleCodec", "ValueCodec", "checked_decode", "shortened", "value_codec"]
-
 T = TypeVar("T")
 
 

@@ -27,22 +27,6 @@ from statekit.codec.value_check import (
     unpacking,
 )
 
-__all__ = [
-    "ENCODER",
-    "SCALARS",
-    "Convert",
-    "Plan",
-    "is_map",
-    "plan_dict",
-    "plan_literal",
-    "plan_optional",
-    "plan_scalar",
-    "plan_sequence",
-    "plan_set",
-    "plan_tuple",
-    "unchanged",
-]
-
 ENCODER = msgspec.msgpack.Encoder(uuid_format="canonical", decimal_format="string")
 Convert = Callable[[Any], Any]
 _Parts = Callable[[Any], Iterable[tuple[str, "Plan", Any]]]

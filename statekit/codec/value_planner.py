@@ -37,8 +37,6 @@ from statekit.codec.value_struct import (
 )
 from statekit.codec.value_union import plan_union
 
-__all__ = ["plan_values"]
-
 
 def plan_values(annotation: Any) -> Plan:
     """The plan of the values of a type.

@@ -30,15 +30,6 @@ from statekit.codec.value_check import Check, check_parts, deeper, unpacking
 from statekit.codec.value_plan import Convert, Plan, is_map, unchanged
 from statekit.codec.value_union import tagged_members
 
-__all__ = [
-    "is_native",
-    "plan_inside",
-    "plan_struct_checks",
-    "struct_from_wire",
-    "struct_to_wire",
-    "wire_struct",
-]
-
 
 def is_native(annotation: Any, inside: frozenset[Any]) -> bool:
     """Whether msgspec alone writes and reads the type as docs/format.md wants it."""

@@ -21,8 +21,6 @@ from statekit.codec.schema import Schema
 from statekit.codec.value_check import any_of
 from statekit.codec.value_plan import ENCODER, Convert, Plan, is_map, unchanged
 
-__all__ = ["UNION_EXT", "plan_union", "split_member", "tagged_members"]
-
 UNION_EXT = 1
 """MessagePack extension type of a union member that its bytes alone do not tell apart."""
 

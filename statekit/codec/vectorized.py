@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-__all__ = ["big_endian", "numbered", "sortable_ints"]
-
 
 def big_endian(values: Iterable[int], count: int) -> list[bytes]:
     """Numbers of 16 bits as two bytes each, the higher one first.

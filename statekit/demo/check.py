@@ -16,8 +16,6 @@ from pyspark.sql import SparkSession
 from statekit.demo.flights import LATENESS
 from statekit.reader import CheckpointReader
 
-__all__ = ["Comparison", "airports", "compare"]
-
 # Everything that left, in the order in which it comes in, with how far it is behind.
 _FLIGHTS = """
 create or replace temp view raw as

@@ -20,8 +20,6 @@ import statekit as sk
 from statekit.demo.check import airports, compare
 from statekit.demo.flights import build_job
 
-__all__ = ["main", "session"]
-
 SCHEMA = "tailnum string, origin string, dest string, departed timestamp, arr_delay double"
 SINKS = ("turnarounds", "late", "airports", "grounded", "hours")
 

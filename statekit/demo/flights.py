@@ -23,8 +23,6 @@ import pyarrow.parquet as pq
 import statekit as sk
 from statekit.errors import StatekitError
 
-__all__ = ["FILES", "LATENESS", "Flight", "Turnaround", "build_job", "raw_csv", "write_input"]
-
 FILES = 7
 """The input is cut into this many files, in scheduled order; each is one epoch."""
 

@@ -26,8 +26,6 @@ from statekit.demo.check import Comparison
 from statekit.demo.flights import FILES, build_job, raw_csv, write_input
 from statekit.errors import StatekitError
 
-__all__ = ["run"]
-
 SHARDS = (2, 4, 3)
 """The parallelism of one driver after the other."""
 

@@ -22,8 +22,6 @@ from statekit.records.union import Records, records_of
 from statekit.state.base import State
 from statekit.state.operator_state import BroadcastState
 
-__all__ = ["Handlers"]
-
 
 class Handlers:
     """The functions that handle the broadcast records of an operator, one per record type.

@@ -13,8 +13,6 @@ from statekit.state.key_scope import Visit
 from statekit.state.timers import Timers
 from statekit.timestamp import instant
 
-__all__ = ["Context"]
-
 
 class Context:
     """What a process function may know beside its record and its states.

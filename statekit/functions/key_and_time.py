@@ -18,8 +18,6 @@ from statekit.functions.state_parameters import explained
 from statekit.records.declaration import peel, show
 from statekit.records.union import Records
 
-__all__ = ["check_event_time", "codec_of_keys", "codec_of_waiting"]
-
 KEY_TYPES = frozenset({"bool", "int", "str", "bytes", "date", "datetime"})
 """Schema kinds of key fields; a field may also be Optional."""
 

@@ -17,8 +17,6 @@ from statekit.functions.signature import hints_of
 from statekit.functions.state_parameters import explained
 from statekit.state.row_versions import Hook
 
-__all__ = ["Hooks", "MigrateOption", "checked_hooks", "hooks_of"]
-
 MigrateOption = Mapping[str, Callable[[Any], Any] | Sequence[Callable[[Any], Any]]]
 """What `migrate=` takes: per state a function, or several."""
 

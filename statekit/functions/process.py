@@ -49,8 +49,6 @@ from statekit.state.timers import DUE, Timer, Timers
 from statekit.timestamp import datetime_to_micros, duration_to_micros
 from statekit.watermark import BEGINNING
 
-__all__ = ["Process", "process"]
-
 R = TypeVar("R")
 U = TypeVar("U")
 Emitted = TypeVar("Emitted")

@@ -28,8 +28,6 @@ from statekit.names import name_fault
 from statekit.state.base import State, StateSpec
 from statekit.state.timers import Timer
 
-__all__ = ["Bound", "Signature", "hints_of"]
-
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _OUTPUTS = (Iterator, Iterable, Generator, list)
 _SEVERAL = (Iterable, Generator, Collection, Sequence, Set, list, tuple, set, frozenset, deque)

@@ -29,8 +29,6 @@ from statekit.state.operator_state import (
 from statekit.state.options import TTL, Aggregate, Default, Redistribute, Reduce
 from statekit.state.single_row_states import AggregatingState, ReducingState, ValueState
 
-__all__ = ["annotation_text", "explained", "state_class", "state_spec", "with_stored_type"]
-
 _KEYED: tuple[type[State], ...] = (
     ValueState,
     ListState,

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 from statekit.job.plan import Operator, Plan
 
-__all__ = ["Pass", "passes"]
-
 
 @dataclass(frozen=True)
 class Pass:

@@ -19,8 +19,6 @@ from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession, succession
 
-__all__ = ["check_job_name", "continued_job_file", "next_job_file", "successions"]
-
 
 def continued_job_file(
     stored: JobFile, job: Job, url: str, *, allow_dropped_state: bool

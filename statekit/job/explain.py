@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from statekit.job.chaining import Pass, passes
 from statekit.job.plan import Operator, Plan
 
-__all__ = ["explained"]
-
 
 def explained(plan: Plan) -> str:
     """How the operators of a plan are run on Spark."""

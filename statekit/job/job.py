@@ -24,8 +24,6 @@ from statekit.records.union import records_of
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import WorkingCopies
 
-__all__ = ["Job"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")

@@ -14,8 +14,6 @@ from typing import TypeVar
 from statekit.errors import StateTypeError
 from statekit.job.job import Job
 
-__all__ = ["load_job", "load_named"]
-
 _T = TypeVar("_T")
 
 

@@ -18,12 +18,10 @@ from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.keygroup import DEFAULT_GROUPS
 from statekit.names import name_fault
-from statekit.records.record_type import show
+from statekit.records.declaration import show
 from statekit.records.union import Records
 from statekit.state.base import StateSpec
 from statekit.state.ttl import ttl_text
-
-__all__ = ["Operator", "Plan", "Sink", "Source", "check_name"]
 
 RESERVED = "__statekit"
 """The first characters of columns that statekit adds to frames; inputs are columns there, too."""

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-__all__ = ["OutputCallback", "Progress", "Run", "RunningJob"]
-
 OutputCallback = Callable[[list[Any], int], None]
 """What takes the outputs of an epoch: `(records, epoch)`. A replay gives the same epoch number."""
 

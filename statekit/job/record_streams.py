@@ -17,8 +17,6 @@ from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 
-__all__ = ["RecordStreams", "SourceForm"]
-
 
 class RecordForm(Protocol):
     """What `RecordStreams` needs of the type of a stream's records."""

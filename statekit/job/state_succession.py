@@ -22,8 +22,6 @@ from statekit.codec.schema_evolution import is_same_type, why_unreadable
 from statekit.errors import StateSchemaError
 from statekit.state.row_versions import Hook, hook_for, value_schema
 
-__all__ = ["Succession", "succession"]
-
 GENERATIONS_MAX = 255
 
 _ROOTS = {

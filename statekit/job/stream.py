@@ -21,8 +21,6 @@ from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.state.options import TTL, Aggregate
 
-__all__ = ["Stream", "Windowed"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")

@@ -42,8 +42,6 @@ from statekit.state.row_versions import generation_codec
 from statekit.state.ttl import stamp_of
 from statekit.working_copy.unpacked_shard import ShardRows
 
-__all__ = ["Migration", "StateReport", "Told"]
-
 Told = Callable[[str, int, int], None]
 """Is told how far it has come: the operator, how many of its shards are done, and of how many."""
 

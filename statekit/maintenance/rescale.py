@@ -32,8 +32,6 @@ from statekit.job.job import Job
 from statekit.state.base import StateSpec
 from statekit.state.redistribution import check_type, redistributed, rule_of
 
-__all__ = ["Rescaled", "check_job", "declared_states", "rescale_offline"]
-
 Progress = Callable[[int, int], None]
 """Is told how many bytes were verified, and how many there are."""
 

@@ -24,8 +24,6 @@ from statekit.state.base import StateSpec
 from statekit.state.options import Rule
 from statekit.state.redistribution import rule_of
 
-__all__ = ["Load", "Move", "OperatorPlan", "Shared", "skew_of", "what_moves"]
-
 Groups = dict[int, StateSize]
 """Rows and bytes per key group, of all states of keys together."""
 

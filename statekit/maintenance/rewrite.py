@@ -41,20 +41,6 @@ from statekit.state.base import StateSpec
 from statekit.state.redistribution import moved_by_operator, put_local
 from statekit.working_copy.unpacked_shard import ShardRows
 
-__all__ = [
-    "SCRATCH_BYTES",
-    "Contents",
-    "Progress",
-    "RowCount",
-    "ShardsWriter",
-    "carried_over",
-    "rewrite_checkpoint",
-    "rows_held",
-    "rows_to_read",
-    "stored_rows",
-    "verify",
-]
-
 SCRATCH_BYTES = 32 << 30
 """So many bytes of rows are gathered on the local disk before they are written."""
 

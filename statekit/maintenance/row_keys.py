@@ -28,8 +28,6 @@ from statekit.state.timers import CLOCKS, DUE, due_row
 from statekit.state.ttl import index_entry
 from statekit.timestamp import micros_of_sortable
 
-__all__ = ["Entry", "KeyedRows", "RowParts"]
-
 _GROUP_BYTES = 2
 _TIME_BYTES = 8
 

@@ -39,17 +39,6 @@ from statekit.records.declaration import (
     show,
 )
 
-__all__ = [
-    "EPOCH",
-    "Unfit",
-    "column_reader",
-    "field_reader",
-    "record_assembler",
-    "record_builder",
-    "record_columns",
-    "timestamp_reader",
-]
-
 Read = Callable[[Any], list[Any]]
 """Reads one Arrow array; unless said otherwise one that holds no nulls."""
 

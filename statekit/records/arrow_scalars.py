@@ -27,8 +27,6 @@ import pyarrow as pa
 from statekit.records.arrow_reader import EPOCH
 from statekit.records.declaration import Misfit, shorten
 
-__all__ = ["SCALARS", "Check", "OutputColumn", "anything", "choices", "instances"]
-
 Check = Callable[[list[Any]], None]
 Lower = Callable[[list[Any]], list[Any]]
 Guards = dict[type, Callable[[Any], bool] | None]

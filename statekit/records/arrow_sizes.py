@@ -21,8 +21,6 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-__all__ = ["UNPACKED_BYTES_MAX", "check_unpacked"]
-
 UNPACKED_BYTES_MAX = (2 << 30) + (64 << 20)
 """The most that a batch of a file may take: offsets of 32 bits lead no further than 2 GiB, beside
 which a batch has a few other rows and their keys."""

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["comparable", "order_by", "sort_keys"]
-
 
 def comparable(column: pa.ChunkedArray) -> pa.Array:
     """What a column is sorted by: integers for anything that is like them, and bytes for texts."""

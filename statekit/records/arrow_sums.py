@@ -9,8 +9,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["DIGITS", "comparable", "fits", "kept_as", "summable", "to_kept"]
-
 DIGITS = 38
 """Of Spark's decimals, and of those of 128 bits."""
 

@@ -40,8 +40,6 @@ from statekit.records.declaration import (
 )
 from statekit.records.record_type import RecordType
 
-__all__ = ["OutputRows", "is_fixed_tuple", "output_column", "record_rows", "tuple_rows"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputRows:

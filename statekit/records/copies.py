@@ -20,8 +20,6 @@ from typing import Any, Literal
 
 from statekit.records.declaration import RecordDeclaration, flavour_of, peel
 
-__all__ = ["Copy", "copier", "is_immutable"]
-
 Copy = Callable[[Any], Any]
 
 _SCALARS = frozenset(

@@ -25,19 +25,6 @@ import pydantic
 
 from statekit.errors import StateTypeError
 
-__all__ = [
-    "MAPPINGS",
-    "SEQUENCES",
-    "FieldType",
-    "Flavour",
-    "Misfit",
-    "RecordDeclaration",
-    "flavour_of",
-    "peel",
-    "shorten",
-    "show",
-]
-
 Flavour = Literal["pydantic", "dataclass", "namedtuple", "struct", "typeddict", "dict"]
 ACCEPTED = (
     "a pydantic BaseModel, a dataclass, a NamedTuple, a msgspec Struct, a TypedDict, "

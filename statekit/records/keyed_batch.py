@@ -16,8 +16,6 @@ from statekit.codec.key_codec import KeyCodec
 from statekit.codec.vectorized import big_endian
 from statekit.errors import StateTypeError
 
-__all__ = ["Chunk", "KeyRuns", "ManyKeys", "News"]
-
 
 class Chunk(NamedTuple):
     """Some records of one shard, as parallel sequences sorted by key group, key and arrival.

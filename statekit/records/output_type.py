@@ -29,8 +29,6 @@ from statekit.records.declaration import flavour_of, peel, shorten, show
 from statekit.records.record_type import RecordType
 from statekit.records.stored_form import StoredForm
 
-__all__ = ["OutputType"]
-
 HINT = (
     "It works in-process only: a Spark sink needs a schema. Yield a record whose fields have "
     "concrete types, a fixed tuple, or a scalar."

@@ -22,8 +22,6 @@ import pyarrow.compute as pc
 from statekit.records.arrow_sort import comparable, order_by, sort_keys
 from statekit.timestamp import MIN_MICROS, micros_to_datetime
 
-__all__ = ["LATE", "Panes", "SessionPanes", "SlidingPanes", "first_of"]
-
 LATE = -1
 """The pane of all that is late."""
 

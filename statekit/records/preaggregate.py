@@ -35,8 +35,6 @@ from statekit.records.record_type import RecordType
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 from statekit.watermark import BEGINNING
 
-__all__ = ["Combiner", "Part", "Verb", "has_columns", "told_with"]
-
 Verb = Literal["count", "sum", "min", "max"]
 
 

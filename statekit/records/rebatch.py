@@ -10,8 +10,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-__all__ = ["gathered"]
-
 Piece = TypeVar("Piece", pa.RecordBatch, pa.Table)
 
 

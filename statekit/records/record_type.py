@@ -26,15 +26,10 @@ import pydantic
 from statekit.errors import ProcessError
 from statekit.records.arrow_reader import Unfit, record_assembler, record_builder, record_columns
 from statekit.records.declaration import (
-    FieldType,
-    Flavour,
     Misfit,
     RecordDeclaration,
     shorten,
-    show,
 )
-
-__all__ = ["FieldType", "Flavour", "RecordReader", "RecordType", "show"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -17,8 +17,6 @@ from statekit.errors import StateTypeError
 from statekit.records.declaration import peel, show
 from statekit.records.record_type import RecordType
 
-__all__ = ["ResultRecords"]
-
 _SUMMED = (int, float, decimal.Decimal, dt.timedelta)
 _ORDERED = (*_SUMMED, bool, str, bytes, dt.date, dt.datetime)
 

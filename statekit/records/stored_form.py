@@ -21,8 +21,6 @@ from statekit.records.arrow_writer import OutputRows
 from statekit.records.copies import copier
 from statekit.records.record_type import RecordType
 
-__all__ = ["StoredForm"]
-
 Read = Callable[[Any], list[Any]]
 Columns = Sequence[list[Any]]
 

@@ -16,8 +16,6 @@ from statekit.errors import ProcessError, StateTypeError
 from statekit.records.declaration import peel, shorten, show
 from statekit.records.record_type import RecordType
 
-__all__ = ["RecordUnion", "Records", "records_of"]
-
 
 class RecordUnion:
     """Types whose instances are records of one stream. Their class tells them apart.

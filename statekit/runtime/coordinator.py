@@ -41,8 +41,6 @@ from statekit.runtime.shard_reports import OperatorReports
 from statekit.state.redistribution import redistributed
 from statekit.watermark import BEGINNING, END, advanced
 
-__all__ = ["Coordinator"]
-
 
 @dataclass(frozen=True)
 class _Started:

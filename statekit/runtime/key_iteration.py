@@ -23,8 +23,6 @@ from statekit.keygroup import pack_group
 from statekit.records.keyed_batch import Chunk, KeyRuns, ManyKeys
 from statekit.state.key_scope import Visit
 
-__all__ = ["Handled", "KeyWalk", "shown"]
-
 # At most so many keys are visited before changes are handed on; at first, a sixteenth of it.
 KEYS_MAX = 256
 

@@ -34,8 +34,6 @@ from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 from statekit.working_copy.uploader import uploader
 
-__all__ = ["LocalRunner", "run"]
-
 
 class LocalRunner:
     """Runs epochs of a job in this process.

@@ -34,8 +34,6 @@ from statekit.runtime.task import ShardTask
 from statekit.state.timers import DUE
 from statekit.working_copy.copies import WorkingCopies, WorkingCopy
 
-__all__ = ["INDEXES", "RARE_COLLECTION", "obtained", "run_shard"]
-
 INDEXES = frozenset({DUE, EXPIRY})
 """Families whose rows follow from those of others. They are not counted."""
 

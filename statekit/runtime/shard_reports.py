@@ -13,8 +13,6 @@ from statekit.checkpoint.manifest import OperatorEpoch, ShardReport, ShardState
 from statekit.errors import IncompleteEpochError
 from statekit.job.plan import Operator
 
-__all__ = ["OperatorReports"]
-
 
 class OperatorReports:
     """The reports of all shards of an operator: one for each.

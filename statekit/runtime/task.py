@@ -31,8 +31,6 @@ from statekit.state.key_scope import Spill, Visit
 from statekit.state.timers import CLOCKS, Agenda, DueKeys, Timers
 from statekit.watermark import BEGINNING, END, is_late
 
-__all__ = ["ShardTask", "stay_in_shard"]
-
 
 class ShardTask:
     """One shard of one operator in one epoch.

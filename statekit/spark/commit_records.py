@@ -18,8 +18,6 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from statekit.checkpoint.manifest import ShardReport
 from statekit.clock import unique_id
 
-__all__ = ["Reporter", "Reports"]
-
 _Told = list[tuple[str, str]]
 """Commit records as text, each behind the run that it is of."""
 

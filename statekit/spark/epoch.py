@@ -50,8 +50,6 @@ from statekit.spark.worker_rows import Layout
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies
 
-__all__ = ["TASKS_PER_CORE", "EpochRunner", "compute", "runs_here"]
-
 # A task of Spark takes tens of milliseconds of a core, a shard without records less than one. With
 # more tasks than cores, all cores are busy to the end where shards differ: worth it if the epoch
 # before had so many records for each core. A single task needs no shuffle, which takes longer than

@@ -13,8 +13,6 @@ from pyspark.errors import PySparkException
 
 from statekit.errors import FencedError, StatekitError, StorageError, error_class
 
-__all__ = ["translated"]
-
 _STATEKIT_ERROR = re.compile(r"statekit\.errors\.(\w+): (.*?)(?=\n\s*at |\n\nDriver|\Z)", re.DOTALL)
 
 # What Spark finds out before we do, in its own part of the checkpoint or in a sink.

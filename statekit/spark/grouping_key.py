@@ -25,8 +25,6 @@ from pyspark.sql import types as sql
 from statekit.errors import StateTypeError
 from statekit.keygroup import key_fields
 
-__all__ = ["Getter", "GroupingKey"]
-
 _PLAIN: tuple[tuple[Any, type], ...] = (
     (sql.BooleanType, bool),
     (sql.IntegralType, int),

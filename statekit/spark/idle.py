@@ -14,8 +14,6 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["IdleEpochs"]
-
 _PATIENCE_S = 0.5
 
 

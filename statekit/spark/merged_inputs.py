@@ -19,8 +19,6 @@ from pyspark.sql import functions as F
 from statekit.job.job import Job
 from statekit.spark.plan import quoted
 
-__all__ = ["MergedInputs", "merged", "split"]
-
 SOURCE = "__statekit_source"
 _FIELDS = "__statekit_fields"
 _MADE = "__statekit_made"

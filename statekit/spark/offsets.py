@@ -14,8 +14,6 @@ from statekit.checkpoint.rollback import finish
 from statekit.errors import RestoreError, StorageError
 from statekit.runtime.coordinator import Coordinator
 
-__all__ = ["check_spark_reaches", "check_sparks_part", "sparks_part"]
-
 
 def sparks_part(repository: Repository) -> str:
     """Where Spark keeps its offsets, in the words of Hadoop's file systems."""

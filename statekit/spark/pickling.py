@@ -28,8 +28,6 @@ import xxhash
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.functions.process import Process
 
-__all__ = ["PackedPlans", "Shipment", "pack", "unpack"]
-
 _StructMeta: Any = type(msgspec.Struct)
 _CACHE = "__msgspec_cache__"
 # What msgspec makes itself when it builds a Struct class.

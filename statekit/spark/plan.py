@@ -22,22 +22,6 @@ from statekit.spark.row_records import RowRecords
 from statekit.spark.worker import CombineStep, LateStep, ShardStep, Stage, output_schema
 from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
 
-__all__ = [
-    "OperatorFrames",
-    "Routing",
-    "by_one_number",
-    "check_input",
-    "group_expression",
-    "key_expression",
-    "late_records",
-    "marks",
-    "nothing_as",
-    "order_of",
-    "projected_to",
-    "quoted",
-    "with_derived",
-]
-
 _NUMBER_BITS = 63  # of what is not the sign, in the number that rows are sorted by
 # Of them, for the input and the partition that a row came from: as many can be told apart.
 _ORIGIN_BITS = 10

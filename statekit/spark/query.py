@@ -38,8 +38,6 @@ from statekit.spark.offsets import sparks_part
 from statekit.spark.query_facade import WholeQuery
 from statekit.timestamp import duration_to_micros, instant
 
-__all__ = ["QUERIES", "Query", "Run"]
-
 _KEPT_PROGRESS = 100
 _SETTLED_S = 0.5
 QUERIES: weakref.WeakValueDictionary[str, Query] = weakref.WeakValueDictionary()

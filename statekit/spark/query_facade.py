@@ -12,8 +12,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from statekit.spark.idle import IdleEpochs
 
-__all__ = ["WholeQuery"]
-
 
 class WholeQuery(StreamingQuery):
     """A query of Spark's behind whose last rows statekit makes epochs without rows.

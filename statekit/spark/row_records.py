@@ -26,8 +26,6 @@ from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordReader, RecordType
 from statekit.spark.grouping_key import Getter, GroupingKey
 
-__all__ = ["Initial", "RowOutputs", "RowRecords", "row_class"]
-
 
 class Initial(NamedTuple):
     """A row of initial state, told from those of the input by its class."""

@@ -20,8 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from statekit.errors import RestoreError, StateTypeError, StorageError
 from statekit.sinks import Callback, Parquet, Sink, Writer
 
-__all__ = ["Attempt", "as_sink", "write"]
-
 _PUBLISHED = re.compile(r"epoch-(\d{20})-")
 
 

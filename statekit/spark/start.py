@@ -38,14 +38,6 @@ from statekit.spark.worker import output_schema
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import default_working_directory
 
-__all__ = [
-    "check_classic",
-    "default_parallelism",
-    "directory_for_copies",
-    "start",
-    "use_this_python",
-]
-
 
 def start(
     job: Job,

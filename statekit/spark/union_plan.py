@@ -34,8 +34,6 @@ from statekit.spark.row_records import RowRecords
 from statekit.spark.worker import ShardStep, output_schema
 from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, Layout, UnionRows, row_of
 
-__all__ = ["FirstInput", "UnionFrames", "initial_frames", "layout_of", "union_frames"]
-
 
 @dataclass(frozen=True)
 class FirstInput:

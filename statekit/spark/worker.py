@@ -37,8 +37,6 @@ from statekit.watermark import is_late
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies
 
-__all__ = ["CombineStep", "LateStep", "ShardStep", "Stage", "output_schema"]
-
 # Rows have at least one column; this one is of operators that put nothing out.
 _NOTHING = pa.field("__statekit_nothing", pa.bool_())
 

@@ -16,8 +16,6 @@ from statekit.functions.process import Process
 from statekit.keygroup import key_group
 from statekit.records.keyed_batch import Chunk
 
-__all__ = ["Outputs"]
-
 
 class Outputs:
     """What a shard puts out, list by list.

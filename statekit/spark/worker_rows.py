@@ -30,18 +30,6 @@ from statekit.records.preaggregate import Combiner
 from statekit.records.record_type import RecordReader
 from statekit.spark.row_records import RowRecords
 
-__all__ = [
-    "ARRIVAL",
-    "FIRST_MARK",
-    "GROUP",
-    "INPUT",
-    "Layout",
-    "ShardsInTurn",
-    "UnionRows",
-    "chunks_of",
-    "row_of",
-]
-
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
 INPUT = "__statekit_input"

@@ -21,8 +21,6 @@ import pyarrow.compute as pc
 from statekit.errors import UnsortedError
 from statekit.records.arrow_sort import comparable, order_by, sort_keys
 
-__all__ = ["in_order"]
-
 # A piece ends with the key group in which it gets so large, or within one that is far larger.
 _ENOUGH_ROWS = 50_000
 _ENOUGH_BYTES = 8 * 1024 * 1024

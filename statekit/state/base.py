@@ -45,16 +45,6 @@ from statekit.state.row_versions import Hook, generation_codec
 from statekit.state.ttl import Expiry
 from statekit.watermark import END
 
-__all__ = [
-    "ABSENT",
-    "PENDING_BYTES_MAX",
-    "PENDING_ROWS_MAX",
-    "ManyRowState",
-    "State",
-    "StateSpec",
-    "shown",
-]
-
 # A state hands its pending rows on when it holds this many for one key, so that a key with
 # millions of elements or entries never sits in memory as a whole.
 PENDING_ROWS_MAX = 32_768

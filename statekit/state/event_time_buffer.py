@@ -29,8 +29,6 @@ from statekit.keygroup import group_of_row, pack_group
 from statekit.state.timers import DUE, EVENT_TAG, first_due
 from statekit.timestamp import micros_of_sortable, sortable_micros
 
-__all__ = ["Slice", "Waiting", "record_of_row"]
-
 # So many records and timers of one key group are in memory at a time.
 SLICE_MAX = 20_000
 

@@ -13,8 +13,6 @@ from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import StateRecord
 from statekit.watermark import BEGINNING, END
 
-__all__ = ["Spill", "Visit"]
-
 
 class Spill(Protocol):
     """Applies the visit's batch now, so that it can be read and memory is free again."""

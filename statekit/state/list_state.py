@@ -20,8 +20,6 @@ from statekit.state.base import ABSENT, ManyRowState, StateSpec
 from statekit.state.key_scope import Visit
 from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
 
-__all__ = ["ListState"]
-
 T = TypeVar("T")
 
 # `update` adds so many elements at a time, and then looks whether it is time to hand them on.

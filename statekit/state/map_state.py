@@ -18,8 +18,6 @@ from statekit.state.key_scope import Visit
 from statekit.state.row_cache import UNKNOWN, KnownRows
 from statekit.state.ttl import Expiry
 
-__all__ = ["MapState"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")

@@ -21,15 +21,6 @@ from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.single_row_states import ValueState
 
-__all__ = [
-    "BroadcastState",
-    "Checkpointed",
-    "ObjectState",
-    "OperatorListState",
-    "OperatorState",
-    "is_checkpointed",
-]
-
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")

@@ -16,8 +16,6 @@ from statekit.checkpoint.job_file import Clock, TtlRecord
 from statekit.errors import StateTypeError
 from statekit.timestamp import duration_to_micros
 
-__all__ = ["TTL", "Aggregate", "Default", "Redistribute", "Reduce"]
-
 In = TypeVar("In")
 Acc = TypeVar("Acc")
 Out = TypeVar("Out")

@@ -44,8 +44,6 @@ from statekit.state.key_scope import Visit
 from statekit.state.options import Redistribute, Rule
 from statekit.state.row_versions import generation_codec, value_schema
 
-__all__ = ["check_type", "moved_by_operator", "moved_rows", "put_local", "redistributed", "rule_of"]
-
 
 def redistributed(
     repository: Repository,

@@ -21,8 +21,6 @@ from statekit.state.base import ABSENT, State, StateSpec
 from statekit.state.key_scope import Visit
 from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
 
-__all__ = ["UNKNOWN", "KnownRows"]
-
 UNKNOWN: Any = object()
 """Stands for a row that nobody looked at."""
 

@@ -35,16 +35,6 @@ from statekit.errors import (
 )
 from statekit.state.key_scope import Visit
 
-__all__ = [
-    "Hook",
-    "generation_codec",
-    "generation_of",
-    "hook_for",
-    "marked",
-    "row_decoder",
-    "value_schema",
-]
-
 _MARK = ROW_MARK + b"\x00"
 _MARK_BYTES = len(_MARK) + 1
 

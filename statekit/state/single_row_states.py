@@ -17,8 +17,6 @@ from statekit.state.key_scope import Visit
 from statekit.state.row_cache import UNKNOWN, KnownRows
 from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
 
-__all__ = ["AggregatingState", "ReducingState", "ValueState"]
-
 T = TypeVar("T")
 In = TypeVar("In")
 Acc = TypeVar("Acc")

@@ -37,19 +37,6 @@ from statekit.timestamp import (
     sortable_micros,
 )
 
-__all__ = [
-    "CLOCKS",
-    "DUE",
-    "EVENT_TAG",
-    "Agenda",
-    "DueKeys",
-    "Timer",
-    "Timers",
-    "due_row",
-    "first_due",
-    "timer_of_row",
-]
-
 DUE = f"{TIMERS}.due"
 """Where the timers that are due are found."""
 

@@ -43,17 +43,6 @@ from statekit.state.key_scope import Visit
 from statekit.timestamp import micros_of_sortable, sortable_micros
 from statekit.watermark import BEGINNING
 
-__all__ = [
-    "PERMANENT",
-    "UNWRITTEN",
-    "Expiry",
-    "has_expired",
-    "index_entry",
-    "stamp_of",
-    "ttl_text",
-    "unstamped",
-]
-
 PERMANENT = 1 << 62
 """When a row was written that never expires."""
 

@@ -9,8 +9,6 @@ from functools import partial
 from statekit.backend.interface import Backend, Coming, ManyGetter, StateSize
 from statekit.backend.mutation import DELETE, PUT, Batch
 
-__all__ = ["CountingBackend"]
-
 
 class CountingBackend:
     """Counts rows read and written per state, and passes everything on.

@@ -45,8 +45,6 @@ from statekit.working_copy.copies import WorkingCopies, WorkingCopy
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-__all__ = ["Fault", "Faults", "FaultyBackend", "FaultyCopies", "What", "faulty", "plans"]
-
 T = TypeVar("T")
 
 What = Literal["fail before", "fail after", "delay", "tear", "flip"]

@@ -38,8 +38,6 @@ from statekit.timestamp import datetime_to_micros, instant
 from statekit.watermark import BEGINNING
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 
-__all__ = ["Harness", "bind"]
-
 Backend = Literal["memory", "rocksdb"]
 
 

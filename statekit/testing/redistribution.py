@@ -12,8 +12,6 @@ from typing import Any
 from statekit.errors import StateTypeError
 from statekit.state.options import Redistribute
 
-__all__ = ["check_redistribution"]
-
 
 def check_redistribution(
     hooks: Redistribute | type[Any], states: Iterable[Any], shards: Iterable[int] = (2, 3, 7)

@@ -27,7 +27,7 @@ from pathlib import Path
 from statekit.backend.change_file import Changes
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
-from statekit.backend.rocksdb import RocksOptions
+from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.lineage import FILES_MAX, Lineage, last_file, lineage_of
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.references import base_snapshot
@@ -52,8 +52,6 @@ from statekit.working_copy.directory import Ranges
 from statekit.working_copy.staging import StagedWork
 from statekit.working_copy.uploaded_tables import note_stored, pass_on_note, read_stored, tables_in
 from statekit.working_copy.uploader import Work, uploader
-
-__all__ = ["BaseKeeping"]
 
 _logger = logging.getLogger("statekit.base_keeping")
 

@@ -15,8 +15,6 @@ from typing import Literal
 from statekit.checkpoint.shard_contents import Chain
 from statekit.errors import StateTypeError
 
-__all__ = ["SLACK_MAX", "SMALL_BYTES", "BaseOptions", "Choice", "Database", "replay_seconds"]
-
 # What restoring costs, measured on one core: mutations applied and bytes of tables fetched per
 # second, and the seconds that each file adds.
 _ROWS_PER_S = 1_500_000

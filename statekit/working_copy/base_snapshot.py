@@ -27,7 +27,8 @@ from threading import Lock, Thread
 from typing import TypeVar
 
 from statekit.backend.hard_link import linked
-from statekit.backend.rocksdb import RocksBackend, RocksOptions
+from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record
 from statekit.checkpoint.shard_contents import BaseSnapshot, Database
@@ -41,8 +42,6 @@ from statekit.working_copy.uploaded_tables import (
 )
 
 _T = TypeVar("_T")
-
-__all__ = ["Finished", "Staged", "StagedSnapshot", "Wanted", "fetch_databases", "noted"]
 
 LOCAL_CHANGES = "local.changes.arrow"
 

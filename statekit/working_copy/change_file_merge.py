@@ -21,16 +21,6 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record
 from statekit.working_copy.staging import Going, StagedWork
 
-__all__ = [
-    "MERGED_AT_A_TIME",
-    "MERGE_BYTES_MIN",
-    "Merge",
-    "Merged",
-    "StagedMerge",
-    "merged",
-    "worth_merging",
-]
-
 MERGED_AT_A_TIME = 32
 
 MERGE_BYTES_MIN = MERGED_AT_A_TIME * 1024

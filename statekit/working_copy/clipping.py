@@ -20,13 +20,12 @@ from pathlib import Path
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, DeleteRange, Put
 from statekit.backend.range_partitioned import FragmentedBackend
-from statekit.backend.rocksdb import RocksBackend, RocksOptions
+from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import group_bounds
 from statekit.errors import StorageError
 from statekit.keygroup import MAX_GROUPS
 from statekit.working_copy.directory import WHOLE, Ranges, database_paths
-
-__all__ = ["Database", "Piece", "opened", "put_together"]
 
 Database = RocksBackend | FragmentedBackend
 

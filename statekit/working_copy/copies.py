@@ -24,7 +24,7 @@ from typing import Protocol
 
 from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.mutation import Batch
-from statekit.backend.rocksdb import RocksOptions
+from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.lineage import last_file, lineage_of, missed_files, replay
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.repository import Repository
@@ -37,15 +37,6 @@ from statekit.working_copy.directory import WHOLE, Lease, Mark, Ranges, database
 from statekit.working_copy.disk_space import CopySpace
 from statekit.working_copy.from_local_copies import Assembly
 from statekit.working_copy.uploaded_tables import forget_stored
-
-__all__ = [
-    "DiskCopies",
-    "MemoryCopies",
-    "WorkingCopies",
-    "WorkingCopy",
-    "default_working_directory",
-]
-
 
 _CopyName = tuple[str | int, ...]
 """Checkpoint, operator, first and last key group, states."""

@@ -31,20 +31,6 @@ from statekit.clock import unique_id
 from statekit.keygroup import MAX_GROUPS
 from statekit.working_copy.lock import DirectoryLock, unusable
 
-__all__ = [
-    "PARTS",
-    "WHOLE",
-    "Lease",
-    "Mark",
-    "Ranges",
-    "database_paths",
-    "distrust",
-    "private_homes",
-    "read_mark",
-    "reading",
-    "remove_abandoned",
-]
-
 PARTS = ("clean", "clean.draft", "db", "pieces", "before", "snapshots", "merges")
 """What is in a copy's directory beside the lock and private directories; the mark goes first."""
 

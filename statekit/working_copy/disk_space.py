@@ -32,8 +32,6 @@ from statekit.clock import now_us, unique_id
 from statekit.working_copy.directory import PARTS, private_homes, remove_abandoned
 from statekit.working_copy.lock import DirectoryLock, unusable
 
-__all__ = ["CopySpace", "FoundCopy"]
-
 _HOME_NAME = re.compile(r"(\d+)-(\d+)")
 _ID = r"[0-9a-f]{32}"
 _CHECKPOINT_NAME = re.compile(_ID)

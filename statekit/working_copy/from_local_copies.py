@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from statekit.backend.rocksdb import RocksOptions, link_database
+from statekit.backend.rocksdb import link_database
+from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.lineage import lineage_of, missed_files
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.repository import Repository
@@ -26,8 +27,6 @@ from statekit.working_copy.directory import Mark, Ranges, database_paths, read_m
 from statekit.working_copy.lock import unusable
 from statekit.working_copy.restore import restored
 from statekit.working_copy.uploaded_tables import tables_in
-
-__all__ = ["Assembly"]
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ from typing import Self
 
 from statekit.errors import StorageError
 
-__all__ = ["DirectoryLock", "unusable"]
-
 # Others hold a lock for an instant, to see whether a directory is in use or to link its files.
 _TRIES = 20
 _BETWEEN_TRIES_S = 0.005

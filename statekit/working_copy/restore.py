@@ -17,15 +17,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from statekit.backend.rocksdb import RocksOptions, link_database
+from statekit.backend.rocksdb import link_database
+from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.lineage import Lineage, replay
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.shard_contents import Database as BaseDatabase
 from statekit.working_copy.base_snapshot import Wanted, fetch_databases, noted
 from statekit.working_copy.clipping import Database, Piece, put_together
 from statekit.working_copy.directory import Ranges
-
-__all__ = ["restored"]
 
 
 def restored(

@@ -21,8 +21,6 @@ from pydantic import ValidationError
 from statekit.checkpoint.sealed_json import Record
 from statekit.working_copy.lock import DirectoryLock
 
-__all__ = ["Going", "StagedWork"]
-
 Going = Callable[[], None]
 """Called now and then by work that takes long; what it raises ends the work."""
 

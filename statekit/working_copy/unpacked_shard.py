@@ -16,8 +16,6 @@ from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.working_copy.restore import restored
 
-__all__ = ["ShardRows"]
-
 # Making a database takes longer than reading so many bytes of change files.
 _FEW_BYTES = 1 << 20
 

@@ -20,16 +20,6 @@ from pydantic import ValidationError
 
 from statekit.checkpoint.sealed_json import Count, FileRef, Record
 
-__all__ = [
-    "NOTE",
-    "forget_stored",
-    "note_stored",
-    "pass_on_note",
-    "read_stored",
-    "stored_elsewhere",
-    "tables_in",
-]
-
 NOTE = "stored.json"
 """The note's name in the database's directory. RocksDB leaves it alone."""
 

@@ -21,8 +21,6 @@ from collections.abc import Callable
 from statekit.clock import stopwatch_s
 from statekit.working_copy.staging import Going
 
-__all__ = ["Uploader", "uploader"]
-
 _logger = logging.getLogger("statekit.uploader")
 
 Work = Callable[[Going], object]

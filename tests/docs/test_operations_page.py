@@ -24,7 +24,7 @@ def test_every_error_is_in_the_table_of_errors(name: str) -> None:
 
 
 def test_every_logger_is_told_of() -> None:
-    sources = "".join(path.read_text() for path in (ROOT / "statekit").glob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "statekit").rglob("*.py"))
     loggers = re.findall(r'getLogger\("(statekit[\w.]*)"\)', sources)
     assert loggers
     for logger in loggers:

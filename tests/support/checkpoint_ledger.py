@@ -16,13 +16,13 @@ from typing import IO
 
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardPlan, ShardState
+from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.references import Following, history
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import may_adopt, still_kept
 from statekit.checkpoint.rollback import plan as plan_rollback
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseSnapshot, Database, History, Slice
-from statekit.checkpoint.store import Stored
 from statekit.clock import unique_id
 from statekit.keygroup import group_range
 

@@ -24,7 +24,7 @@ import obstore
 from obstore import exceptions as store_errors
 
 from statekit.backend import mutation
-from statekit.backend.rocksdb import RocksOptions
+from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint import lineage, retention
 from statekit.checkpoint.gc import collector as collection
 from statekit.checkpoint.gc.collector import Collector

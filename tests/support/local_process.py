@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from statekit.backend import mutation
-from statekit.backend.rocksdb import RocksOptions
+from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies

@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple
 
 import statekit as sk
 from statekit.backend import mutation
-from statekit.backend.rocksdb import RocksOptions
+from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies

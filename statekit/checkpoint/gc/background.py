@@ -14,8 +14,6 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import Retention
 from statekit.errors import StatekitError
 
-__all__ = ["BackgroundCollection"]
-
 _log = logging.getLogger("statekit.collecting")
 _PART = 4
 

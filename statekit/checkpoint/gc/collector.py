@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 
 from statekit.checkpoint.gc.kept_files import KeptFiles
 from statekit.checkpoint.manifest import EpochManifest, epoch_path
+from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.references import named_by, older_manifests
 from statekit.checkpoint.repository import Repository, job_number, job_path
 from statekit.checkpoint.retention import (
@@ -40,11 +41,8 @@ from statekit.checkpoint.retention import (
     held_epochs,
 )
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.store import Stored
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, StateTypeError
-
-__all__ = ["GRACE", "Collected", "Collector", "Size", "kind_of", "swept_path"]
 
 GRACE = dt.timedelta(days=1)
 """How old a file must be, counted back from the last commit, that a sweep deletes."""

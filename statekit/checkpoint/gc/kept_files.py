@@ -13,8 +13,6 @@ from statekit.checkpoint.references import Following, refs_in
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 
-__all__ = ["KeptFiles"]
-
 
 class KeptFiles:
     """The files of some epochs, looked up where others may have named them too.

@@ -22,9 +22,6 @@ from statekit.records.record_type import RecordType
 from statekit.records.result_type import Make, ResultRecords
 from statekit.state.options import TTL
 
-__all__ = ["aggregation"]
-
-
 _KEYS = "_keys"  # the parameter that takes keys: no state is called so
 
 

@@ -35,20 +35,6 @@ from statekit.timestamp import (
     timedelta_to_micros,
 )
 
-__all__ = [
-    "LAST",
-    "Deadlines",
-    "OpenWindow",
-    "Session",
-    "SessionRows",
-    "Sliding",
-    "SlidingRows",
-    "Window",
-    "session",
-    "sliding",
-    "tumbling",
-]
-
 FIRST, LAST = micros_to_datetime(MIN_MICROS), micros_to_datetime(MAX_MICROS)
 """The first and the last instant there are. A window that ends at the last one includes it."""
 

@@ -18,18 +18,6 @@ from statekit.records.preaggregate import Part, Verb
 from statekit.state.options import Aggregate, Reduce
 from statekit.state.single_row_states import AggregatingState, ReducingState
 
-__all__ = [
-    "EXACT_DIGITS",
-    "Count",
-    "FieldAggregate",
-    "Max",
-    "Mean",
-    "Min",
-    "Sum",
-    "reducer",
-]
-
-
 EXACT_DIGITS = 76
 """With so many, decimals of columns are added up exactly: those have half as many."""
 

@@ -41,8 +41,6 @@ from statekit.state.single_row_states import ValueState
 from statekit.state.timers import Timer
 from statekit.timestamp import duration_to_micros
 
-__all__ = ["Windowing"]
-
 _ZERO = dt.timedelta(0)
 _ALLOWED_MAX_US = 365_000 * 86_400_000_000
 _MAP: Any = MapState  # as values, so that types known at run time only can be put in

@@ -31,17 +31,6 @@ from statekit.checkpoint.shard_layout import standing
 from statekit.maintenance.diff.rows import Family, Groups, InAnyKeyGroups, Row, joined
 from statekit.reader import CheckpointReader, key_text
 
-__all__ = [
-    "Difference",
-    "EpochSource",
-    "Held",
-    "RowDifference",
-    "StateDifference",
-    "StateSource",
-    "compare",
-]
-
-
 Change = Literal["added", "removed", "changed"]
 
 

@@ -27,8 +27,6 @@ from statekit.state.timers import timer_of_row
 from statekit.state.ttl import unstamped
 from statekit.timestamp import instant, micros_of_sortable
 
-__all__ = ["Family", "Groups", "InAnyKeyGroups", "Row", "joined", "unpacked"]
-
 Groups = tuple[int, int]
 """The first and the last of some key groups."""
 

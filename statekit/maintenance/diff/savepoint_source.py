@@ -18,8 +18,6 @@ from statekit.maintenance.diff.rows import Groups, unpacked
 from statekit.maintenance.row_keys import KeyedRows
 from statekit.maintenance.savepoint.format import Savepoint
 
-__all__ = ["SavepointSource"]
-
 
 class SavepointSource:
     """The state of a savepoint.

@@ -23,8 +23,6 @@ from statekit.codec.schema_codec import expect, key_to_json, show_wire
 from statekit.codec.value_plan import is_map
 from statekit.timestamp import timedelta_to_micros
 
-__all__ = ["TIMESTAMP", "Column", "key_column", "value_column"]
-
 Convert = Callable[[Any], Any]
 _Outer = Mapping[str, Schema]
 

@@ -32,14 +32,6 @@ from statekit.maintenance.savepoint.parquet_sizes import batch_rows
 from statekit.maintenance.savepoint.table import EXACT, SavedRow, shard_of_key
 from statekit.names import StoredId, StoredName, StoredText
 
-__all__ = [
-    "Savepoint",
-    "SavepointFile",
-    "SavepointOperator",
-    "StateContents",
-    "saved_rows",
-]
-
 
 class StateContents(Record):
     """What a savepoint holds of one state.

@@ -18,8 +18,6 @@ from typing import IO, NamedTuple
 
 import pyarrow.parquet as pq
 
-__all__ = ["UNPACKED_BYTES_MAX", "batch_rows"]
-
 UNPACKED_BYTES_MAX = (2 << 30) + (64 << 20)
 """The most that a row group may take: one row of 2 GiB, beside others."""
 

@@ -29,8 +29,6 @@ from statekit.maintenance.savepoint.format import Savepoint
 from statekit.state.base import StateSpec
 from statekit.state.redistribution import moved_by_operator
 
-__all__ = ["import_savepoint", "prepare_from_savepoint"]
-
 
 def prepare_from_savepoint(
     url: str | Path,

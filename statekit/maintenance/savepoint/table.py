@@ -39,16 +39,6 @@ from statekit.state.timers import timer_of_row
 from statekit.state.ttl import PERMANENT, unstamped
 from statekit.timestamp import instant, micros_of_sortable
 
-__all__ = [
-    "EXACT",
-    "SavedRow",
-    "StateTable",
-    "TooWide",
-    "column_names",
-    "key_of_shard",
-    "shard_of_key",
-]
-
 EXACT = ("_key", "_subkey", "_row")
 """The columns that a savepoint is restored from."""
 

@@ -47,8 +47,6 @@ from statekit.maintenance.savepoint.format import (
 from statekit.maintenance.savepoint.table import SavedRow, StateTable, TooWide, key_of_shard
 from statekit.names import path_fault
 
-__all__ = ["check_name", "savepoint_folder", "write_savepoint"]
-
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 # A row group is at most so large, and so is a file, before compression.

@@ -25,8 +25,6 @@ from statekit.state.timers import DUE
 from statekit.timestamp import instant
 from statekit.working_copy.unpacked_shard import ShardRows
 
-__all__ = ["GivenUpError", "RowVerification", "counted_wrongly", "late_to_wake"]
-
 Sizes = Mapping[str, StateSize]
 """What a shard holds, per state."""
 

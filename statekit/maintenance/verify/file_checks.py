@@ -18,8 +18,6 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import BaseSnapshot, Contents, History
 from statekit.errors import CorruptCheckpointError, RestoreError, StorageError
 
-__all__ = ["NamedFile", "NamedFiles", "brief_fault", "check_file"]
-
 
 class NamedFile(NamedTuple):
     """A file that is named with its size and checksum.

@@ -13,8 +13,6 @@ from typing import Literal
 from statekit.errors import StatekitError, StorageError
 from statekit.maintenance.verify.orphans import Orphan
 
-__all__ = ["Finding", "FindingKind", "Verification", "kind_of"]
-
 FindingKind = Literal[
     "manifest",
     "job file",

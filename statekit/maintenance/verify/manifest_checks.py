@@ -18,8 +18,6 @@ from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, ShardState, epoch_path
 from statekit.maintenance.verify.file_checks import NamedFiles
 
-__all__ = ["Damage", "inconsistencies", "leans_on"]
-
 
 def leans_on(manifest: EpochManifest, shard: ShardState) -> int | None:
     """The epoch whose manifest has the rest of what a shard is made of; None if none has."""

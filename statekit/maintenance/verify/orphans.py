@@ -14,8 +14,6 @@ from statekit.checkpoint.manifest import instant_path
 from statekit.checkpoint.repository import SPARK, Repository
 from statekit.timestamp import datetime_to_micros
 
-__all__ = ["Orphan", "OrphanKind", "orphans"]
-
 OrphanKind = Literal["lost attempt", "base in the making", "draft", "job file", "note", "unknown"]
 """Changes of an attempt that did not win, or of an epoch that runs right now; files of a base that
 no manifest names yet; a file that was being written; a job file of a start that committed nothing;

@@ -37,8 +37,6 @@ from statekit.maintenance.verify.row_checks import INDEXED, RowChecks, RowFault
 from statekit.maintenance.verify.verify import verify
 from statekit.working_copy.unpacked_shard import ShardRows
 
-__all__ = ["Repaired", "repair"]
-
 _FOLLOWS: frozenset[FindingKind] = frozenset({"timer index", "expiry index", "count", "wake"})
 """What follows from rows."""
 

@@ -33,8 +33,6 @@ from statekit.state.row_versions import row_decoder
 from statekit.state.timers import DUE, timer_of_row
 from statekit.state.ttl import unstamped
 
-__all__ = ["INDEXED", "RowChecks", "RowFault", "RowKind"]
-
 RowKind = Literal["row", "key group", "timer index", "expiry index"]
 
 INDEXED = "_indexed"

@@ -17,8 +17,6 @@ from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError,
 from statekit.maintenance.savepoint.format import Savepoint
 from statekit.maintenance.verify.row_checks import RowChecks
 
-__all__ = ["SavepointCheck", "check_savepoint", "savepoint_folders"]
-
 
 @dataclass(frozen=True)
 class SavepointCheck:

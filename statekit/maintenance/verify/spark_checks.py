@@ -19,8 +19,6 @@ from statekit.checkpoint.repository import SPARK, Repository
 from statekit.checkpoint.spark_log import files_at
 from statekit.errors import CorruptCheckpointError, RestoreError
 
-__all__ = ["spark_faults"]
-
 _CRC_HEAD = b"crc\x00"
 
 

@@ -30,8 +30,6 @@ from statekit.maintenance.verify.orphans import orphans
 from statekit.maintenance.verify.savepoint_checks import check_savepoint, savepoint_folders
 from statekit.maintenance.verify.spark_checks import spark_faults
 
-__all__ = ["Progress", "verify"]
-
 Progress = Callable[[int], None]
 """Is told how many bytes of files were checked so far."""
 

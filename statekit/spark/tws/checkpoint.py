@@ -34,8 +34,6 @@ from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError,
 from statekit.spark.failures import translated
 from statekit.spark.tws.state_handles import TimeMode
 
-__all__ = ["KeptState", "Position", "TwsCheckpoint", "TwsOperator"]
-
 _T = TypeVar("_T")
 
 _STATE = "state"

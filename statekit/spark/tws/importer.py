@@ -50,8 +50,6 @@ from statekit.spark.worker import ShardStep, Stage
 from statekit.watermark import BEGINNING
 from statekit.working_copy.base_options import BaseOptions
 
-__all__ = ["SparkImport"]
-
 
 class SparkImport:
     """A checkpoint to be made of a query with Spark's own `transformWithState`.

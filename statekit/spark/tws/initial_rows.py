@@ -12,8 +12,6 @@ from statekit.spark.row_records import Initial
 from statekit.spark.tws.process import ProcessorProcess
 from statekit.spark.worker_rows import Layout, UnionRows
 
-__all__ = ["InitialRows"]
-
 _FIRST_TIME_US = 1  # in the first epoch of a processor, an event time of 0 would be late
 
 

@@ -25,9 +25,6 @@ from statekit.errors import ProcessError, StateTypeError
 from statekit.records.record_type import RecordReader
 from statekit.spark.row_records import row_class
 
-__all__ = ["FrameOptions", "FrameReader", "frames_of", "rows_of", "takes_frames"]
-
-
 _UNLIMITED = (1 << 31) - 1
 
 

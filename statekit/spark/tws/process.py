@@ -43,8 +43,6 @@ from statekit.state.timers import Timer
 from statekit.timestamp import datetime_to_micros
 from statekit.watermark import BEGINNING
 
-__all__ = ["InitialInput", "ProcessorProcess", "process_of"]
-
 
 @dataclass(frozen=True)
 class InitialInput:

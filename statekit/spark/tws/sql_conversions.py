@@ -23,20 +23,6 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import types as sql
 
-__all__ = [
-    "INTEGER_BITS",
-    "RULES",
-    "Loss",
-    "MisfitError",
-    "Rule",
-    "as_python",
-    "decimal_rule",
-    "is_empty",
-    "is_sound",
-    "loss",
-    "misfit",
-]
-
 _logger = logging.getLogger("statekit.spark.sql_conversions")
 
 Loss = Callable[..., Any]

@@ -40,8 +40,6 @@ from statekit.spark.tws.sql_conversions import (
     misfit,
 )
 
-__all__ = ["SqlValues", "parsed_schema", "plain_name", "widths"]
-
 _Convert = Callable[[Any], Any]
 
 

@@ -27,8 +27,6 @@ from statekit.state.single_row_states import ValueState
 from statekit.state.timers import Timers
 from statekit.timestamp import MAX_MICROS, MIN_MICROS, datetime_to_micros, instant
 
-__all__ = ["CLOCKS", "Declared", "Handle", "TimeMode", "now_ms"]
-
 T = TypeVar("T")
 
 TimeMode = Literal["none", "processingtime", "eventtime"]

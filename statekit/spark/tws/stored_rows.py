@@ -36,8 +36,6 @@ from statekit.state.single_row_states import ValueState
 from statekit.state.timers import Timer
 from statekit.timestamp import instant
 
-__all__ = ["StoredRows", "stored_frame"]
-
 _STATE = "statekit_state"
 _TIME = "statekit_time"
 _HELD = "statekit_held_{}".format

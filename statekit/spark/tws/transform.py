@@ -29,8 +29,6 @@ from statekit.spark.tws.sql_values import parsed_schema
 from statekit.spark.tws.state_handles import TimeMode
 from statekit.spark.union_plan import FirstInput
 
-__all__ = ["Transformed", "transform_with_state"]
-
 _INPUT, _OUTPUT = "rows", "outputs"
 _DELAY = "spark.watermarkDelayMs"
 _TIME_MODES: tuple[TimeMode, ...] = ("none", "processingtime", "eventtime")

@@ -24,7 +24,8 @@ from hypothesis.stateful import (
 from statekit.backend.interface import Backend, MemoryBackend, prefix_end
 from statekit.backend.mutation import Batch, Delete, DeleteRange, Mutation, Put
 from statekit.backend.range_partitioned import FragmentedBackend
-from statekit.backend.rocksdb import RocksBackend, RocksOptions
+from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.rocksdb_options import RocksOptions
 from statekit.errors import StatekitError, StorageError
 from tests.support.killable_processes import open_to_all
 from tests.support.small_disk import small_disk
@@ -371,7 +372,7 @@ def test_database_that_is_open_cannot_be_opened_again(tmp_path: Path) -> None:
 
 def test_database_open_in_another_process_cannot_be_opened(tmp_path: Path) -> None:
     script = (
-        "import sys\nfrom statekit.rocks import RocksBackend\n"
+        "import sys\nfrom statekit.backend.rocksdb import RocksBackend\n"
         "backend = RocksBackend(sys.argv[1], ['a'])\nprint('open', flush=True)\ninput()\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "db")]

@@ -572,7 +572,7 @@ def test_codec_knows_whether_values_can_be_mutated(annotation: Any, immutable: b
 
 def test_bytes_of_sets_do_not_depend_on_the_salt_of_the_process() -> None:
     code = (
-        "from tests.test_codec import *\n"
+        "from tests.unit.codec.test_value_codec import *\n"
         "names = {f'name {n}' for n in range(50)}\n"
         "print(value_codec(set[str]).encode(names).hex())\n"
         "print(value_codec(dict[str, frozenset[str]]).encode({'a': frozenset(names)}).hex())"

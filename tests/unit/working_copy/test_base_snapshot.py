@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from statekit.backend.mutation import Batch, Put
-from statekit.backend.rocksdb import RocksBackend, RocksOptions
+from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.references import base_snapshot
 from statekit.checkpoint.repository import Repository
 from statekit.clock import now_us

@@ -21,7 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 import statekit
 from statekit.backend.range_partitioned import FragmentedBackend
-from statekit.backend.rocksdb import RocksBackend, RocksOptions, link_database
+from statekit.backend.rocksdb import RocksBackend, link_database
+from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.lineage import lineage_of
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.references import base_snapshot, files_of

@@ -203,7 +203,7 @@ def test_hooks_that_are_not_at_hand_are_asked_for() -> None:
         name="held",
         kind="operator_value",
         codec="msgpack",
-        types={},
+        types={"value": "int"},
         fingerprint="",
         redistribute="hooks",
     )

@@ -84,7 +84,7 @@ def test_of_two_processes_on_one_checkpoint_one_is_fenced(runs: Runs) -> None:
     given = events(seed=3, size=16 * 4)
     stream = _feed(runs, given, size=4)
     fenced: list[BaseException] = []
-    with KillableProcess("spark_driver.py", runs.home, "local[2]", log=runs.home / "log") as other:
+    with KillableProcess("spark_driver.py", "local[2]", runs.home, log=runs.home / "log") as other:
         other.wait_for("ready")
         query = runs.start(counting_job(), {"events": stream}, outputs=_outputs(runs), trigger=ONCE)
         try:

@@ -58,7 +58,7 @@ def test_a_schedule_that_is_killed_and_goes_on_with_other_shards(runs: Runs) -> 
     feed(runs, given, 15)
     kills = [(2, BEFORE_MANIFEST, 1), (4, IN_SINK, 2), (3, BEFORE_MANIFEST, 3), (4, BEFORE_SINK, 4)]
     for parallelism, point, epoch in kills:
-        arguments = (runs.home, "local[2]", point, epoch, parallelism)
+        arguments = ("local[2]", runs.home, "--die", point, epoch, "--parallelism", parallelism)
         with KillableProcess("spark_driver.py", *arguments, log=runs.home / "log") as victim:
             assert victim.wait() == -signal.SIGKILL, victim.log()
         assert runs.epochs() == list(range(epoch)), "the epoch that was begun kept its number"

@@ -18,7 +18,7 @@ from tests.support.spark_runs import drive
 def main() -> None:
     home, master, point, epoch = sys.argv[1:]
     arm(point, int(epoch))
-    drive(Path(home), master, billing_job(), "bills", schemas=SCHEMAS)
+    drive([Path(home)], master, billing_job(), "bills", schemas=SCHEMAS)
 
 
 if __name__ == "__main__":

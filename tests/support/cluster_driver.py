@@ -123,7 +123,7 @@ OPTIONS = {
 def main() -> None:
     home, master = Path(sys.argv[1]), sys.argv[2]
     options = {**OPTIONS, "spark.eventLog.dir": (home / "log-of-events").as_uri()}
-    drive(home, master, relay_job(home), "out", SHARDS, options=options)
+    drive([home], master, relay_job(home), "out", SHARDS, options=options)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,13 @@
-"""A plain Python process that tests kill: the counting job on RocksDB, to the end of its input.
+"""The counting job on RocksDB to the end of its input, in a process that tests kill.
 
-    python local_process.py HOME SEED PARALLELISM
-
-The same coordinator, shards, working copies and repository as on Spark, in a process that starts
-in half a second. It prints `ready` when the first epoch begins.
+The same coordinator, shards, working copies and repository as on Spark.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from statekit.backend import mutation
@@ -31,8 +28,12 @@ def write_epoch(directory: Path, records: list[Counted], epoch: int) -> None:
     draft.rename(directory / f"{epoch:05d}.json")
 
 
-def main() -> None:
-    home, seed, parallelism = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+def run(home: Path, seed: int, parallelism: int, ready: Connection) -> None:
+    """Run the job to its end.
+
+    Parameters:
+        ready: is sent something when the first epoch begins.
+    """
     # Epochs that spill several batches, which RocksDB flushes while they run.
     mutation.BATCH_BYTES_MAX = 500
     options = RocksOptions(write_buffer_bytes=64 * 1024)
@@ -47,7 +48,7 @@ def main() -> None:
     given = events(seed, EPOCHS * EPOCH_SIZE)
     last = runner.coordinator.last
     start = last.offsets["events"] if last is not None else 0
-    print("ready", flush=True)
+    ready.send("ready")
     for begin in range(start, len(given), EPOCH_SIZE):
         end = begin + EPOCH_SIZE
         runner.epoch(
@@ -55,8 +56,3 @@ def main() -> None:
             outputs={"counted": lambda records, epoch: write_epoch(out, records, epoch)},
             offsets={"events": end},
         )
-    print("done", flush=True)
-
-
-if __name__ == "__main__":
-    main()

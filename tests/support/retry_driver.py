@@ -14,7 +14,7 @@ from tests.support.spark_runs import drive
 
 def main() -> None:
     home, master = Path(sys.argv[1]), sys.argv[2]
-    drive(home, master, _dying_job(home / "marker"), "out")
+    drive([home], master, _dying_job(home / "marker"), "out")
 
 
 if __name__ == "__main__":

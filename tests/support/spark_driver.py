@@ -1,16 +1,17 @@
-"""A Spark driver that tests kill: streams `HOME/events` through the counting job to its end.
+"""A Spark driver that tests kill: streams each `HOME/events` through the counting job to its end.
 
-    python spark_driver.py HOME MASTER [POINT EPOCH [PARALLELISM]]
+    python spark_driver.py MASTER HOME... [--die POINT EPOCH] [--parallelism N]
 
-With a POINT it kills its own process group, the JVM with it, when EPOCH gets there. Without one it
-prints `ready` when a micro-batch comes, and waits to be killed from outside.
+With a POINT it kills its own process group, the JVM with it, when EPOCH gets there. It prints
+`ready` when the first micro-batch of any stream begins, and `ready 2` at the second of one.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
-import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -79,21 +80,30 @@ def arm(point: str, epoch: int) -> None:
 
 def announce() -> None:
     inner = query_module.Run._on_batch
+    batches: Counter[int] = Counter()
 
     def wrapped(self: Any, df: Any, batch: int) -> None:
-        print("ready", flush=True)
+        batches[id(self)] += 1
+        if batches.total() == 1:
+            print("ready", flush=True)
+        if batches[id(self)] == 2:
+            print("ready 2", flush=True)
         inner(self, df, batch)
 
     query_module.Run._on_batch = wrapped  # type: ignore[method-assign]
 
 
 def main() -> None:
-    home, master, *rest = sys.argv[1:]
-    if rest:
-        arm(rest[0], int(rest[1]))
-    else:
-        announce()
-    drive(Path(home), master, counting_job(), "counted", int(rest[2]) if rest[2:] else 2)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("master")
+    parser.add_argument("homes", nargs="+", type=Path)
+    parser.add_argument("--die", nargs=2)
+    parser.add_argument("--parallelism", type=int, default=2)
+    given = parser.parse_args()
+    if given.die is not None:
+        arm(given.die[0], int(given.die[1]))
+    announce()
+    drive(given.homes, given.master, counting_job(), "counted", given.parallelism)
 
 
 if __name__ == "__main__":

@@ -93,5 +93,5 @@ def _write_class_archive(home: Path) -> None:
     home.mkdir()
     for number, piece in enumerate(pieces(events(seed=0, size=20), 10)):
         write_batch(home / "events", number, [event._asdict() for event in piece])
-    with KillableProcess("spark_driver.py", home, "local[2]", log=home / "log") as driver:
+    with KillableProcess("spark_driver.py", "local[2]", home, log=home / "log") as driver:
         assert driver.wait() == 0, driver.log()

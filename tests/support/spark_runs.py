@@ -70,7 +70,7 @@ EVENTS = {"events": EVENT_SCHEMA}
 
 
 def drive(
-    home: Path,
+    homes: Sequence[Path],
     master: str,
     job: sk.Job,
     sink: str,
@@ -79,23 +79,27 @@ def drive(
     *,
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """What a driver of its own does: stream `HOME/<source>` through a job to its end.
+    """Stream `HOME/<source>` of each home through a job to its end, and stop Spark.
 
-    On a cluster, working copies are where they are if nobody says otherwise.
+    On a cluster, working copies are where executors keep them by default.
     """
-    (home / "tmp").mkdir(exist_ok=True)
-    spark = new_session(home / "tmp", master, options)
-    query = job.start(
-        spark,
-        {source: stream_of(spark, home / source, schema) for source, schema in schemas.items()},
-        outputs={sink: sk.sinks.parquet(home / "out")},
-        checkpoint=home / "checkpoint",
-        working_directory=home / "working" if master.startswith("local") else None,
-        parallelism=parallelism,
-        trigger=ONCE,
-        retention=None,  # all epochs are looked at afterwards
-    )
-    assert query.await_termination(PATIENCE_S)
+    (homes[0] / "tmp").mkdir(exist_ok=True)
+    spark = new_session(homes[0] / "tmp", master, options)
+    queries = [
+        job.start(
+            spark,
+            {source: stream_of(spark, home / source, schema) for source, schema in schemas.items()},
+            outputs={sink: sk.sinks.parquet(home / "out")},
+            checkpoint=home / "checkpoint",
+            working_directory=home / "working" if master.startswith("local") else None,
+            parallelism=parallelism,
+            trigger=ONCE,
+            retention=None,  # all epochs are looked at afterwards
+        )
+        for home in homes
+    ]
+    for query in queries:
+        assert query.await_termination(PATIENCE_S)
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.proc.stdin.close()  # then the JVM ends, and writes its class archive if it should

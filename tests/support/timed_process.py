@@ -1,8 +1,6 @@
-"""A plain Python process that tests kill: timers, expiry and ordered handling on RocksDB.
+"""Timers, TTL and `ordered=True` on RocksDB, in a process that tests kill.
 
-    python timed_process.py HOME SEED PARALLELISM
-
-It handles its input epoch by epoch, drains, and prints `ready` when the first epoch begins.
+It handles its input epoch by epoch, and then drains.
 """
 
 from __future__ import annotations
@@ -11,9 +9,9 @@ import datetime as dt
 import json
 import os
 import random
-import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -106,8 +104,12 @@ def given(seed: int) -> list[Seen]:
     ]
 
 
-def main() -> None:
-    home, seed, parallelism = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+def run(home: Path, seed: int, parallelism: int, ready: Connection) -> None:
+    """Run the job to its end.
+
+    Parameters:
+        ready: is sent something when the first epoch begins.
+    """
     mutation.BATCH_BYTES_MAX = 2_000  # epochs that spill
     copies = DiskCopies(home / "working", RocksOptions(write_buffer_bytes=64 * 1024))
     runner = LocalRunner(
@@ -123,7 +125,7 @@ def main() -> None:
     outputs = {sink: lambda r, epoch, sink=sink: write(sink, r, epoch) for sink in SINKS}
     coordinator, records = runner.coordinator, given(seed)
     start = coordinator.last.offsets["seen"] if coordinator.last is not None else 0
-    print("ready", flush=True)
+    ready.send("ready")
     if not coordinator.was_draining:
         for begin in range(start, len(records), EPOCH_SIZE):
             end = begin + EPOCH_SIZE
@@ -132,8 +134,3 @@ def main() -> None:
         time.sleep(0.01)  # so that the last timers on the wall clock are due
     while not coordinator.is_drained:
         runner.epoch({}, outputs=outputs, what="drain")
-    print("done", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,4 @@
-"""Names and paths that are stored: which ones there may be, wherever they come from.
-
-What lives here: the one check of every name that is read from a checkpoint, a savepoint or Spark's
-log, and of every name that a job declares. A checkpoint may have been made by anybody, so a name is
-checked before it becomes part of a path. What does not: where files are (`repository`).
+"""Check every name and path that is stored, wherever it comes from.
 
 The stored models use the types `StoredName`, `StoredPath`, `DatabaseFile` and `StoredId`, so a
 model with a name that breaks the rules cannot exist.

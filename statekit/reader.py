@@ -1,7 +1,4 @@
-"""Reading a checkpoint from outside: no job, no user code, no write.
-
-What lives here: `CheckpointReader`, which answers what a checkpoint holds from its files alone.
-What does not: printing (`cli`) and anything that changes a checkpoint.
+"""Read a checkpoint from outside: without the job, the user's code or any write.
 
 Stored values are decoded by the schemas in the job file. Nothing is unpickled unless the reader
 asks for it.

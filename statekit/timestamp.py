@@ -1,9 +1,4 @@
-"""Instants and durations as whole microseconds, and back.
-
-What lives here: the one integer that stands for an instant wherever one is stored or hashed, the
-range of instants there are, and durations as people write them. What does not: what time it is now
-(`clock`).
-"""
+"""Convert instants and durations to whole microseconds, and back."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A change file in the making, before it has a name.
-
-What lives here: collecting batches into a file that is in memory while it is small. What does not:
-the bytes of change files (`mutation`) and storing them (`repository`).
-"""
+"""Write a change file: spool its bytes on the local disk, then give it its name in the store."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""How many mutations there are per state and key group, and a checksum of them.
-
-What lives here: counting change files by whole columns, at tens of millions of rows per second,
-which is what it takes to look at all of a checkpoint before it is given another layout. What does
-not: which files those are, and what is held against what (`offline_rescale`, `named_files`).
+"""Count and checksum mutations per state and key group.
 
 The checksum of some mutations is the sum, modulo 2^64, of a hash of each: it does not depend on
 their order, and the checksum of two sets of mutations is the sum of both.

@@ -1,8 +1,4 @@
-"""One more name for a file that nobody ever changes.
-
-What lives here: making a hard link where that is possible. What does not: who may rely on a file
-that it has in common with others (`rocks`, `store`).
-"""
+"""Hard links to files that never change."""
 
 from __future__ import annotations
 

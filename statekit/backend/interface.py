@@ -1,8 +1,4 @@
-"""Where a shard's rows are kept while its operator runs.
-
-What lives here: the `Backend` protocol and `MemoryBackend`, which defines what every backend must
-do (the contract suite runs against both). What does not: RocksDB (`rocks`), durability (rows here
-are a working copy; `repository` holds the truth).
+"""The `Backend` protocol: where the rows of a shard are kept, and its in-memory implementation.
 
 Rows live in one ordered map per state. Keys and values are bytes.
 """

@@ -1,7 +1,4 @@
-"""Every change of state, as data.
-
-What lives here: the three mutations, the batch that collects them, and the change file that keeps
-them. What does not: who makes mutations (`task`) and what applies them (`backend`).
+"""Mutations: every change of state, as data.
 
 A batch is the only thing that ever changes state. The same batch is applied to a backend, written
 to a change file, and applied again by whoever replays that file, so all three agree by

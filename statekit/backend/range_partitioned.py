@@ -1,7 +1,4 @@
-"""Rows in several databases, each for a range of key groups.
-
-What lives here: `FragmentedBackend`, which sends each call to the database that it is for. What
-does not: how a shard comes to have several (`pieces`); most have one, which is used as it is.
+"""A backend of several databases, each for a range of key groups.
 
 Databases are divided by row key: the first one has all keys before the second one's first, and so
 on. No row lies in a database that it does not belong to.

@@ -1,8 +1,4 @@
-"""Reads of one state by keys that mostly come in order, as a shard visits them.
-
-What lives here: when rows are read ahead, and which. What does not: reading (`rocks`). What was
-measured is in docs/decisions/0005-reading-ahead.md.
-"""
+"""Read rows of one state in blocks ahead, for keys that mostly arrive in order."""
 
 from __future__ import annotations
 

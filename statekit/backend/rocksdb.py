@@ -1,10 +1,5 @@
 """Rows in RocksDB, one column family per state.
 
-What lives here: `RocksBackend` and its tuning; this is the only importer of rocksdict. What does
-not: what it may spend (`rocks_options`), reading ahead (`sorted_reads`), and when a database on
-disk may be trusted (`working_copy` decides; the write-ahead log is off, so a killed process leaves
-a database that looks right and is not).
-
 Facts of rocksdict that shape this file: the directory lock is released only when every object that
 refers to the database is gone, so each column family and each running scan is closed before the
 database; iterator bounds in `ReadOptions` do not work in raw mode, so scans check their end

@@ -1,8 +1,4 @@
-"""What a worker process may spend on working copies: memory, and the disk they are on.
-
-What lives here: `RocksOptions` and what its values may be. What does not: how RocksDB is told
-(`rocks`), and how space is kept free (`copy_space`).
-"""
+"""`RocksOptions`: the memory and disk that working copies may use in a worker process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A directory for rows that are unpacked on the local disk, for as long as they are read.
-
-What lives here: making it, removing it, and what a full or missing disk is called. What does not:
-what is unpacked.
-"""
+"""A temporary directory for rows that are unpacked on the local disk while they are read."""
 
 from __future__ import annotations
 

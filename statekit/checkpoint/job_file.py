@@ -1,8 +1,4 @@
-"""`job.json`: what a checkpoint says of the job, and what does not change from epoch to epoch.
-
-What lives here: operators with their keys and states, and the types of these as schema trees. What
-does not: where they stand (`manifest`), and what may follow what (`succession`, `compatibility`).
-"""
+"""`job.json`: the operators, states and types of a job. It does not change from epoch to epoch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What leads to the rows of some key groups: bases, and the change files on top of them.
-
-What lives here: reading that from what a shard says of itself, cutting it to key groups, what a
-copy has missed, applying it to a backend, and the record of a shard that has changed. What does
-not: which files there are at all (`references`), and the models (`contents`).
+"""Restore plan of a key-group range: base snapshots plus the change files to apply.
 
 A shard's rows start from a base, from shards of another layout, or from nothing; change files come
 on top, in order. A lineage is that with all names followed but those of rows.

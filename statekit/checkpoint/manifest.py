@@ -1,7 +1,4 @@
-"""The manifest of each epoch: where every shard of every operator stands.
-
-What lives here: frozen models of manifests, of what a worker is told and tells, and their
-invariants. What does not: any I/O (`repository`), and what the named files hold (`mutation`).
+"""The manifest of an epoch: the files and progress of every shard of every operator.
 
 A manifest is the commit: whatever no committed manifest names does not exist. A shard says of
 itself all that its rows are made of, in few words (`contents`), so the size of a manifest follows

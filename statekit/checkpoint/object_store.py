@@ -1,8 +1,4 @@
-"""Where the bytes of a checkpoint are: one request after the other.
-
-What lives here: the few requests that a local disk, memory or an object store answers, and what it
-means when one fails; this is the only importer of obstore. What does not: trying again, verifying,
-and what is created only once (`store`).
+"""Requests to the storage of a checkpoint: a local directory or an object store.
 
 A request answers or fails, and is never tried again here, but for those of what takes many: the
 parts of a large upload, and the pages of a list that cannot be begun in the middle. Of what obstore

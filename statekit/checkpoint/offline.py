@@ -1,8 +1,4 @@
-"""A checkpoint that no job runs on: what every command that changes one begins with.
-
-What lives here: the epoch it stands at, and making sure that nothing is left half done. What does
-not: the changes themselves (`offline_rescale`, `rewrite`, `migration`).
-"""
+"""Open a checkpoint that no job runs on. Every command that changes a checkpoint starts here."""
 
 from __future__ import annotations
 

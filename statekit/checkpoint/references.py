@@ -1,8 +1,4 @@
-"""Which files a shard's rows depend on.
-
-What lives here: following the names in manifests, base snapshots and histories to every file that
-is needed. What does not: reading rows from them (`lineage`).
-"""
+"""File references of a shard: which files a manifest keeps alive."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Files below a directory that somebody else may have made.
-
-What lives here: finding and opening such a file without leaving the directory. What does not: what
-the files are (`objects`).
+"""Open files below a directory that may be hostile: no symbolic links, devices or pipes.
 
 A checkpoint on a local disk may have been made, or unpacked, by anybody. A symbolic link in it
 could lead to any file of the reader, and a job, or the garbage collection, could write or delete

@@ -1,8 +1,4 @@
-"""The checkpoint: job files, manifests and change files; the call that commits.
-
-What lives here: which files a checkpoint has, and reading them. What does not: how a file is kept
-(`store`), which of them lead to the rows of a shard (`lineage`), what the files mean to a job
-(`coordinator`) and the working copies made from them (`working_copy`).
+"""The checkpoint: job files, manifests and change files, and the call that commits.
 
 A commit is one create-if-absent of one manifest. If the name is taken, the writer is fenced.
 """

@@ -1,8 +1,4 @@
-"""Which epochs are kept, which files may still be named, and who says so to whom.
-
-What lives here: retention as people ask for it, the mark that epochs were given up, the note that
-one is being gone back to, and the rule by which a file may get into a manifest. What does not:
-deleting (`collection`).
+"""Which epochs are kept, and which files kept manifests may still reference.
 
 **The rule.** A manifest names a file only if
 

@@ -1,8 +1,4 @@
-"""Going back: an epoch that stands where an earlier one stood.
-
-What lives here: what a rollback would do, doing it, and finishing one that was killed. What does
-not: which of Spark's files belong to a micro-batch (`spark_log`), the outputs of epochs that were
-rolled back (`spark.writing`), and printing (`cli_rollback`).
+"""Rollback: commit a new epoch that has the state of an earlier one.
 
 A rollback is an epoch like any other, with the next free number: it names the shards of the epoch
 it goes back to, follows that one, and is committed with create-if-absent. So nothing is removed, a

@@ -1,7 +1,4 @@
-"""Files that say of themselves whether they are whole.
-
-What lives here: records as JSON, the seal of those that are files of their own, and references to
-files with size and checksum. What does not: what the files say (`job_file`, `manifest`).
+"""JSON files with a format version and a checksum of their own.
 
 A sealed file is one line of JSON whose last member is the XXH3-128 of all bytes before it:
 

@@ -1,7 +1,4 @@
-"""What the rows of a shard are made of: a base or parts of other shards, and change files.
-
-What lives here: frozen models of that, as manifests name it and as files of their own list it. What
-does not: any I/O (`repository`), reading the rows (`lineage`), and making bases (`base_snapshot`).
+"""What the rows of a shard consist of: a base snapshot or parts of other shards, and change files.
 
     shard  =  base          RocksDB's own files as they were at some attempt; or
               slices        key groups of shards of another layout; or nothing

@@ -1,10 +1,5 @@
 """Another parallelism, as arithmetic: from the shards of one layout to those of another.
 
-What lives here: what each new shard is made of, how much it holds, and when it has to wake. What
-does not: any I/O. A start with another parallelism (`coordinator`) and the offline command
-(`offline_rescale`) both go on from the manifest that is computed here, and a working copy
-(`working_copy`) is made of the slices that it names.
-
 No row is moved or read. A new shard names the key groups that it takes out of old shards; where
 ranges are the same, the shard stays what it is.
 """

@@ -1,8 +1,4 @@
-"""Spark's part of a checkpoint, as it was when a micro-batch had ended.
-
-What lives here: which of Spark's files make up its part after a micro-batch, and with which
-content, so that Spark goes on reading right behind that batch. What does not: where these files are
-(`repository`), and holding Spark's part against the state (`spark.offsets`).
+"""Spark's own streaming log within a checkpoint, as it was after a given micro-batch.
 
 Spark keeps, as text with the version of its format in the first line:
 

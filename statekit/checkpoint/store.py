@@ -1,7 +1,4 @@
-"""Files of a checkpoint in a store: read, verified, created once.
-
-What lives here: asking a store until it answers, verifying what is read, and creating what may be
-there only once. What does not: one request (`objects`), and what the files are (`repository`).
+"""Files of a checkpoint: read and verified, or created exactly once.
 
 Invariants kept here:
 

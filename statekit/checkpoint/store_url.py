@@ -1,8 +1,4 @@
-"""What the place of a checkpoint may be called: a local path, or the URL of an object store.
-
-What lives here: telling them apart, and refusing URLs with credentials. What does not: opening one
-(`store`).
-"""
+"""Parse the location of a checkpoint: a local path or the URL of an object store."""
 
 from __future__ import annotations
 

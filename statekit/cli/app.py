@@ -1,9 +1,4 @@
-"""The command line: parse, call one function, print.
-
-What lives here: commands, their help and their exit codes: 0 for success, 1 for an error that
-statekit explains, 2 for wrong usage, and 3 for states that differ; `verify` has its own. What does
-not: any work.
-"""
+"""The command line: parse arguments, call one function, print its result."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""`statekit copies`.
-
-What lives here: the command and its table. What does not: finding and removing working copies
-(`copy_space`).
-"""
+"""`statekit copies`: list and remove local working copies."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What `statekit diff` takes and says.
-
-What lives here: the words for what is compared, and the tables. What does not: the command (`cli`)
-and the work (`difference`).
-"""
+"""`statekit diff`: compare two epochs, checkpoints or savepoints."""
 
 from __future__ import annotations
 

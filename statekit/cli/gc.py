@@ -1,7 +1,4 @@
-"""`statekit gc`: the garbage of a checkpoint.
-
-What lives here: the command, its table and its JSON. What does not: any work (`collection`).
-"""
+"""`statekit gc`: collect the garbage of a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`statekit import-spark` as people see it.
-
-What lives here: options, and what is printed. What does not: the work (`spark.importing`).
-"""
+"""`statekit import-spark`: import the state of a query with `transformWithState`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What `statekit inspect` shows of a checkpoint.
-
-What lives here: counting what is shown, and the words, tables and JSON. What does not: the command
-(`cli`), and reading (`reader`).
-"""
+"""`statekit inspect`: show what a checkpoint contains."""
 
 from __future__ import annotations
 

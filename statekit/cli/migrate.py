@@ -1,7 +1,4 @@
-"""`statekit migrate` as people see it: progress, the table, and what came of it.
-
-What lives here: printing. What does not: the work (`migration`), and parsing (`cli`).
-"""
+"""`statekit migrate`: rewrite states whose types changed."""
 
 from __future__ import annotations
 

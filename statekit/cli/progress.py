@@ -1,7 +1,4 @@
-"""How far a command is, for a person who watches.
-
-What lives here: the bar that all long commands show. What does not: what they do.
-"""
+"""Progress bars of commands."""
 
 from __future__ import annotations
 

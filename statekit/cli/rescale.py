@@ -1,8 +1,4 @@
-"""`statekit rescale`.
-
-What lives here: the command, tables of what moves and lines of what was done. What does not:
-finding it out (`rescale_plan`) and doing it (`offline_rescale`, `rewrite`).
-"""
+"""`statekit rescale`: change the parallelism or the number of key groups."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What `statekit rollback` says, and what `statekit inspect` says of epochs that were rolled back.
-
-What lives here: the words and tables. What does not: the command (`cli`) and the work (`rollback`).
-"""
+"""`statekit rollback`: go back to an earlier epoch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`statekit savepoint`, and what `statekit inspect` shows of one.
-
-What lives here: what is printed about savepoints. What does not: any work.
-"""
+"""`statekit savepoint`: write a savepoint and show one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Tables of shards, of which there may be ten thousand.
-
-What lives here: which rows of a long table are shown, and how parts of rows are written. What does
-not: what the tables say (`cli_inspect`, `cli_rescale`).
-"""
+"""Tables of shards, also of ten thousand."""
 
 from __future__ import annotations
 

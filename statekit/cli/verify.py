@@ -1,8 +1,4 @@
-"""`statekit verify`.
-
-What lives here: the command, tables of what is wrong and of what nothing names, and what a repair
-did. What does not: looking (`verification`) and mending (`repair`).
-"""
+"""`statekit verify`: check and repair a checkpoint."""
 
 from __future__ import annotations
 

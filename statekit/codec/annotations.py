@@ -1,10 +1,4 @@
-"""What Python itself knows of a type: annotations without wrappers, and the fields of a class.
-
-What lives here: looking through `Annotated`, `NewType`, aliases and pydantic's `AwareDatetime`, the
-members of a union, and one list of fields for dataclasses, NamedTuples, TypedDicts, msgspec Structs
-and pydantic models.
-What does not: which types are supported, and types as data (`schema`).
-"""
+"""Annotations without their wrappers, and the fields of a class."""
 
 from __future__ import annotations
 

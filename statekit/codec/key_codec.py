@@ -1,8 +1,4 @@
-"""Keys as bytes that sort as the keys do, and back.
-
-What lives here: the ordered, prefix-free encoding of every type that a key can have, with the type
-known from an annotation, from a schema alone, or from the value alone. What does not: values
-(`codec`), keys as JSON (`generic_codec`), and which key group a key falls into (`keygroup`).
+"""Encode keys as bytes that sort as the keys do, and decode them.
 
 The bytes are specified in docs/format.md; every example there is executed.
 """

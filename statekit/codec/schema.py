@@ -1,9 +1,4 @@
-"""Types as data: what a state's annotation looks like once it is written down.
-
-What lives here: `Schema`, a frozen tree that describes a type, its JSON form, its fingerprint, and
-`schema_of`, which reads an annotation. What does not: what Python knows of a class
-(`introspection`), how values become bytes (`codec`), and which changes between two schemas are
-allowed (whoever restores a checkpoint decides that).
+"""Types as data: the schema of an annotation, which is stored and compared.
 
 A schema says everything that is needed to read stored bytes without the user's classes.
 """

@@ -1,8 +1,4 @@
-"""Stored bytes as JSON, and keys from JSON, with a schema and none of the user's classes.
-
-What lives here: the decoders and encoders of readers that know only a checkpoint. What does not:
-the codecs of a program that has its classes (`codec`, `key_codec`), and finding rows.
-"""
+"""Decode stored bytes as JSON with a schema only, without the user's classes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Two types in two columns, so that a person sees what changed.
-
-What lives here: the text. What does not: which changes matter (`evolution`).
-"""
+"""Show two versions of a type side by side."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Which changes of a type leave what is stored readable.
-
-What lives here: the rules by which rows that were written under one schema read rightly under
-another, without being rewritten. What does not: what a job does about it (`compatibility`), and
-rows that have to be converted (`generations`).
+"""Which changes of a type leave stored values readable.
 
 The rules follow from the wire (docs/format.md): structs are maps by field name, a missing field
 takes its default and an unknown one is skipped, a float field reads an int, and a union writes the

@@ -1,7 +1,4 @@
-"""Types as JSON trees: which ones there may be.
-
-What lives here: the one check of every type that is read from a job description or a savepoint.
-What does not: what a type means (`schema`).
+"""Check the JSON form of a type before a `Schema` is made of it.
 
 A job description may have been written by anybody. Readers recurse over types and use their parts
 without looking again, so a tree is checked before it becomes a `Schema`. A declared type follows

@@ -1,7 +1,4 @@
-"""Checks of values, compiled: which values a type accepts, and which are their own stored form.
-
-What lives here: `Check`, and how the checks of scalars, containers and structs are built from the
-checks of their parts. What does not: how values are written (`value_plan`).
+"""Compile checks of values: which values a type accepts, and which are their own stored form.
 
 Two questions are asked of a value. Does the declared type accept it, so that it can be written and
 read back? And is it *exact*: would reading it back give the very same value? An int in a float

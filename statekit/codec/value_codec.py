@@ -1,9 +1,4 @@
-"""Values as bytes, and back.
-
-What lives here: `value_codec` (MessagePack), `PickleCodec` (asked for by name only), and the errors
-of values that cannot be written or read. What does not: what a type looks like as data (`schema`)
-and on the wire (`value_planner`), keys (`key_codec`), and reading without the user's classes
-(`generic_codec`).
+"""Encode values of a declared type as bytes, and decode them.
 
 The bytes are specified in docs/format.md; every example there is executed.
 """

@@ -1,10 +1,4 @@
-"""How values are checked, and carried in MessagePack: the plan of one type.
-
-What lives here: `Plan`, and the plans of scalars, literals and containers, made from the plans of
-their parts. What does not: checks (`value_check`), unions (`value_union`), structs
-(`value_struct`), the walk through an annotation that builds its plan (`value_planner`), and bytes
-(`codec`).
-"""
+"""The plan of one type: how its values are checked and carried in MessagePack."""
 
 from __future__ import annotations
 

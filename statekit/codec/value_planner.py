@@ -1,9 +1,4 @@
-"""From an annotation to the plan of its values.
-
-What lives here: the walk through an annotation that plans its parts and puts the plans together,
-and what a struct that contains itself needs. What does not: the plans themselves (`value_plan`,
-`value_union`, `value_struct`), and bytes (`codec`).
-"""
+"""Compile an annotation to the plan of its values."""
 
 from __future__ import annotations
 

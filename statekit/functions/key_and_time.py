@@ -1,9 +1,4 @@
-"""What the fields of records are to an operator: its key, its event time, what is kept of them.
-
-What lives here: finding these fields in each record type that an operator takes, and checking what
-they hold. What does not: record types themselves (`records`, `record_union`), and the other parts
-of a declaration (`process`).
-"""
+"""The key and event time of records, read from their fields."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Hooks as a user declares them: `@process(migrate={"last": from_text})`.
-
-What lives here: from functions to checked `Hook`s, per state. What does not: when a hook takes
-rows, and what it is called with (`generations`).
-"""
+"""Migration hooks: `@process(migrate={"last": from_text})`."""
 
 from __future__ import annotations
 

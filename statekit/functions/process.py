@@ -1,7 +1,4 @@
-"""Process functions: what a user's signature says, validated and kept as data.
-
-What lives here: `@process`, the `Process` it returns, and its callbacks for timers. What does not:
-reading a signature (`signature`), running anything (`task`) or connecting anything (`job`).
+"""`@process`: a user's function and its signature, validated and kept as data.
 
 A decorator only reads and checks. Everything wrong with a declaration is an error when the module
 is imported, with a message that names the parameter; nothing is found out on a cluster.

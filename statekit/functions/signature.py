@@ -1,8 +1,4 @@
-"""What the signature of a process function or of a timer's callback says.
-
-What lives here: `Signature`, its parameters resolved and checked, and what it is called with. What
-does not: single states (`state_declaration`), and which function plays which part (`process`).
-"""
+"""Read the signature of a process function or of a timer callback."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A state as a parameter declares it: its annotation read and checked.
-
-What lives here: from `Annotated[ReducingState[float], Reduce(max)]` to a `StateSpec`. What does
-not: the rest of a signature (`signature`), and the states themselves.
-"""
+"""Read and check the annotation of one state parameter."""
 
 from __future__ import annotations
 

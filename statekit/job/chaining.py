@@ -1,8 +1,5 @@
 """Which operators share one shuffle and one pass over the records, and why others do not.
 
-What lives here: `Pass`, and the rule by which operators join one. What does not: running a pass
-(`spark`); without Spark nothing is shuffled.
-
 An operator that is fed by one other and keyed alike finds its records where they are made, as long
 as what is put out for a key has that key. Nobody can tell that of a function. So those whose keys
 have the same names are taken to be so, and a worker that finds a record of another shard ends the

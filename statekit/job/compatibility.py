@@ -1,9 +1,4 @@
-"""Whether a checkpoint can go on with the code: what is stored, held against what is declared.
-
-What lives here: the checks when a job starts, and the job file that follows from code and
-checkpoint. What does not: single states (`succession`), reading and writing job files
-(`repository`), and starting (`coordinator`).
-"""
+"""Compare what a checkpoint contains with what the code declares."""
 
 from __future__ import annotations
 

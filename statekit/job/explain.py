@@ -1,8 +1,4 @@
-"""What a job does to its records, and why, in words.
-
-What lives here: the text of `Job.explain`. What does not: the decisions that it tells (`passes`,
-`combining`), and the drawing of a job (`plan`).
-"""
+"""`Job.explain()`: what a job does with its records, and why, in words."""
 
 from __future__ import annotations
 

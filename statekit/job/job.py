@@ -1,8 +1,4 @@
-"""A job put together: sources, process functions and sinks, connected.
-
-What lives here: `Job`, where sources begin and runs are asked for. What does not: what becomes of
-the records (`stream`), the plan that comes of it (`plan`), and running it (`local`, `spark`).
-"""
+"""`Job`: sources, process functions and sinks, connected."""
 
 from __future__ import annotations
 

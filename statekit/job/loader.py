@@ -1,8 +1,4 @@
-"""A job by name: `module:attribute`, as command lines take it.
-
-What lives here: finding it, or what else such a name stands for. What does not: what is done with
-it (`cli`).
-"""
+"""Load a job by name: `module:attribute`, as commands take it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A plan: sources, operators and sinks, as data.
-
-What lives here: what a job is made of, who feeds whom, and the plan as JSON and as a drawing. What
-does not: putting a plan together (`job`) and running it (`local`, `spark`).
-"""
+"""The plan of a job: sources, operators and sinks, as data."""
 
 from __future__ import annotations
 

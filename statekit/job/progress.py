@@ -1,8 +1,4 @@
-"""What a job tells while and after it runs.
-
-What lives here: the results of a run, as data, and what every handle of a running job can do. What
-does not: running (`local`, `spark`).
-"""
+"""What a job reports while it runs and after it ended."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The streams of one epoch in this process, and what each consumer gets of them.
-
-What lives here: `SourceForm`, the records that a caller gives in the form that a frame would have
-them, and `RecordStreams`, which gives each consumer of a stream records of its own. Records of
-types that cannot change are never copied. What does not: the forms of outputs (`outputs`), and
-running operators (`local`).
-"""
+"""The streams of one epoch in this process: each consumer gets records of its own."""
 
 from __future__ import annotations
 

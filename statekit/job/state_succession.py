@@ -1,8 +1,4 @@
-"""What becomes of a state when its declaration follows another one.
-
-What lives here: whether rows of former declarations read rightly, are converted by a hook or
-cannot be read, and the record that follows. What does not: the rules for types (`evolution`),
-hooks at work (`generations`), and everything else that a start checks (`compatibility`).
+"""What happens to a stored state when its declaration changes.
 
 A declaration that reads all rows of the present generation goes on with it, and the one before is
 kept in `past`: a field that was removed and comes back with another type is found out. Otherwise a

@@ -1,8 +1,4 @@
-"""Streams of a job: what can be done with records on their way.
-
-What lives here: `Stream` and `Windowed`, whose methods collect and check operators and sinks. What
-does not: the job that they are part of (`job`), and the plan that comes of it (`plan`).
-"""
+"""`Stream`: what a user can do with the records of a source or an operator."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Rewriting all rows of states whose types changed: `statekit migrate`.
-
-What lives here: which states are to be rewritten, the rewriting shard by shard, and the epoch that
-commits it. What does not: which changes are allowed (`succession`), hooks at work
-(`generations`), and printing (`cli_migrate`).
+"""`statekit migrate`: rewrite all rows of states whose types changed.
 
 Order of effects: a change file per shard, the job file, the manifest. Until the manifest is there
 nothing is visible: a run that is killed leaves files that nobody names, and is started again from

@@ -1,7 +1,4 @@
-"""Rescaling a checkpoint that no job runs on.
-
-What lives here: checking that nothing is in the way, verifying what the new layout names, and
-committing it. What does not: the new layout itself (`rescale`), and what it looks like (`cli`).
+"""`statekit rescale`: change the layout of a checkpoint that no job runs on.
 
 No file is written but one manifest, created if absent: until then the old layout stands, from then
 on the new one. A process that is killed has changed nothing, and can be started again.

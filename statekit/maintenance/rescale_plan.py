@@ -1,8 +1,4 @@
-"""What another parallelism would mean, before it is chosen.
-
-What lives here: which key groups go where, and how full the shards are before and after. What does
-not: doing it (`offline_rescale`), and printing it (`cli_rescale`). Nothing is changed here.
-"""
+"""Predict the result of another parallelism before it is applied."""
 
 from __future__ import annotations
 

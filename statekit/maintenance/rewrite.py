@@ -1,8 +1,4 @@
-"""Writing the whole state of operators anew: for other key groups, or from elsewhere.
-
-What lives here: rows in any order turned into the change files of new shards, what such rows amount
-to, the rows of a stored epoch one shard after the other, and rewriting a checkpoint. What does not:
-what row keys are made of (`regroup`) and savepoints (`savepoint`).
+"""Write the whole state of operators anew: for other key groups, or from another source.
 
 With other key groups, the rows of one old shard go to all new ones. They are gathered in a database
 on the local disk, sorted by their new row keys, until it holds so many bytes. Then they leave it in

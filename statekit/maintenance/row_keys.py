@@ -1,8 +1,4 @@
-"""The rows of an operator under another number of key groups.
-
-What lives here: what the row keys of each family are made of, the same row in other key groups, and
-the rows of indexes, which follow from those of states and timers. What does not: where rows come
-from and where they go (`rewrite`, `savepoint`).
+"""Convert row keys to another number of key groups.
 
 The key group of a row is the first part of its row key and nothing but a hash of its key, so
 another number of key groups changes these two bytes and nothing else. With G the key group:

@@ -1,15 +1,4 @@
-"""Values of one Arrow column, or records of several, compiled from a declaration.
-
-What lives here: `record_assembler`, from the declared fields of a record and the columns of a
-schema or struct to a function that builds records, its halves `record_columns` and
-`record_builder`, and `column_reader`, from an annotation and an Arrow type to a function that reads
-arrays. Types are compared once, while compiling: an annotation
-that the Arrow type cannot hold is `Unfit`. After that columns are read whole, nested ones too, and
-records are built in C loops.
-
-What does not live here: whose batches these are, and telling which row a misfit is in (`records`),
-and columns that are written (`output_columns`).
-"""
+"""Compile readers from Arrow columns to Python values and records."""
 
 from __future__ import annotations
 

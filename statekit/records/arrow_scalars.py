@@ -1,13 +1,4 @@
-"""One output column of scalars, Enums or Literals: how its values are checked and written.
-
-What lives here: `OutputColumn`, which is what every column of an output is made into, the table
-`SCALARS` from a scalar type to its column, and `choices` for Enums and Literals. pyarrow alone is
-no check: it silently stores 1.5 in an int64 column and takes a naive datetime for UTC. So the types
-of a whole column are compared first, as one set built in C.
-
-What does not live here: columns of values that have parts, and which column an annotation gets
-(`output_columns`).
-"""
+"""Check and write one output column of scalars, Enums or Literals."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How much memory the batches of an Arrow file take once they are unpacked.
-
-What lives here: reading that from the metadata of an Arrow IPC file alone. What does not: reading
-the batches (`mutation`).
+"""Compute the unpacked size of the batches of an Arrow file before they are read.
 
 A compressed buffer says how long it is unpacked, and Arrow makes that much room before it unpacks.
 Zeros are compressed to a ten-thousandth, so a small file can ask for all the memory that there is.

@@ -1,8 +1,4 @@
-"""The order of rows by columns of Arrow.
-
-What lives here: which row comes before which, with null before everything else. What does not: what
-rows have to be in order for (`panes`, `spark.in_order`).
-"""
+"""Sort rows by Arrow columns."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Sums, least and largest values of Arrow columns that are exact, or fail.
-
-What lives here: what columns are cast to before Arrow aggregates them, and after it. What does not:
-which aggregates there are (`combining`).
-"""
+"""Exact sums, minima and maxima of Arrow columns, or an error."""
 
 from __future__ import annotations
 

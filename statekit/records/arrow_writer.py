@@ -1,12 +1,4 @@
-"""One output column of any annotation: how its values are checked and written.
-
-What lives here: `output_column`, from an annotation to an `OutputColumn`, the columns of values
-that have parts (unions, records, tuples, lists, maps), and `OutputRows`, which splits records and
-fixed tuples into their columns.
-
-What does not live here: columns of scalars (`output_scalars`), the batches that columns end up in
-(`outputs`), and columns that are read (`arrow_columns`).
-"""
+"""Check and write one output column of any annotation."""
 
 from __future__ import annotations
 

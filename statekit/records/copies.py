@@ -1,10 +1,4 @@
-"""Copies of records, so that no consumer sees what another one changes.
-
-What lives here: `copier`, from an annotation to a function that copies one value, or None where
-values cannot change. The choice is made once per type: immutable records are never copied. What
-does not: the form that values have behind an operator (`stored_form`), and who needs copies
-(`task`, `local`, `spark`).
-"""
+"""Copy records, so that no consumer sees what another one changes."""
 
 from __future__ import annotations
 

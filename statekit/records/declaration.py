@@ -1,12 +1,4 @@
-"""What annotations declare: records, their fields, and unions taken apart.
-
-What lives here: `RecordDeclaration` (the class, the flavour and the fields of a pydantic model,
-dataclass, NamedTuple, msgspec Struct, TypedDict or plain dict), `peel`, which takes an annotation
-apart, `show`, which writes it as a person would, and `Misfit`, for values that are not as declared.
-
-What does not live here: anything about Arrow (`arrow_columns` and `output_columns`), what is done
-with a record type (`records`), and types as stored data (`schema`).
-"""
+"""Record types as annotations declare them: their fields, and the members of unions."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Records of one shard, some at a time, in the order in which they are handled.
-
-What lives here: `Chunk`, `KeyRuns`, which says where in a chunk one key ends and the next one
-begins, and `ManyKeys`, for functions that take many of them at a time. What does not: who makes
-chunks (`local`, `spark/`) and who handles them (`task`).
-"""
+"""A batch of records of one shard, with their keys and times."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""Records out: what a function yields, checked and turned into Arrow record batches.
-
-What lives here: `OutputType`, compiled from the T of a function's `Iterator[T]`. It derives the
-Arrow schema, checks every output against the declared type, and builds record batches column by
-column. In-process the same check runs without the batch.
-
-What does not live here: how one column is checked and built (`output_columns`), the way in
-(`records`), stored values (`codec`), and the sink that the batches go to.
-"""
+"""Output types: check what a function emits, and write it as Arrow record batches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Panes: stretches of event time all of whose records are in the same windows.
-
-What lives here: which pane an instant is in, for columns of instants. What does not: when windows
-begin and end (`windows`), and what is made of the records of a pane (`combining`).
+"""Panes: intervals of event time in which all records belong to the same windows.
 
 Of windows of one size that begin at equal distances, an instant is in others than the instant
 before if a window begins there, or one ends. Where the size is a multiple of the distance, these

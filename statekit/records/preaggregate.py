@@ -1,8 +1,4 @@
-"""Many records made few before anything is called: known aggregates of Arrow columns, per key.
-
-What lives here: `Combiner`, which makes of many records one row for each of their keys, and of
-such rows fewer of them. What does not: what a user declares (`field_aggregates`), and what becomes
-of the rows (`aggregation`, `windowing`).
+"""Preaggregate records per key in Arrow, before rows are made of them.
 
 A row has the key, how many records it stands for, and a value per part. Arrow's hash aggregation
 runs in one thread, so that the same batch always gives the same rows, nearly in the order in which

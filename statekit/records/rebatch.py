@@ -1,7 +1,4 @@
-"""Small pieces of a stream of rows put together, so that each step has much to do at once.
-
-What lives here: saying which pieces belong together. What does not: what is made of them.
-"""
+"""Combine small batches of a stream of rows into larger ones."""
 
 from __future__ import annotations
 

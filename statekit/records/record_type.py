@@ -1,14 +1,4 @@
-"""Records in: what a record type is, and Arrow batches turned into lists of records.
-
-What lives here: `RecordType`, which is what can be done with a declared record type, and
-`RecordReader`, which reads the batches of one Arrow schema. The schema is checked once; what the
-Arrow type proves is not validated again. pydantic models are always validated, since their
-validators belong to the user.
-
-What does not live here: which fields a record type has (`record_declaration`), how columns are
-read (`arrow_columns`), the way out (`outputs`), stored values (`codec`), and which columns a batch
-carries (whoever plans the query projects them).
-"""
+"""Record types: Arrow batches as lists of records."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Records that statekit puts out itself: a key and what became known of it, by names.
-
-What lives here: `ResultRecords`, which reads the types that such records need off those that came
-in, and makes them: NamedTuples, or of a class of the user's. What does not: what is put into them
-(`windowing`, `aggregation`).
-"""
+"""Records that statekit emits itself: a key and its aggregates, by name."""
 
 from __future__ import annotations
 

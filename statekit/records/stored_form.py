@@ -1,11 +1,4 @@
-"""The form that records have behind an operator: what their declared types store.
-
-What lives here: `StoredForm`, which turns checked columns of records into what a reader of the
-Arrow columns would get, such as a float for an int in a float field, and an instant in UTC. The
-same readers and builders make the records behind a shuffle. Columns whose values are their own
-stored form stay as they are. What does not: checks and Arrow arrays (`output_columns`), and copies
-(`record_copies`).
-"""
+"""The form that records have behind an operator: the values that their declared types store."""
 
 from __future__ import annotations
 

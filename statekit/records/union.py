@@ -1,9 +1,4 @@
-"""Records of several types in one stream: what a first parameter `A | B` takes.
-
-What lives here: `RecordUnion`, which does for records of several types what `RecordType` does for
-those of one, and `records_of`, which reads an annotation of either kind. What does not: what is
-done with records of one type (`records`), and how they come from several inputs (`job`).
-"""
+"""Streams with several record types: what a first parameter `A | B` takes."""
 
 from __future__ import annotations
 

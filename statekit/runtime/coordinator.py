@@ -1,9 +1,4 @@
-"""The driver's side of the epoch protocol: one job, one checkpoint, one epoch after another.
-
-What lives here: starting from a checkpoint (or refusing to), planning an epoch, checking that
-every shard reported exactly once, and committing. What does not: moving records (`local`, `spark`)
-and what a shard does (`shard`). Both runtimes commit through this module and nothing else.
-"""
+"""The driver's side of the epoch protocol: plan and commit one epoch after the other."""
 
 from __future__ import annotations
 

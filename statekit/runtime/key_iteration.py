@@ -1,7 +1,4 @@
-"""The way from key to key: which key is visited, and when its changes are handed on.
-
-What lives here: `KeyWalk`. What does not: what is done at a key (`task`), what all states of a key
-share (`visit`), and where one key ends in a chunk (`chunk`).
+"""Key iteration: which key is processed next, and when changes are flushed.
 
 States keep what they know of the keys behind them, with all that changed, until some hundred have
 been visited; then each hands its changes to the batch, all at once. A key that comes back finds

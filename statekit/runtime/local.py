@@ -1,9 +1,4 @@
-"""Running a job in this process, over iterables, without Spark.
-
-What lives here: cutting inputs into epochs and moving records between operators. What does not:
-anything about state; shards run through `shard` and commit through `coordinator`, the same code
-as on Spark.
-"""
+"""Run a job in this process over iterables, without Spark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One shard's epoch: from a working copy at the base to a change file and a report.
-
-What lives here: the order of effects on the worker's side. What does not: the user's function
-(`task`), and the decision that the epoch is committed (`coordinator`).
+"""Run one epoch of one shard: from a working copy to a change file and a report.
 
 Order of effects: mutations go to the change file; the change file is made durable; the copy is
 closed at the new attempt; the report goes to the coordinator. Epochs that outgrow memory spill: a

@@ -1,8 +1,4 @@
-"""What the shards of an operator told of an epoch, held against each other and put together.
-
-What lives here: finding out that a shard is missing or was told of twice, and adding up. What does
-not: committing what comes of it (`coordinator`), and making a report (`shard`).
-"""
+"""Check the reports of an operator's shards against each other, and combine them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""The core: records of one shard in, outputs and mutations out.
-
-What lives here: calling the user's function for records, timers and what waited, and collecting
-what it does. What does not: the way from key to key (`key_walk`), where records come from, where
-rows are kept and what becomes of the mutations. There is no I/O but reads through the backend, so
-the same code runs in a test, in a local job and in a Spark worker.
-"""
+"""The task: calls the user's function for the records of one shard and collects mutations."""
 
 from __future__ import annotations
 

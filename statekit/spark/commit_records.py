@@ -1,7 +1,4 @@
-"""What shards tell the driver when they are done: their commit records.
-
-What lives here: `Reports`, where they arrive, and `Reporter`, which a step takes along to the
-workers. What does not: what is in them (`manifest`) and what becomes of them (`coordinator`).
+"""Commit records: what tasks report to the driver through a Spark accumulator.
 
 They come as updates of one of Spark's accumulators. A task sends its own with its end, and the
 driver has them before the action returns: those of tasks that succeeded, of several attempts at a

@@ -1,7 +1,4 @@
-"""One epoch of a job on Spark.
-
-What lives here: which frames are computed, and in which order they are read. What does not: how
-commit records come back (`reporting`), committing (`coordinator`) and micro-batches (`query`).
+"""Run one epoch of a job on Spark.
 
 Effects follow one order: change files (in the workers), sinks, manifest. There are two ways to run
 what is between a job's inputs and its sinks:

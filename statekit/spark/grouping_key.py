@@ -1,7 +1,4 @@
-"""The columns that rows are grouped by for a stateful processor, as a key of statekit.
-
-What lives here: columns of any of Spark's types as fields that a key may have, and the way back.
-What does not: rows (`processor_rows`), and keys as bytes (`key_codec`).
+"""The columns that a frame is grouped by for a processor, as a key of statekit.
 
 A key of statekit has whole numbers, texts, bytes, dates and instants. A column of another type is
 written as text by Spark, before rows are routed: so whoever computes the key group of a stored key,

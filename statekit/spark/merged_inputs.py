@@ -1,7 +1,4 @@
-"""Several inputs as one frame, since a streaming query of Spark has one, and taken apart again.
-
-What lives here: `merged`, and `MergedInputs`, which takes a micro-batch apart. What does not: what
-an operator makes of its inputs (`union_frames`).
+"""Merge several streaming inputs into the one frame of a streaming query, and split it again.
 
 A row of the one frame has the name of its source, and a struct for each source that is null but for
 its own. To take one source out of it is to read all of them, so an operator of several sources

@@ -1,8 +1,4 @@
-"""Spark's part of a checkpoint: which micro-batches it knows.
-
-What lives here: where Spark keeps its offsets, whether it can, and holding them against the state.
-What does not: our part (`statekit.repository`).
-"""
+"""Which micro-batches Spark's log in a checkpoint contains."""
 
 from __future__ import annotations
 

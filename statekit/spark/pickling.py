@@ -1,7 +1,4 @@
-"""A user's process function, and the plans of shards, on their way to Spark's workers.
-
-What lives here: turning these into bytes and back. What does not: anything stored; state is never
-pickled unless a state asks for it (`codec`).
+"""Pickle a process function and the plans of its shards for Spark's workers.
 
 cloudpickle sends functions and classes defined in a script or notebook by value. Three kinds of
 class need help: msgspec Structs, which cannot be rebuilt from their finished attributes; classes

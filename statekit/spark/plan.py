@@ -1,8 +1,4 @@
-"""An operator as a DataFrame.
-
-What lives here: checking the input's columns, routing records to their shards and calling the
-worker step, all as a plan for Spark. What does not: when it runs (`epoch`).
-"""
+"""Build the DataFrame of an operator with one input."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A job running on Spark: watched, stopped.
-
-What lives here: the `Query` that a user has, and the driver's callback for each micro-batch. What
-does not: how it comes to run (`starting`), and what happens within an epoch (`epoch`).
-"""
+"""`Query`: a job that runs on Spark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Spark's query with the epochs that follow it.
-
-What lives here: a `StreamingQuery` that has ended when statekit has. What does not: those epochs
-(`query`), and when there are any (`idle`).
-"""
+"""Spark's `StreamingQuery`, extended by the idle epochs that follow its last batch."""
 
 from __future__ import annotations
 

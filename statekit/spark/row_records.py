@@ -1,8 +1,4 @@
-"""Rows as a stateful processor of Spark's is given them, and as it gives them.
-
-What lives here: Arrow batches to `Row`s and back, as Spark's own workers do it. What does not: the
-processor (`processors`), and frames of pandas (`processor_frames`).
-"""
+"""Spark `Row`s as records of a processor, in and out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Sinks, carried out by Spark.
-
-What lives here: how an epoch's output reaches each kind of sink. What does not: the description of
-sinks (`statekit.sinks`) and the order of effects (`epoch`).
-"""
+"""Write the outputs of an epoch to sinks with Spark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Starting a job on Spark: what is refused before anything runs, and what is made of what is given.
-
-What lives here: `start`, and what else begins with a session. What does not: the job once it runs
-(`query`).
-"""
+"""Start a job on Spark: check everything before anything runs."""
 
 from __future__ import annotations
 

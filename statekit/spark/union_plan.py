@@ -1,8 +1,4 @@
-"""An operator that is fed by several streams, as a DataFrame.
-
-What lives here: several frames made one that can be routed and sorted, each row still with all that
-its input has. What does not: how rows are read (`rows`), and operators with one input (`frames`).
-"""
+"""Build the DataFrame of an operator with several inputs."""
 
 from __future__ import annotations
 

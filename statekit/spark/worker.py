@@ -1,8 +1,4 @@
-"""Shards inside a Spark Python worker: Arrow batches in, Arrow batches and commit records out.
-
-What lives here: what `mapInArrow` calls, for shards and for the records that are late. What does
-not: anything that decides; a worker runs the shards whose rows are in its partition and reports.
-"""
+"""Run shards in a Spark Python worker: Arrow batches in, Arrow batches and commit records out."""
 
 from __future__ import annotations
 

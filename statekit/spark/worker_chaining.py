@@ -1,8 +1,4 @@
-"""Outputs of one operator as the records of the next, in the same task.
-
-What lives here: a shard's run whose outputs are handed on as chunks, and the check that they stay
-in their shard. What does not: which operators run so (`passes`), and running a shard (`shard`).
-"""
+"""Pass outputs of one operator to the next within the same task."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The rows of shards in a Spark Python worker, as the records that they stand for.
-
-What lives here: Arrow batches in the order in which Spark sorted them, told apart by shard and
-turned into chunks, for an operator that is fed by one stream and for one that is fed by several.
-What does not: running a shard (`worker`), and how rows come to be sorted so (`frames`,
-`union_frames`).
+"""Split a worker's Arrow batches into shards, and read them as records.
 
 Rows of one stream have the key group, the columns of the record, and the arrival. Rows of several
 have the key group, the key fields, the number of the input, one column per input, a struct of that

@@ -1,8 +1,4 @@
-"""The rows of a shard in the order of their keys.
-
-What lives here: sorting rows that came by key group, as far as they are not in order already, and
-making sure that all of them are. What does not: the single number that Spark sorted them by, which
-need not say everything (`frames`).
+"""Sort the rows of a shard by key in a worker.
 
 In order means by key group, key and arrival; rows of several inputs by input before the arrival.
 Arrow sorts whole key groups, in a fifth of the time that Spark takes to compare rows by several

@@ -1,8 +1,4 @@
-"""What all states have in common.
-
-What lives here: `StateSpec` (a state as declared) and the base classes of handles. What does not:
-the state types (`single_row_states`, `list_state`, `map_state`), who binds them (`task`), what a
-row looks like in bytes (`codec`), when it expires (`expiry`), and where rows are kept (`backend`).
+"""The base class of all state types.
 
 Theory of operation. A class is both the annotation a user writes and the handle that is bound to
 the key being visited. A `Visit` holds the row prefix that all states of a key share. A state reads

@@ -1,7 +1,4 @@
-"""Records that wait until the watermark has passed them: `@process(ordered=True)`.
-
-What lives here: the rows of waiting records, and the records and timers that are due, sorted by
-time and cut into slices of bounded size. What does not: handling them (`task`).
+"""Records that are buffered until the watermark passes them: `@process(ordered=True)`.
 
 A waiting record is one row without content, so that the order of rows is the order of handling:
 

@@ -1,7 +1,4 @@
-"""The stay at one key: what everything that holds state of a key shares while a function runs.
-
-What lives here: `Visit`. What does not: who moves it from key to key (`task`).
-"""
+"""Key scope: what all states of an operator share while one key is processed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""An ordered list per key, one row per element.
-
-What lives here: `ListState`. A position is made of the epoch and a running number, so an append
-needs to know nothing about the elements that are there: it reads no row.
-"""
+"""`ListState`: an ordered list per key, one row per element."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A map per key, one row per entry.
-
-What lives here: `MapState`. Touching one entry reads and writes that entry only, whatever the size
-of the map.
-"""
+"""`MapState`: a map per key, one row per entry."""
 
 from __future__ import annotations
 

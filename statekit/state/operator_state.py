@@ -1,8 +1,4 @@
-"""State of a shard, not of a key: operator state.
-
-What lives here: `OperatorState`, `OperatorListState`, `BroadcastState`, and `Checkpointed`, the
-protocol of plain objects that are kept as state. What does not: what becomes of it when there are
-more or fewer shards (`redistribution`).
+"""Operator state: state of a shard, not of a key.
 
 These are the value, the list and the map of keyed state, bound to another visit: that of the whole
 shard, whose prefix is the first key group that the shard owns. So rows of a shard lie with the key

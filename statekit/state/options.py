@@ -1,8 +1,4 @@
-"""How a state behaves, as a user declares it inside `Annotated`.
-
-What lives here: the options of state parameters, pure data. What does not: the states (`state`,
-`single_row_states`, `list_state`, `map_state`) and reading a signature (`process`).
-"""
+"""Options of a state, as a user declares them inside `Annotated`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What becomes of state of shards when there are more or fewer of them.
-
-What lives here: the rules, applied to rows, and the change files that follow. What does not: state
-of keys, which goes with its key groups (`rescale`), and the declaration (`state_options`).
+"""Redistribute operator state when the parallelism changes.
 
 Old shards are taken in order, 0 to p-1, and each contributes exactly once:
 

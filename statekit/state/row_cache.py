@@ -1,8 +1,4 @@
-"""What a state knows of the rows that were looked at, and which of them change.
-
-What lives here: `KnownRows`, from a row in the backend to a value, and back when changes are handed
-on. What does not: which rows a state has, and what can be done with them (`single_row_states`,
-`map_state`).
+"""The rows of a state that were read or changed since the last flush.
 
 A row is read when it is first asked for. What was read or set is known until changes are handed
 on, which is when some hundred keys have been visited: all rows that changed are then encoded and

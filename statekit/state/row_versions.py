@@ -1,9 +1,4 @@
-"""Rows that were written before a state's type became another one.
-
-What lives here: the mark that tells such rows from others, the choice of the hook that takes them,
-the codec that reads rows of all generations, and reading them without the user's classes. What
-does not: which changes need no new generation (`evolution`), what a start does about them
-(`compatibility`), and rewriting all rows at once (`migration`).
+"""Rows that were written before the type of their state changed.
 
 Each change of a type that does not read what is stored begins a generation. A row of generation 0
 is a value and nothing else, so a state whose type never changed in such a way pays nothing. Every

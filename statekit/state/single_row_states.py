@@ -1,8 +1,4 @@
-"""States with one row per key: value, reducing and aggregating.
-
-What lives here: `ValueState`, `ReducingState`, `AggregatingState`. What does not: how they are
-declared (`process`) and combined (`state_options`).
-"""
+"""States with one row per key: value, reducing and aggregating."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Timers: when a key asked to be called again.
-
-What lives here: `Timer`, the handle `Timers` that is `ctx.timers`, their rows, and finding those
-that are due. What does not: calling anybody (`task`).
+"""Timers: the rows that keep them, and which are due.
 
 A key has a set of timers per clock and name: setting one twice is setting it once, deleting an
 absent one does nothing. A timer is two rows in the same batch as all other changes of its key, with

@@ -1,7 +1,4 @@
-"""State that expires: stamped rows, and an index of what expires when.
-
-What lives here: the stamp, the rule by which a row has expired, the index, and the removal of what
-has. What does not: what states do about it (`single_row_states`, `list_state`, `map_state`).
+"""State with a TTL: stamped rows, and an index of when they expire.
 
 A row of a state with a TTL says when it was written, in front of its value. The first byte begins
 no value, so a row without a stamp is told from one with:

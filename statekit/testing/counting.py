@@ -1,4 +1,4 @@
-"""A backend that counts: for proving that only touched rows are touched."""
+"""A backend that counts reads and writes, to prove that only touched rows are touched."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Stores and backends that go wrong at a given operation, for tests.
-
-What lives here: what goes wrong and when (`Fault`, `Faults`), a store, a backend and working copies
-that do so, and plans of faults for Hypothesis. What does not: trying again and noticing, which is
-the code under test: it runs above the faults as it is.
+"""Stores and backends that fail at a given operation, for tests.
 
 An operation on a store is a `get`, `put`, `create`, `list` or `delete`; one on a backend a `read`,
 `scan` or `write`. What goes wrong with it is one of these:

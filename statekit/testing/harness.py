@@ -1,4 +1,4 @@
-"""An operator under test: real epochs, real commits, no cluster."""
+"""`Harness`: an operator under test, with real epochs and commits and no cluster."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Functions that redistribute operator state, under test.
-
-What lives here: `check_redistribution`. What does not: when they are called (`redistribution`).
-"""
+"""Test functions that redistribute operator state."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The bases of one shard: taking one, and relying on one once it is in the checkpoint.
-
-What lives here: what is decided at the end of an epoch in which a shard changed; the same for
-change files that are merged. What does not: the arithmetic of it (`base_options`), the upload
-(`base_snapshot`) and the thread that does it (`uploader`).
+"""When a shard takes a base snapshot, and when it starts to use one.
 
 A base is taken at the end of an epoch: a few names on the local disk. Its upload goes on beside the
 epochs that follow. When the shard runs on this host again and the upload is finished, the shard

@@ -1,7 +1,4 @@
-"""When a base snapshot is worth what it costs.
-
-What lives here: the options, and the decision, as arithmetic. What does not: taking bases
-(`base_keeping`, `base_snapshot`).
+"""`BaseOptions`: when a base snapshot is taken.
 
 Two things decide. A base is worth it once applying the change files since the last one would take
 long; and it has to be affordable: what was changed pays for what is uploaded.

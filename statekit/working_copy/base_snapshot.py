@@ -1,7 +1,4 @@
-"""A base snapshot in the making: RocksDB's own files, on the local disk and in the checkpoint.
-
-What lives here: the directory that a snapshot waits in, its upload, and fetching one. What does
-not: when one is taken and when a shard relies on it (`base_keeping`), and who uploads (`uploader`).
+"""Write a base snapshot: RocksDB's own files, from the local disk to the checkpoint.
 
     <copy's home>/snapshots/<unique>/
         lock            held (flock) by whoever uploads it

@@ -1,7 +1,4 @@
-"""Many small change files in one.
-
-What lives here: what one has to hold to do the same as several, and making it in the background.
-What does not: when that is done and what becomes of the result (`base_keeping`).
+"""Merge many small change files into one.
 
 Each file costs a restore a trip to the store, however little is in it. Small files of similar size
 are merged, so many at a time, into one: a row is written once per size. What is merged at a time is

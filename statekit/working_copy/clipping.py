@@ -1,8 +1,4 @@
-"""A shard's databases, put together of pieces: databases that others made.
-
-What lives here: which pieces stay databases of their own, and removing what they have of other key
-groups. What does not: where pieces come from, the copies of other shards (`assembly`) or bases
-(`restoring`), and reading from several databases (`fragments`).
+"""Assemble a shard's databases from those of other shards, clipped to its key groups.
 
 A piece that stays is used as it is, however many rows are in it; rows of other key groups are
 removed by one range at each end. But each one is a database to open and close in every epoch. So

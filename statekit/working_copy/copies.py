@@ -1,8 +1,4 @@
-"""A shard's working copy: a backend that is known to stand at a given attempt.
-
-What lives here: obtaining a copy, rebuilding it when it cannot be trusted, and marking it as
-trustworthy again. What does not: the lock and the mark themselves (`copy_home`), making a copy out
-of those of other shards (`assembly`), and what is done with it in between (`shard`).
+"""Open the working copy of a shard at a given attempt.
 
 A copy is never the truth, only a cache of what manifests name. The write-ahead log is off, and
 column families are flushed one by one, so a process that is killed may leave rows of an epoch

@@ -1,17 +1,13 @@
-"""The directory of a working copy: who may use it, and what it says it holds.
+"""The directory of a working copy: its lock, and the attempt that it is at.
 
-What lives here: the lease and the mark. What does not: the lock itself (`copy_lock`), the databases
-(`rocks`), how they come to hold what the mark says (`working_copy`, `assembly`), and which copies
-are removed (`copy_space`).
-
-    <root>/<checkpoint id>/<operator>/<first>-<last>/
-        lock    held (flock) by the process that uses the copy; shared by those that link its files
-        clean   names the attempt the copy stands at, and its fragments if it has several
-        db/     the database, or one below it per fragment
-        pieces/ what a copy is being put together from
-        before/ the databases of a copy that is being fetched anew
-        snapshots/, merges/ what is done in the background (`base_keeping`)
-        private.<unique>/   the same again, for an attempt that found the lock held
+<root>/<checkpoint id>/<operator>/<first>-<last>/
+    lock    held (flock) by the process that uses the copy; shared by those that link its files
+    clean   names the attempt the copy stands at, and its fragments if it has several
+    db/     the database, or one below it per fragment
+    pieces/ what a copy is being put together from
+    before/ the databases of a copy that is being fetched anew
+    snapshots/, merges/ what is done in the background (`base_keeping`)
+    private.<unique>/   the same again, for an attempt that found the lock held
 """
 
 from __future__ import annotations

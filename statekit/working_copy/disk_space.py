@@ -1,8 +1,4 @@
-"""How much of a disk working copies take, and which of them go.
-
-What lives here: finding the copies below a working directory without opening them, and removing
-those that nobody holds. What does not: what a copy holds (`copy_home`, `working_copy`). A copy is
-never the truth, so removing one loses nothing: it costs a restore if it is needed again.
+"""Limit the disk space of working copies, and choose which are removed.
 
     <root>/tidied               when somebody last looked: the time of this file
     <root>/removed.<unique>     databases on their way out

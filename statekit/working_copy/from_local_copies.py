@@ -1,8 +1,4 @@
-"""A working copy made of those of other shards, after a change of parallelism.
-
-What lives here: finding copies of the shards that a new shard was cut out of. What does not: how
-their databases become those of one shard (`pieces`), what no copy here has (`restoring`), whether a
-copy is needed, and trust in the result (`working_copy`).
+"""Make a working copy from those of other shards, after a change of parallelism.
 
 The tables of a database never change, so a copy shares them with the one it was made from: what it
 costs is a name per file, however many rows are in it. A part that has no source on this machine is

@@ -1,7 +1,4 @@
-"""Exclusive use of a directory by whoever holds its lock.
-
-What lives here: taking the lock of a directory that others may remove, and giving it back. What
-does not: what the directory is for (`copy_home`), and when it is removed (`copy_space`).
+"""Exclusive use of a directory by the holder of its lock.
 
 The lock is `flock` on a file in the directory, so it is free as soon as the process that held it
 ends, however it ends, and two threads of a process exclude each other as two processes do. Whoever

@@ -1,8 +1,4 @@
-"""The databases of some key groups, restored on a host that has nothing of them.
-
-What lives here: fetching what bases have of them, and applying the change files on top. What does
-not: what leads to their rows (`lineage`), how databases become those of one shard (`pieces`), and
-fetching files (`base_snapshot`).
+"""Restore the databases of some key groups from the checkpoint.
 
 After a change of parallelism a shard is made of slices of others, and each of these may stand on a
 base, at any remove. All these bases are fetched at the same time, each one once, and cut to the key

@@ -1,7 +1,4 @@
-"""Work that is noted on the local disk and done in the background, by whoever comes to it.
-
-What lives here: a directory for one piece of it, its lock, and its notes. What does not: what is to
-be done (`base_snapshot`, `merging`), and the thread that does it (`uploader`).
+"""Background work that is recorded on the local disk until somebody completes it.
 
 A process that dies leaves such a directory behind, with nobody holding its lock: another one goes
 on with it, or removes it.

@@ -1,8 +1,4 @@
-"""The rows of a shard as its files have them, apart from all others.
-
-What lives here: unpacking one shard after the other. What does not: which files those are
-(`lineage`) and what is done with the rows.
-"""
+"""Unpack the rows of one shard for reading, from its base and change files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which tables of a local database are in the checkpoint already, and under what name.
-
-What lives here: a note in the directory of a database, and holding it against the files there. What
-does not: storing and fetching them (`base_snapshot`).
+"""Which tables of a local database the checkpoint has already, and under which names.
 
 RocksDB writes a table once and never changes it, so one that was stored need not be stored again,
 and one that is here need not be fetched. A number may be given twice, though, if a process dies in

@@ -1,7 +1,4 @@
-"""Uploads in the background: one thread per process, off the way of epochs.
-
-What lives here: the thread, its queue, and how it begins and ends. What does not: what is uploaded
-(`base_snapshot`), and whether that is worth it (`base_options`).
+"""Upload in the background: one thread per process, never waited for by an epoch.
 
 An epoch hands a piece of work in and goes on. Work that fails is logged and counted, and is not
 lost: it is noted on the disk, and the next epoch of its shard hands it in again. A process that

@@ -1,8 +1,4 @@
-"""Garbage collection beside a job.
-
-What lives here: when the driver collects, in a thread of its own, so that no epoch waits for it and
-no failure of it ends the job. What does not: collecting (`collection`).
-"""
+"""Garbage collection in a thread beside a running job."""
 
 from __future__ import annotations
 

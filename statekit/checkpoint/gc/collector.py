@@ -1,7 +1,4 @@
-"""Garbage collection: giving epochs up, and deleting what nothing names any more.
-
-What lives here: finding that out and doing it, once. What does not: what may be deleted, and why
-(`retention`), and doing it beside a job (`collecting`).
+"""Garbage collection: remove old epochs, then delete the files that no kept epoch references.
 
 There are two ways to find garbage.
 

@@ -1,8 +1,4 @@
-"""The files that kept epochs need, held against what given-up ones had.
-
-What lives here: finding out which files of a given-up epoch are of no more use, with as few reads
-as that takes. What does not: which epochs are given up, and deleting (`collection`).
-"""
+"""The files that kept epochs need, compared with the files of removed ones."""
 
 from __future__ import annotations
 

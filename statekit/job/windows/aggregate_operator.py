@@ -1,9 +1,4 @@
-"""Known aggregates as an operator: no function is called per record, and none per key.
-
-What lives here: `aggregation`, which makes a process function of what a user asked for. What does
-not: `Stream.aggregate`, by which users come here (`job`), the aggregates (`field_aggregates`), and
-combining records before they are routed to their shards (`combining`).
-"""
+"""Built-in aggregates as an operator that calls no Python function per record."""
 
 from __future__ import annotations
 

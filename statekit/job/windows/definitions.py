@@ -1,8 +1,4 @@
-"""Windows: which there are, where they are kept while they are open, and when they end.
-
-What lives here: `tumbling`, `sliding` and `session`, and the open windows of a key as rows of a
-state, each with timers. What does not: what is computed per window, and the process functions that
-do it (`windowing`). The machinery of state and time knows nothing of either.
+"""Windows: tumbling, sliding and session, where open windows are kept, and when they end.
 
 An operator keeps one row per open window of a key:
 

@@ -1,8 +1,4 @@
-"""Aggregates of fields that are known in advance: counts, sums, extremes and means.
-
-What lives here: what a user writes in `Stream.aggregate(…)`, and for each what is kept and how that
-goes on. What does not: combining many records (`combining`), and the operator (`aggregation`).
-"""
+"""Built-in aggregates of fields: counts, sums, minima, maxima and means."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Windowed results as ordinary process functions: states, timers and nothing else.
-
-What lives here: `Windowing`, which makes a process function of a kind of window and an aggregate.
-What does not: when windows begin and end (`windows`), and `Stream.window`, by which users come here
-(`job`).
+"""Windowed results as process functions with states and timers.
 
 Aggregates are kept as one accumulator per window. To collect, elements are rows of their own, by
 event time and a number that runs per key: an element is kept once however many windows it is in,

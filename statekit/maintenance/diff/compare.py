@@ -1,8 +1,4 @@
-"""Two states of jobs, held against each other: schemas, and every row.
-
-What lives here: what differs between two epochs, of one checkpoint or of two, and between whatever
-else can hand out its rows as a `StateSource`. What does not: what a row is (`difference_rows`), and
-printing (`cli_diff`).
+"""Compare the states of two jobs: schemas, and every row.
 
 A row is a value, an accumulator, a list element, a map entry, a timer or a record that waits. Two
 rows are the same row if they have the same key and, in that order, the same map key, index in the

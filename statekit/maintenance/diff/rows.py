@@ -1,9 +1,4 @@
-"""Rows of two states, side by side.
-
-What lives here: what identifies a row of each family, and what it holds, as people read it; and two
-streams of rows joined by what identifies them. What does not: where rows come from and what is made
-of the differences (`difference`).
-"""
+"""Read rows of two states in parallel, in the order of their keys."""
 
 from __future__ import annotations
 

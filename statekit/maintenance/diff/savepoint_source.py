@@ -1,8 +1,4 @@
-"""Savepoints as states that can be compared.
-
-What lives here: the rows of a savepoint where `difference` looks for them. What does not: reading a
-savepoint (`savepoint_file`) and comparing (`difference`).
-"""
+"""Savepoints as a side of a comparison."""
 
 from __future__ import annotations
 

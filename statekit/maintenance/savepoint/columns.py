@@ -1,7 +1,4 @@
-"""Stored values and keys as typed columns, with a schema and none of the user's classes.
-
-What lives here: the Arrow type that stands for a schema, and how decoded MessagePack, or a decoded
-key, becomes what Arrow takes. What does not: which columns a table has (`savepoint_table`).
+"""Stored values and keys as typed columns, without the user's classes.
 
 What any tool understands is typed: scalars, lists, structs and maps. A set is a list, a tuple a
 struct of `_1`, `_2`, …, an enum its value, a timedelta its microseconds, a Decimal and a UUID text.

@@ -1,8 +1,4 @@
-"""Savepoints: what one says about itself, and its rows as they were.
-
-What lives here: the models of `savepoint.json` and reading a savepoint back exactly. What does not:
-writing one (`savepoint`), the columns of its tables (`savepoint_table`) and making a checkpoint of
-one (`savepoint_restore`).
+"""The savepoint file and the rows of a savepoint's tables.
 
 A savepoint is a directory that may be moved anywhere. It names no file outside of it, and does not
 depend on shards, key groups, or where rows are kept while a job runs:

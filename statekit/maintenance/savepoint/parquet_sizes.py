@@ -1,7 +1,4 @@
-"""How much memory the pages of a Parquet file take once they are unpacked.
-
-What lives here: reading that from the headers of the pages. What does not: reading the rows
-(`savepoint_file`).
+"""Compute the unpacked size of Parquet pages before they are read.
 
 As with batches of Arrow (`arrow_sizes`), a small file can ask for all the memory that there is. The
 sizes in a file's footer are of no use for that, as nobody checks them. Each page has a header with

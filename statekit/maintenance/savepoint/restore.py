@@ -1,8 +1,4 @@
-"""Making a checkpoint of a savepoint: what `from_savepoint=` does before a job starts.
-
-What lives here: importing a savepoint, with any parallelism and any number of key groups, and
-whether that may be done. What does not: reading savepoints (`savepoint_file`), and the start
-itself, which then is like any other (`coordinator`).
+"""`from_savepoint=`: make a checkpoint from a savepoint before a job starts.
 
 The order of effects is: change files, job file, Spark's part, manifest. Until the manifest is
 committed the checkpoint has no epoch, and an import that was killed is simply begun again.

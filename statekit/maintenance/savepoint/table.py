@@ -1,7 +1,4 @@
-"""The tables of a savepoint: which columns each has, and rows as such columns.
-
-What lives here: one table per state, one of timers and one of waiting records. What does not: types
-(`savepoint_columns`) and files (`savepoint`).
+"""The tables of a savepoint: the columns of each, and rows as such columns.
 
 Typed columns come first, for people and tools: the fields of the key under their own names, then
 

@@ -1,7 +1,4 @@
-"""Writing savepoints: the whole state after one epoch, in files that any Parquet tool reads.
-
-What lives here: `write_savepoint`. What does not: what a savepoint says about itself, and reading
-one (`savepoint_file`), and the columns of its tables (`savepoint_table`).
+"""Write a savepoint: the whole state after one epoch, as Parquet.
 
 `savepoint.json` is the commit, a create-if-absent like that of an epoch. What a killed attempt left
 lies in folders of its own that no `savepoint.json` names, and goes with the next attempt of that

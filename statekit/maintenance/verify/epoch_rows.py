@@ -1,9 +1,4 @@
-"""The rows of whole epochs, and what their manifests say of them.
-
-What lives here: unpacking shard by shard, gathering what is wrong with single rows, and holding
-counts and times to wake against what is there. What does not: what is wrong with a row
-(`row_checks`).
-"""
+"""Read all rows of an epoch and compare them with the sums in its manifest."""
 
 from __future__ import annotations
 

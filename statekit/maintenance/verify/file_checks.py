@@ -1,9 +1,4 @@
-"""Every file that manifests name, with what is to be in it, and whether it is.
-
-What lives here: following names where some lead to nothing, and checking one file. What does not:
-following names where all is well (`references`), and which epochs a damaged file is needed by
-(`manifest_checks`).
-"""
+"""Check that every file that manifests reference exists and is intact."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What is wrong with a checkpoint, as data.
-
-What lives here: the models of findings and of a whole verification. What does not: finding
-(`verification`, `row_verification`) and printing (`cli_verify`).
-"""
+"""Findings of `statekit verify`, as data."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What manifests say of each other, and which epochs need what is damaged.
-
-What lives here: whether a manifest fits its job file and the epoch before it, and following damage
-from files to the epochs whose rows depend on them. What does not: the files themselves
-(`named_files`) and rows (`row_checks`).
+"""Check manifests against each other, and find the epochs that damaged files affect.
 
 A shard whose state is not complete, as those of older formats, has the rest of it in manifests
 before. So damage there is carried forward, from each epoch to those that follow it; only shards

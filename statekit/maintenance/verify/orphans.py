@@ -1,8 +1,4 @@
-"""Files in a checkpoint that nothing names.
-
-What lives here: what kind of leftover each one is. What does not: which files are named
-(`named_files`), and removing any.
-"""
+"""Files of a checkpoint that nothing references."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A new epoch out of what is whole of a damaged checkpoint.
-
-What lives here: choosing what can honestly be done, doing it, and saying what is lost. What does
-not: finding damage (`verification`), and going back as such (`rollback`).
+"""Repair: commit a new epoch from the intact parts of a damaged checkpoint.
 
 A repair is an epoch, committed with create-if-absent like any other; nothing is ever removed. There
 are two kinds:

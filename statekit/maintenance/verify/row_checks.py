@@ -1,9 +1,4 @@
-"""What is wrong with the rows of a shard, row by row.
-
-What lives here: whether rows read back by the types in the job file, whether row keys are canonical
-and of the right key group, whether timers and rows that expire are in their indexes, and which
-change would put an index right. What does not: where the rows come from and what is made of the
-faults (`verification`), and changing anything (`repair`).
+"""Check the rows of a shard one by one.
 
 Nothing is unpickled: what was pickled is counted and not looked into.
 

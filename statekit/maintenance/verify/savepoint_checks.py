@@ -1,8 +1,4 @@
-"""Whether a savepoint is whole.
-
-What lives here: looking at its tables one by one. What does not: reading them (`savepoint_file`)
-and what is wrong with a row (`row_checks`).
-"""
+"""Check that a savepoint is intact."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Whether Spark's part of a checkpoint is whole, as far as can be told, and fits the state.
-
-What lives here: reading what Spark notes of its micro-batches, and the checksums that Hadoop's
-local file system keeps beside files. What does not: Spark's formats (`spark_log`).
+"""Check Spark's log within a checkpoint, and that it fits the state.
 
 Spark seals none of its files. On a local disk each one has a `.crc` beside it, and any change of a
 byte is found by that. In an object store the store answers for its bytes, and only what cannot be

@@ -1,8 +1,4 @@
-"""Looking at all of a checkpoint: is it whole, and if not, what is wrong and what does that affect.
-
-What lives here: what is found, as data, and the order in which a checkpoint is looked through. What
-does not: the single checks (`manifest_checks`, `named_files`, `row_checks`, `spark_checks`,
-`savepoint_checks`), mending (`repair`) and printing (`cli_verify`).
+"""`statekit verify`: check all files and rows of a checkpoint, and report what is affected.
 
 Nothing is changed, and nothing ends it early: what cannot be read is a finding, and the rest is
 looked at all the same. Each file is read once for its bytes, several at a time, and those of the

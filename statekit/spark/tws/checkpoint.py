@@ -1,8 +1,4 @@
-"""The checkpoint of a query with Spark's own `transformWithState`: what it says of itself.
-
-What lives here: where the query stands, which operators it has, and which states and timers its
-`transformWithState` keeps. What does not: their rows (`tws_state`), and what becomes of them
-(`importing`). Nothing here ever writes to that checkpoint.
+"""Read the checkpoint of a query with Spark's own `transformWithState`.
 
 Files are read through Hadoop, so that a path means what it means as `checkpointLocation`. What
 operators say of themselves comes from Spark's source `state-metadata`.

@@ -1,7 +1,4 @@
-"""Making a checkpoint of what a query with Spark's own `transformWithState` holds.
-
-What lives here: whether that can be done, doing it, and the epoch that commits it. What does not:
-what Spark's checkpoint says (`tws_checkpoint`) and what its rows become (`tws_state`).
+"""Import the state of a query with Spark's own `transformWithState`.
 
 The import is an epoch like any other, over rows of state in place of records: Spark reads them in
 parallel, brings them to their shards, and each shard puts them into its states, writes its change

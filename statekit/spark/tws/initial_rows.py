@@ -1,4 +1,4 @@
-"""Initial state of a processor: read before the records of its first epoch, by the same shards."""
+"""Initial state of a processor, read before the records of its first epoch."""
 
 from __future__ import annotations
 

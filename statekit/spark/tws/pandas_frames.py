@@ -1,8 +1,4 @@
-"""Frames of pandas as a stateful processor of Spark's is given them, and as it gives them.
-
-What lives here: telling which processors take frames, and frames made of Arrow batches and back,
-with Spark's own conversions. What does not: `Row`s (`processor_rows`), and the processor
-(`processors`).
+"""Pandas frames for processors, in and out.
 
 pandas is imported where it is needed: processors that take `Row`s run without it.
 """

@@ -1,8 +1,4 @@
-"""A stateful processor of Spark's as a process function.
-
-What lives here: finding out which states a processor asks for, and the `Process` that calls it.
-What does not: its states and timers (`processor_states`), rows in and out (`processor_rows`,
-`processor_frames`), keys (`processor_keys`), and the job that it becomes part of (`transform`).
+"""A Spark stateful processor as a process function.
 
 Spark calls a processor once per key and micro-batch, with all of the key's rows, and then for each
 timer that is due. It makes a new one for each task: what a processor keeps in its attributes is

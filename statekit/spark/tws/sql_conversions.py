@@ -1,8 +1,5 @@
 """How Spark converts a value that a processor puts into state: one rule per simple SQL type.
 
-What lives here: `RULES`, and what the rules share. What does not: arrays, maps and structs, which
-apply the rules to their parts (`sql_values`).
-
 Spark pickles a value in Python and reads it in the JVM (`EvaluatePython.makeFromJava`). A value of
 a class that the type does not take becomes null there, and an int loses the bits that are too many.
 Dates and instants are converted in Python already, which raises an error. The rules do the same, so

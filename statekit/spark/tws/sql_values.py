@@ -1,8 +1,4 @@
-"""Values of Spark's SQL types, as a stateful processor puts them into state and gets them back.
-
-What lives here: `SqlValues`, what a struct type means for state: the type that is stored, and the
-way there and back. What does not: the rules of simple types (`sql_conversions`), and the states
-(`processor_states`).
+"""Values of Spark's SQL types: how a processor stores them and reads them back.
 
 What a processor gets back is what Spark would give it: plain tuples with nested `Row`s, naive
 timestamps in the local time of the worker, 32-bit floats. Of what it puts, Spark's conversion is

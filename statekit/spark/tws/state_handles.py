@@ -1,8 +1,4 @@
-"""What a stateful processor of Spark's is given in place of Spark's own handle and states.
-
-What lives here: states and timers with the names that Spark has for what they do. What does not:
-what values look like (`sql_values`), and calling the processor (`processors`).
-"""
+"""The handle and state objects that a processor gets in place of Spark's own."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The rows of Spark's own `transformWithState`, and the process that puts them into state.
-
-What lives here: all states and timers of a query as one frame, held against what the processor
-asks for; and `StoredRows`, which takes such rows as records and does with each what the processor
-did when the row came to be. What does not: where the frame is read from (`tws_checkpoint`), and the
-epoch that this makes (`importing`).
+"""Rows in the state store of Spark's `transformWithState`, and the process that imports them.
 
 A row has the columns of the key, the number of the state in the order in which the processor asks
 for it, a time (when the row expires, or that of a timer), and for each state a column with what it

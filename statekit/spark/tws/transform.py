@@ -1,8 +1,4 @@
-"""`transform_with_state`: a processor written for Spark's `transformWithState`, run by statekit.
-
-What lives here: the call, and the job that it makes. What does not: the processor as a process
-function (`processors`).
-"""
+"""`transform_with_state`: run a processor that was written for Spark's `transformWithState`."""
 
 from __future__ import annotations
 

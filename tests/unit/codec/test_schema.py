@@ -131,7 +131,10 @@ def test_literal_true_and_literal_one_differ() -> None:
 
 
 def test_fingerprint_is_the_same_in_every_process() -> None:
-    code = "from tests.unit.codec.test_schema import *\nprint([schema_of(a).fingerprint for a, _ in SHOWN])"
+    code = (
+        "from tests.unit.codec.test_schema import *\n"
+        "print([schema_of(a).fingerprint for a, _ in SHOWN])"
+    )
     seen = {
         subprocess.run(
             [sys.executable, "-c", code],

@@ -41,7 +41,7 @@ class MutationSums:
         groups: how many key groups there are.
 
     >>> import io
-    >>> from statekit.mutation import Batch, ChangeFileWriter, Put
+    >>> from statekit.backend.mutation import Batch, ChangeFileWriter, Put
     >>> file = io.BytesIO()
     >>> writer = ChangeFileWriter(file, ["visits"])
     >>> writer.append(Batch([Put("visits", bytes([0, group]), b"") for group in (3, 3, 7)]))

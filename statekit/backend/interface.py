@@ -105,7 +105,7 @@ class Backend(Protocol):
 class MemoryBackend:
     """Rows in process memory: the reference for what a backend does.
 
-    >>> from statekit.mutation import Batch, Put
+    >>> from statekit.backend.mutation import Batch, Put
     >>> backend = MemoryBackend(["visits"])
     >>> backend.write(Batch([Put("visits", b"a", b"1"), Put("visits", b"b", b"2")]))
     >>> backend.get("visits", b"a")

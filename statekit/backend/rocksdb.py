@@ -130,7 +130,7 @@ class RocksBackend:
         StorageError: the directory cannot be opened or written, or another process holds it.
 
     >>> import tempfile
-    >>> from statekit.mutation import Batch, Put
+    >>> from statekit.backend.mutation import Batch, Put
     >>> backend = RocksBackend(tempfile.mkdtemp(), ["visits"])
     >>> backend.write(Batch([Put("visits", b"a", b"1")]))
     >>> backend.get("visits", b"a")

@@ -42,8 +42,8 @@ def generic_decoder(
     Raises:
         QueryError: the values are pickled and `allow_pickle` is False, or the codec is unknown.
 
-    >>> from statekit.codec import value_codec
-    >>> from statekit.schema import schema_of
+    >>> from statekit.codec.value_codec import value_codec
+    >>> from statekit.codec.schema import schema_of
     >>> read = generic_decoder(schema_of(dict[str, dt.date]).to_json())
     >>> read(value_codec(dict[str, dt.date]).encode({"new year": dt.date(2013, 1, 1)}))
     {'new year': '2013-01-01'}
@@ -139,8 +139,8 @@ def generic_key_decoder(schema: Schema | Json) -> Callable[..., tuple[Json, int]
         `(data, offset=0)` to the key, in the form that `generic_decoder` gives values, and the
         offset behind it.
 
-    >>> from statekit.key_codec import key_codec
-    >>> from statekit.schema import schema_of
+    >>> from statekit.codec.key_codec import key_codec
+    >>> from statekit.codec.schema import schema_of
     >>> stored = key_codec(tuple[str, int]).encode(("UA", 1))
     >>> generic_key_decoder(schema_of(tuple[str, int]))(stored)
     (['UA', 1], 12)
@@ -186,8 +186,8 @@ def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
     Raises:
         StateTypeError: the text is not a key of that type.
 
-    >>> from statekit.key_codec import key_codec
-    >>> from statekit.schema import schema_of
+    >>> from statekit.codec.key_codec import key_codec
+    >>> from statekit.codec.schema import schema_of
     >>> encode = generic_key_encoder(schema_of(tuple[str, int]))
     >>> encode('["UA", 1545]') == key_codec(tuple[str, int]).encode(("UA", 1545))
     True

@@ -37,7 +37,7 @@ def side_by_side(kind: str, stored: list[_Part], declared_kind: str, declared: l
         kind, declared_kind: what each is.
 
     >>> from typing import NamedTuple
-    >>> from statekit.schema import schema_of
+    >>> from statekit.codec.schema import schema_of
     >>> class Leg(NamedTuple):
     ...     origin: str
     ...     minutes: str

@@ -25,7 +25,7 @@ def why_unreadable(
         root: what the whole is called; parts are named from there.
         drops_fields: whether a field that is no longer declared may be passed over.
 
-    >>> from statekit.schema import schema_of
+    >>> from statekit.codec.schema import schema_of
     >>> why_unreadable(schema_of(list[int]), schema_of(list[float | None])) is None
     True
     >>> why_unreadable(schema_of(dict[str, float]), schema_of(dict[str, int]))
@@ -37,7 +37,7 @@ def why_unreadable(
 def is_same_type(one: Schema, other: Schema) -> bool:
     """Whether two types are the same in rows: each reads the other, and nothing is passed over.
 
-    >>> from statekit.schema import schema_of
+    >>> from statekit.codec.schema import schema_of
     >>> is_same_type(schema_of(int), schema_of(float))
     False
     """

@@ -174,7 +174,7 @@ class Process(Generic[R, P, U]):
 
         >>> import datetime as dt
         >>> from collections.abc import Iterator
-        >>> from statekit.single_row_states import ValueState
+        >>> from statekit.state.single_row_states import ValueState
         >>> from statekit.testing import Harness
         >>> @process(key="user", event_time="at")
         ... def visits(record: dict, ctx: Context, last: ValueState[str]) -> Iterator[str]:
@@ -243,7 +243,7 @@ class Process(Generic[R, P, U]):
 
         >>> from collections.abc import Iterator
         >>> from typing import NamedTuple
-        >>> from statekit.operator_state import BroadcastState
+        >>> from statekit.state.operator_state import BroadcastState
         >>> from statekit.testing import Harness
         >>> class Price(NamedTuple):
         ...     amount: float
@@ -514,7 +514,7 @@ def process(
 
     >>> from collections.abc import Iterator
     >>> from typing import NamedTuple
-    >>> from statekit.single_row_states import ValueState
+    >>> from statekit.state.single_row_states import ValueState
     >>> class Order(NamedTuple):
     ...     customer: str
     ...     cents: int

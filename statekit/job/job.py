@@ -34,8 +34,8 @@ class Job(Plan):
             checkpoint exists. None takes what the checkpoint has, or 128.
 
     >>> from collections.abc import Iterator
-    >>> from statekit.process import process
-    >>> from statekit.single_row_states import ValueState
+    >>> from statekit.functions.process import process
+    >>> from statekit.state.single_row_states import ValueState
     >>> @process(key="word")
     ... def count(record: dict, seen: ValueState[int]) -> Iterator[tuple[str, int]]:
     ...     seen.update((seen.get() or 0) + 1)
@@ -81,8 +81,8 @@ class Job(Plan):
 
         >>> from collections.abc import Iterator
         >>> from typing import NamedTuple
-        >>> from statekit.process import process
-        >>> from statekit.single_row_states import ValueState
+        >>> from statekit.functions.process import process
+        >>> from statekit.state.single_row_states import ValueState
         >>> class Order(NamedTuple):
         ...     customer: str
         ...     cents: int

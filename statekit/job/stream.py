@@ -51,9 +51,9 @@ class Stream(Generic[T]):
 
         >>> from collections.abc import Iterator
         >>> from typing import NamedTuple
-        >>> from statekit.job import Job
-        >>> from statekit.process import process
-        >>> from statekit.single_row_states import ValueState
+        >>> from statekit.job.job import Job
+        >>> from statekit.functions.process import process
+        >>> from statekit.state.single_row_states import ValueState
         >>> class Order(NamedTuple):
         ...     account: str
         ...     cents: int
@@ -186,8 +186,8 @@ class Stream(Generic[T]):
             StateTypeError: an option cannot be; the message names it.
 
         >>> from typing import NamedTuple
-        >>> from statekit.job import Job
-        >>> from statekit.windows import tumbling
+        >>> from statekit.job.job import Job
+        >>> from statekit.job.windows.definitions import tumbling
         >>> class Click(NamedTuple):
         ...     ad: str
         ...     at: dt.datetime
@@ -252,8 +252,8 @@ class Stream(Generic[T]):
             StateTypeError: there is no such field, or no such aggregate of it; or this is a union.
 
         >>> from typing import NamedTuple
-        >>> from statekit.field_aggregates import Count, Max
-        >>> from statekit.job import Job
+        >>> from statekit.job.windows.field_aggregates import Count, Max
+        >>> from statekit.job.job import Job
         >>> class Order(NamedTuple):
         ...     customer: str
         ...     cents: int

@@ -54,7 +54,7 @@ class KeyRuns(NamedTuple):
         prefixes: what all row keys of each start with, key group and encoded key. There are fewer
             where a key cannot be encoded: those of the keys before it.
 
-    >>> from statekit.key_codec import key_codec
+    >>> from statekit.codec.key_codec import key_codec
     >>> chunk = Chunk("aabccc", [7, 7, 9, 9, 9, 9], "aabccc", [1, 2, 3, 4, 5, 6])
     >>> runs = KeyRuns.of(chunk, key_codec(str), after="a")
     >>> runs.going_on, runs.sizes, runs.keys

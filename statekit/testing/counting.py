@@ -19,7 +19,7 @@ class CountingBackend:
         deleted: rows deleted by key, per state.
         ranges_deleted: range deletions, per state.
 
-    >>> from statekit.backend import MemoryBackend
+    >>> from statekit.backend.interface import MemoryBackend
     >>> backend = CountingBackend(MemoryBackend(["visits"]))
     >>> backend.get("visits", b"k")
     >>> backend.read["visits"]

@@ -234,7 +234,7 @@ class FaultyBackend:
 
     Nothing above a backend can find a flipped or torn row: RocksDB has checksums of its own.
 
-    >>> from statekit.backend import MemoryBackend
+    >>> from statekit.backend.interface import MemoryBackend
     >>> backend = FaultyBackend(MemoryBackend(["s"]), Faults(Fault("fail before", at=1)))
     >>> backend.get("s", b"k")
     >>> backend.get("s", b"k")

@@ -34,7 +34,7 @@ def merged(batches: Iterable[Batch]) -> Iterator[Batch]:
 
     Ranges that are removed come first, then what was last done to each row.
 
-    >>> from statekit.mutation import Delete, DeleteRange, Put
+    >>> from statekit.backend.mutation import Delete, DeleteRange, Put
     >>> before = [Put("s", b"a", b"1"), Put("s", b"c", b"1"), DeleteRange("s", b"b", b"d")]
     >>> [both] = merged([Batch(before), Batch([Put("s", b"a", b"2"), Delete("s", b"x")])])
     >>> for mutation in both:

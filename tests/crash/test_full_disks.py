@@ -283,8 +283,8 @@ def test_a_full_disk_beside_epochs_is_logged_and_no_epoch_fails(
     step: str,
     path: str,
 ) -> None:
-    for module in ("merging", "base_keeping"):
-        monkeypatch.setattr(f"statekit.{module}.MERGED_AT_A_TIME", 2)
+    for module in ("change_file_merge", "base_lifecycle"):
+        monkeypatch.setattr(f"statekit.working_copy.{module}.MERGED_AT_A_TIME", 2)
     monkeypatch.setattr("statekit.working_copy.base_lifecycle.FILES_MAX", 1)
     with small_disk(tmp_path / "disk") as disk:
         places = {"c": tmp_path / "c", "local": tmp_path / "local"} | {full: disk.path / full}

@@ -19,9 +19,9 @@ MIB = 1024 * 1024
 GROWTH = """
 import os, sys, tempfile
 from pathlib import Path
-from statekit.mutation import Batch, Put
-from statekit.rocks import RocksBackend
-from statekit.rocks_options import RocksOptions
+from statekit.backend.mutation import Batch, Put
+from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.rocksdb_options import RocksOptions
 
 MIB = 1024 * 1024
 shards, states, rows = map(int, sys.argv[1:])
@@ -76,23 +76,23 @@ def test_a_process_keeps_to_its_memory(shards: int, states: int, rows: int) -> N
 GROWTH_ON_A_SLOW_DISK = """
 import os, sys, tempfile, threading
 from pathlib import Path
-from statekit import rocks
-from statekit.mutation import Batch, Put
-from statekit.rocks import RocksBackend
-from statekit.rocks_options import RocksOptions
+from statekit.backend import rocksdb
+from statekit.backend.mutation import Batch, Put
+from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.rocksdb_options import RocksOptions
 
 MIB = 1024 * 1024
 in_threads = sys.argv[1] == "threads"
 options = RocksOptions(block_cache_bytes=8 * MIB, write_memory_bytes=8 * MIB)
 names = ["a", "b", "c"]
-made = rocks._rocksdb_options
+made = rocksdb._rocksdb_options
 
 def of_a_slow_disk(options, *, create):
     found = made(options, create=create)
     found.set_ratelimiter(12 * MIB, 10_000, 10)
     return found
 
-rocks._rocksdb_options = of_a_slow_disk
+rocksdb._rocksdb_options = of_a_slow_disk
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 // MIB

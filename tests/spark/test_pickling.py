@@ -79,7 +79,7 @@ def count(event: Event, seen: sk.ValueState[int]) -> None:
 
 UNPACK = """
 import pickle, sys
-from statekit.spark.shipping import unpack
+from statekit.spark.pickling import unpack
 declared = unpack(pickle.load(sys.stdin.buffer))
 print(declared.record_type.field_names, declared.record_type.cls("a"))
 """

@@ -109,7 +109,7 @@ import datetime as dt
 from pathlib import Path
 from typing import NamedTuple
 import statekit as sk
-from statekit.spark.shipping import pack
+from statekit.spark.pickling import pack
 
 class Click(NamedTuple):
     ad: str

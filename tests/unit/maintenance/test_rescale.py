@@ -290,7 +290,7 @@ def test_a_job_that_runs_is_fenced_at_its_next_commit(tmp_path: Path) -> None:
 
 JOB = """
 import statekit as sk
-from tests.tally import Entry, tally, tally_job
+from tests.support.counting_job import Entry, tally, tally_job
 
 job = tally_job()
 other = sk.Job("other")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import statekit
+from statekit import working_copy
 from statekit.backend.mutation import Batch, Put
 from statekit.backend.range_partitioned import FragmentedBackend
 from statekit.backend.rocksdb import RocksBackend, link_database
@@ -242,23 +242,23 @@ def test_a_linked_database_and_its_source_go_ways_of_their_own(tmp_path: Path) -
 # ---------------------------------------------------------------------------------------- killed
 
 INSTANTS = {
-    "before anything is linked": ("assembly.link_database", True, 1),
-    "between two sources": ("assembly.link_database", False, 1),
-    "before the fragments are opened": ("restoring.put_together", True, 1),
-    "before a piece is trimmed": ("pieces._trim", True, 1),
-    "after a piece is trimmed": ("pieces._trim", False, 1),
-    "between two pieces": ("pieces._taken", False, 1),
-    "before a piece is copied": ("pieces._copy", True, 1),
-    "after a piece is copied": ("pieces._copy", False, 1),
-    "when all is put together": ("assembly.Assembly.made", False, 1),
-    "when the second shard is": ("assembly.Assembly.made", False, 2),
+    "before anything is linked": ("from_local_copies.link_database", True, 1),
+    "between two sources": ("from_local_copies.link_database", False, 1),
+    "before the fragments are opened": ("restore.put_together", True, 1),
+    "before a piece is trimmed": ("clipping._trim", True, 1),
+    "after a piece is trimmed": ("clipping._trim", False, 1),
+    "between two pieces": ("clipping._taken", False, 1),
+    "before a piece is copied": ("clipping._copy", True, 1),
+    "after a piece is copied": ("clipping._copy", False, 1),
+    "when all is put together": ("from_local_copies.Assembly.made", False, 1),
+    "when the second shard is": ("from_local_copies.Assembly.made", False, 2),
 }
 
 
 def rescale_and_die(home: str, after: int, instant: tuple[str, bool, int]) -> None:
     name, before, call = instant
     pieces.COPIED_BYTES = 0
-    die_at(statekit, name, before=before, call=call)
+    die_at(working_copy, name, before=before, call=call)
     advance(Path(home), after)
 
 
@@ -266,7 +266,7 @@ def rescale_and_die(home: str, after: int, instant: tuple[str, bool, int]) -> No
 def test_a_process_that_is_killed_while_it_puts_a_copy_together_leaves_none(
     tmp_path: Path, instant: tuple[str, bool, int]
 ) -> None:
-    before, after = (9, 1) if instant[0] == "pieces._copy" else (3, 5)
+    before, after = (9, 1) if instant[0] == "clipping._copy" else (3, 5)
     advance(tmp_path, before)
     assert exit_code(rescale_and_die, str(tmp_path), after, instant) == -9
     assert Repository(tmp_path / "checkpoint").epochs() == [0]

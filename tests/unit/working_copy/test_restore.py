@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-import statekit
+from statekit import working_copy
 from statekit.backend.range_partitioned import FragmentedBackend
 from statekit.backend.rocksdb import RocksBackend, link_database
 from statekit.backend.rocksdb_options import RocksOptions
@@ -29,6 +29,7 @@ from statekit.checkpoint.references import base_snapshot, files_of
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, StorageError
+from statekit.keygroup import key_group
 from statekit.maintenance.verify.verify import verify
 from statekit.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
@@ -220,7 +221,7 @@ def test_key_groups_of_a_base_on_both_sides_of_others_are_one_download(
 
 
 def group_of(record: Entry) -> int:
-    return statekit.keygroup.key_group(record.key, GROUPS)
+    return key_group(record.key, GROUPS)
 
 
 def test_shards_of_a_host_share_the_tables_that_one_of_them_fetched(
@@ -457,18 +458,18 @@ def other_disk() -> Iterator[Path]:
 INSTANTS = {
     "between two files": ("repository.Repository.fetch", False, 3),
     "before it is noted what was fetched": ("base_snapshot.note_stored", True, 1),
-    "after a database is cut": ("pieces._trim", False, 1),
-    "between two databases": ("pieces._taken", False, 1),
-    "after rows are copied": ("pieces._copy", False, 1),
-    "before change files are applied": ("restoring.put_together", False, 1),
-    "when the second shard is": ("assembly.restored", False, 2),
+    "after a database is cut": ("clipping._trim", False, 1),
+    "between two databases": ("clipping._taken", False, 1),
+    "after rows are copied": ("clipping._copy", False, 1),
+    "before change files are applied": ("restore.put_together", False, 1),
+    "when the second shard is": ("from_local_copies.restored", False, 2),
 }
 
 
 def restore_and_die(root: str, local: str, instant: tuple[str, bool, int]) -> None:
     name, before, call = instant
-    pieces.COPIED_BYTES, pieces.FRAGMENTS_MAX = 0, 1 if name == "pieces._copy" else 8
-    die_at(statekit, name, before=before, call=call)
+    pieces.COPIED_BYTES, pieces.FRAGMENTS_MAX = 0, 1 if name == "clipping._copy" else 8
+    die_at(working_copy, name, before=before, call=call)
     advance(runner(Path(root), Path(local), parallelism=2))
 
 

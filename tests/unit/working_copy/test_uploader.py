@@ -76,7 +76,7 @@ def test_closing_ends_work_that_takes_long() -> None:
 
 PROGRAM = """
 import os, sys, time
-from statekit.uploader import uploader
+from statekit.working_copy.uploader import uploader
 
 def endless(going):
     while True:

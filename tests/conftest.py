@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,30 +20,15 @@ if TYPE_CHECKING:
 # As in an environment that was activated: PySpark starts `python3` for frames made of Python rows.
 os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 
-# They start drivers of their own.
-WITHOUT_THE_SESSION = ("test_kills.py", "test_cluster.py")
+SLOW_FOLDERS = ("tests/crash/", "tests/model/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _share_of(item.nodeid) != "spark")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One process runs what shares the Spark session, the longest share; the other all else."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Shares(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return _share_of(nodeid)
-
-    return Shares(config, log)
-
-
-def _share_of(nodeid: str) -> str:
-    file = nodeid.split("::")[0]
-    shares_session = "tests/spark/" in file and not file.endswith(WITHOUT_THE_SESSION)
-    return "spark" if shares_session else file
+    """Mark slow folders; long files come first, so that both processes end together."""
+    for item in items:
+        if item.nodeid.startswith(SLOW_FOLDERS):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: "tests/spark/" not in item.nodeid)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from statekit import working_copy
+import statekit
 from statekit.backend.range_partitioned import FragmentedBackend
 from statekit.backend.rocksdb import RocksBackend, link_database
 from statekit.backend.rocksdb_options import RocksOptions
@@ -456,20 +456,20 @@ def other_disk() -> Iterator[Path]:
 # ---------------------------------------------------------------------------------------- killed
 
 INSTANTS = {
-    "between two files": ("repository.Repository.fetch", False, 3),
-    "before it is noted what was fetched": ("base_snapshot.note_stored", True, 1),
-    "after a database is cut": ("clipping._trim", False, 1),
-    "between two databases": ("clipping._taken", False, 1),
-    "after rows are copied": ("clipping._copy", False, 1),
-    "before change files are applied": ("restore.put_together", False, 1),
-    "when the second shard is": ("from_local_copies.restored", False, 2),
+    "between two files": ("checkpoint.repository.Repository.fetch", False, 3),
+    "before it is noted what was fetched": ("working_copy.base_snapshot.note_stored", True, 1),
+    "after a database is cut": ("working_copy.clipping._trim", False, 1),
+    "between two databases": ("working_copy.clipping._taken", False, 1),
+    "after rows are copied": ("working_copy.clipping._copy", False, 1),
+    "before change files are applied": ("working_copy.restore.put_together", False, 1),
+    "when the second shard is": ("working_copy.from_local_copies.restored", False, 2),
 }
 
 
 def restore_and_die(root: str, local: str, instant: tuple[str, bool, int]) -> None:
     name, before, call = instant
-    pieces.COPIED_BYTES, pieces.FRAGMENTS_MAX = 0, 1 if name == "clipping._copy" else 8
-    die_at(working_copy, name, before=before, call=call)
+    pieces.COPIED_BYTES, pieces.FRAGMENTS_MAX = 0, 1 if name == "working_copy.clipping._copy" else 8
+    die_at(statekit, name, before=before, call=call)
     advance(runner(Path(root), Path(local), parallelism=2))
 
 

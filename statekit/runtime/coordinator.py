@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from typing import Self
 
 from statekit.checkpoint.gc.background import BackgroundCollection
-from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import (
     EpochInstant,
     EpochManifest,
@@ -18,50 +18,66 @@ from statekit.checkpoint.manifest import (
     epoch_path,
 )
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.retention import Retention, check_retention, still_kept
-from statekit.checkpoint.rollback import Rollback, for_start
-from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_layout import rescaled
+from statekit.checkpoint.retention import Retention, check_retention
 from statekit.clock import now_us, unique_id
 from statekit.errors import (
     CorruptCheckpointError,
     FencedError,
     RestoreError,
 )
-from statekit.job.compatibility import check_job_name, continued_job_file
 from statekit.job.job import Job
 from statekit.job.plan import Operator
-from statekit.keygroup import DEFAULT_GROUPS, check_parallelism, group_range
+from statekit.keygroup import group_range
 from statekit.runtime.shard_reports import OperatorReports
-from statekit.state.redistribution import redistributed
+from statekit.runtime.start_point import StartPoint, open_checkpoint
 from statekit.watermark import BEGINNING, END, advanced
 
 
-@dataclass(frozen=True)
-class _Started:
-    job_file: JobFile
-    reference: FileRef
-
-
 class Coordinator:
-    """The one writer of a checkpoint.
+    """The one writer of a checkpoint. `Coordinator.open` makes one.
 
     Parameters:
         job: what runs.
         repository: its checkpoint.
-        parallelism: shards per operator; None takes what the checkpoint has, or 1.
-        allow_dropped_state, from_epoch, retention: as for `statekit.local.run`.
+        start: where the run starts.
+        retention: which epochs are kept; None for all of them.
         clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
-
-    Raises:
-        RestoreError: the checkpoint belongs to another job, or cannot go back to that epoch.
-        RescaleError: the parallelism or the number of key groups cannot be.
-        StateSchemaError: stored and declared state do not match.
-        CorruptCheckpointError: the last manifest or the job file cannot be read.
     """
 
     def __init__(
         self,
+        job: Job,
+        repository: Repository,
+        start: StartPoint,
+        *,
+        retention: Retention | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self.job = job
+        self.repository = repository
+        self.writer = unique_id()
+        self.last = start.last
+        self.job_file, self._reference = start.job_file, start.reference
+        self.key_groups = start.job_file.key_groups
+        self.parallelism = start.parallelism
+        self.layout = start.layout
+        """The shards that the epoch to make next starts from."""
+        self.begun: EpochInstant | None = None
+        """What an attempt at the epoch to make next noted, which was not committed."""
+        self.processing_time_us = BEGINNING
+        self.watermarks_us: dict[str, int] = {}
+        self.notes_beginnings = any(op.declared.reads_clocks for op in job.operators)
+        """Whether an epoch is noted before it runs, so that a replay sees the same instant."""
+        self._now_us = now_us if clock is None else clock
+        self._collection = (
+            None if retention is None else BackgroundCollection(repository, retention)
+        )
+        self._drains = False
+        self._by_name = {operator.name: operator for operator in job.operators}
+
+    @classmethod
+    def open(
+        cls,
         job: Job,
         repository: Repository,
         *,
@@ -70,42 +86,33 @@ class Coordinator:
         from_epoch: int | None = None,
         retention: Retention | None = None,
         clock: Callable[[], int] | None = None,
-    ) -> None:
+    ) -> Self:
+        """Prepare a checkpoint for a job, as `open_checkpoint` does, and return its coordinator.
+
+        Parameters:
+            parallelism: shards per operator; None takes what the checkpoint has, or 1.
+            allow_dropped_state, from_epoch, retention: as for `Job.run`.
+            clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
+
+        Raises:
+            RestoreError: the checkpoint belongs to another job, or cannot go back to that epoch.
+            RescaleError: the parallelism or the number of key groups is not possible.
+            StateSchemaError: stored and declared state do not match.
+            CorruptCheckpointError: the last manifest or the job file cannot be read.
+        """
         if not job.operators:
             raise RestoreError(f"job {job.name!r} has no operator: nothing would be computed")
-        keep = check_retention(retention)
-        self.job = job
-        self.repository = repository
-        self.writer = unique_id()
-        latest = repository.latest_epoch()
-        self.last: EpochManifest | None = None
-        if latest is None:
-            repository.check_checkpoint()
-        else:
-            self.last = repository.manifest(latest)
-        back = None if from_epoch is None else for_start(repository, job.name, from_epoch)
-        if back is not None:
-            self.last = back.manifest
-        started = self._start(allow_dropped_state)
-        self.job_file, self._reference = started.job_file, started.reference
-        self.key_groups = self.job_file.key_groups
-        self._now_us = now_us if clock is None else clock
-        if parallelism is None:
-            parallelism = self.last.parallelism if self.last else 1
-        self.parallelism = check_parallelism(parallelism, self.key_groups)
-        self.layout = self._first_layout(back)
-        """The shards that the epoch to make next starts from."""
-        if back is not None:
-            back.carry_out()  # now that the code is known to go on from there
-        self._collection = None if keep is None else BackgroundCollection(repository, keep)
-        self.processing_time_us = BEGINNING
-        self.watermarks_us: dict[str, int] = {}
-        self._drains = False
-        self._by_name = {operator.name: operator for operator in job.operators}
-        self.notes_beginnings = any(op.declared.reads_clocks for op in job.operators)
-        """Whether an epoch is noted before it runs, so that a replay sees the same instant."""
-        self.begun = repository.begun(self.epoch)
-        """What an attempt at the epoch to make next noted, which was not committed."""
+        retention = check_retention(retention)
+        start = open_checkpoint(
+            job,
+            repository,
+            parallelism=parallelism,
+            allow_dropped_state=allow_dropped_state,
+            from_epoch=from_epoch,
+        )
+        coordinator = cls(job, repository, start, retention=retention, clock=clock)
+        coordinator.begun = repository.begun(coordinator.epoch)
+        return coordinator
 
     @property
     def epoch(self) -> int:
@@ -202,28 +209,6 @@ class Coordinator:
         """
         late = {operator.late: operator.name for operator in self.job.operators}
         return stream not in late or self._watermark(late[stream]) == END
-
-    def _first_layout(self, back: Rollback | None) -> EpochManifest | None:
-        if back is None:
-            return self._laid_out(self.last)
-        with still_kept(self.repository, back.target.epoch):
-            return self._laid_out(back.target)
-
-    def _laid_out(self, stored: EpochManifest | None) -> EpochManifest | None:
-        """The last epoch's shards, or others of the same content for another parallelism.
-
-        A change of parallelism is no epoch of its own: it becomes part of the next one. So an epoch
-        that was begun, and whose outputs may be published, keeps its number whatever the
-        parallelism is when it is run again.
-
-        Parameters:
-            stored: a committed epoch of the same content: the last one may be yet to be committed.
-        """
-        if self.last is None or stored is None or self.last.parallelism == self.parallelism:
-            return self.last
-        layout = rescaled(self.last, self.parallelism)
-        specs = {operator.name: operator.declared.states for operator in self.job.operators}
-        return redistributed(self.repository, stored, layout, self.job_file.operators, specs)
 
     def _operator_epoch(self, name: str) -> OperatorEpoch | None:
         return None if self.last is None else self.last.operators.get(name)
@@ -408,36 +393,3 @@ class Coordinator:
         told = OperatorReports(operator, self.epoch, bases, reports)
         watermark_us = self.watermarks_us.get(operator.name)
         return told.in_one(before, self._record(operator.name).holds, watermark_us)
-
-    # --------------------------------------------------------------------------------- starting
-
-    def _start(self, allow_dropped_state: bool) -> _Started:
-        """Read the job file and hold it against the code, or write the first one."""
-        named = self.last.job_file if self.last is not None else None
-        found = self.repository.job_file(named.path if named else None)
-        declared = tuple(operator.record() for operator in self.job.operators)
-        if found is None:
-            groups = self.job.key_groups or DEFAULT_GROUPS
-            first = JobFile(
-                id=unique_id(), name=self.job.name, key_groups=groups, operators=declared
-            )
-            return _Started(*self.repository.settle_job_file(first))
-        stored, reference = found
-        check_job_name(stored, self.job, self.repository.url)
-        wanted = self._succeeding(stored, declared, allow_dropped_state)
-        if stored == wanted:
-            return _Started(stored, reference)
-        return _Started(*self.repository.settle_job_file(wanted))
-
-    def _succeeding(
-        self, stored: JobFile, declared: tuple[OperatorRecord, ...], allow_dropped_state: bool
-    ) -> JobFile:
-        """The job file that the code asks for, if the checkpoint can go on with it."""
-        if self.last is None:  # nothing was committed, so there is nothing to be kept
-            groups = self.job.key_groups or stored.key_groups
-            return stored.model_copy(
-                update={"key_groups": groups, "operators": declared, "dropped": {}}
-            )
-        return continued_job_file(
-            stored, self.job, self.repository.url, allow_dropped_state=allow_dropped_state
-        )

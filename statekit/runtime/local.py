@@ -55,7 +55,7 @@ class LocalRunner:
         self.job = job
         self.copies = copies
         self._sources = {source.name: SourceForm(source.record_type) for source in job.sources}
-        self.coordinator = Coordinator(
+        self.coordinator = Coordinator.open(
             job,
             repository,
             parallelism=parallelism,

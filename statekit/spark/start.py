@@ -133,7 +133,7 @@ def start(
         )
     if parallelism is None:
         parallelism = default_parallelism(spark, job, repository)
-    coordinator = Coordinator(
+    coordinator = Coordinator.open(
         job,
         repository,
         parallelism=parallelism,

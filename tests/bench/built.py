@@ -162,7 +162,7 @@ def _build_shard(
 
 def build(home: Path, rows: int, shards: int, *, text: bool = False) -> None:
     """A checkpoint of one epoch with its working copies."""
-    coordinator = Coordinator(job(), Repository(home / "checkpoint"), parallelism=shards)
+    coordinator = Coordinator.open(job(), Repository(home / "checkpoint"), parallelism=shards)
     coordinator.begin()
     reports = []
     for shard in range(shards):

@@ -52,7 +52,7 @@ class Shard:
         job.source("events", record).process(declared).sink("out")
         self.declared = declared
         repository = Repository(home / "checkpoint")
-        self.coordinator = Coordinator(job, repository, parallelism=1, clock=clock)
+        self.coordinator = Coordinator.open(job, repository, parallelism=1, clock=clock)
         self.copies = DiskCopies(home / "working")
 
     def epoch(

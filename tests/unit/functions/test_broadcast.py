@@ -363,7 +363,7 @@ def test_shards_that_were_given_different_records_commit_nothing() -> None:
     job = sk.Job("shop")
     rates = job.source("rates", Rate)
     job.source("prices", Price).process(in_dollars, broadcast=rates)
-    coordinator = Coordinator(job, Repository.in_memory(), parallelism=2)
+    coordinator = Coordinator.open(job, Repository.in_memory(), parallelism=2)
     coordinator.begin()
     reports = [
         ShardReport(

@@ -130,7 +130,7 @@ def test_checkpoint_of_another_job_is_refused(tmp_path: Path) -> None:
 
 def test_job_without_operators_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RestoreError, match="has no operator"):
-        Coordinator(job_of(), Repository(tmp_path))
+        Coordinator.open(job_of(), Repository(tmp_path))
 
 
 def test_other_number_of_key_groups_is_refused_and_the_stored_one_wins(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_old_code_may_go_on_after_new_code_never_committed(tmp_path: Path) -> No
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Coordinator:
-    return Coordinator(tally_job(key_groups=8), Repository(tmp_path), parallelism=3)
+    return Coordinator.open(tally_job(key_groups=8), Repository(tmp_path), parallelism=3)
 
 
 def reports_of(coordinator: Coordinator) -> list[ShardReport]:
@@ -462,7 +462,7 @@ def test_attempts_at_a_shard_that_did_the_same_are_one(coordinator: Coordinator)
 
 
 def test_reports_of_each_operator_are_checked_on_their_own(tmp_path: Path) -> None:
-    coordinator = Coordinator(job_of(one_state, tally), Repository(tmp_path))
+    coordinator = Coordinator.open(job_of(one_state, tally), Repository(tmp_path))
     with pytest.raises(IncompleteEpochError, match="operator 'p'"):
         coordinator.commit(reports_of(coordinator))
     assert coordinator.repository.epochs() == []

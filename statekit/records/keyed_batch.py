@@ -12,7 +12,7 @@ from statekit.codec.vectorized import big_endian
 from statekit.errors import StateTypeError
 
 
-class Chunk(NamedTuple):
+class KeyedBatch(NamedTuple):
     """Some records of one shard, as parallel sequences sorted by key group, key and arrival.
 
     Parameters:
@@ -32,12 +32,12 @@ class Chunk(NamedTuple):
     times: Sequence[int] = ()
     inputs: Sequence[int] = ()
 
-    def behind(self, count: int) -> Chunk:
+    def behind(self, count: int) -> KeyedBatch:
         """The chunk without its first records."""
-        return Chunk(*(column[count:] for column in self))
+        return KeyedBatch(*(column[count:] for column in self))
 
 
-News = tuple[int, Sequence[Any]]
+BroadcastRecords = tuple[int, Sequence[Any]]
 """Some broadcast records, behind the number of the input that they came from."""
 
 
@@ -55,7 +55,7 @@ class KeyRuns(NamedTuple):
             where a key cannot be encoded: those of the keys before it.
 
     >>> from statekit.codec.key_codec import key_codec
-    >>> chunk = Chunk("aabccc", [7, 7, 9, 9, 9, 9], "aabccc", [1, 2, 3, 4, 5, 6])
+    >>> chunk = KeyedBatch("aabccc", [7, 7, 9, 9, 9, 9], "aabccc", [1, 2, 3, 4, 5, 6])
     >>> runs = KeyRuns.of(chunk, key_codec(str), after="a")
     >>> runs.going_on, runs.sizes, runs.keys
     (2, [1, 3], ('b', 'c'))
@@ -69,7 +69,7 @@ class KeyRuns(NamedTuple):
     prefixes: list[bytes]
 
     @classmethod
-    def of(cls, chunk: Chunk, codec: KeyCodec[Any], *, after: Any = _NO_TOKEN) -> KeyRuns:
+    def of(cls, chunk: KeyedBatch, codec: KeyCodec[Any], *, after: Any = _NO_TOKEN) -> KeyRuns:
         """The runs of a chunk.
 
         Parameters:
@@ -98,7 +98,7 @@ class ManyKeys(NamedTuple):
     columns: Sequence[Sequence[Any]]
 
     @classmethod
-    def of(cls, chunk: Chunk, codec: KeyCodec[Any]) -> ManyKeys:
+    def of(cls, chunk: KeyedBatch, codec: KeyCodec[Any]) -> ManyKeys:
         """All keys of a chunk. There are fewer prefixes where one cannot be encoded."""
         return cls(_prefixes(chunk.groups, chunk.keys, codec), chunk.keys, chunk.records)
 

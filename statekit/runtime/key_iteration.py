@@ -17,7 +17,7 @@ from typing import Any, Literal
 from statekit.codec.key_codec import KeyCodec
 from statekit.errors import ProcessError, StateTypeError
 from statekit.keygroup import pack_group
-from statekit.records.keyed_batch import Chunk, KeyRuns, ManyKeys
+from statekit.records.keyed_batch import KeyedBatch, KeyRuns, ManyKeys
 from statekit.state.key_scope import Visit
 
 # At most so many keys are visited before changes are handed on; at first, a sixteenth of it.
@@ -64,7 +64,7 @@ class KeyWalk:
         """Why no more records can be read, whatever the function makes of it that takes them."""
         visit.coming = self._coming
 
-    def records(self, chunk: Chunk, records: Iterator[Any]) -> Iterator[Any]:
+    def records(self, chunk: KeyedBatch, records: Iterator[Any]) -> Iterator[Any]:
         """The records of a chunk, each when the visit has come to its key.
 
         Parameters:
@@ -97,14 +97,14 @@ class KeyWalk:
             yield record
         visit.event_us = then_us
 
-    def runs(self, chunks: Iterator[Chunk]) -> Iterator[Iterator[Any]]:
+    def runs(self, chunks: Iterator[KeyedBatch]) -> Iterator[Iterator[Any]]:
         """The records of each key, once the visit has come to it; also out of several chunks.
 
         Raises:
             ProcessError: something cannot be a key.
         """
         chunks = self._read(chunks)
-        behind: list[Chunk] = []
+        behind: list[KeyedBatch] = []
 
         def going_on(token: Any) -> Iterator[Any]:
             for chunk in chunks:
@@ -132,7 +132,7 @@ class KeyWalk:
                 start = end
             self._ended(chunk, runs)
 
-    def _read(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    def _read(self, chunks: Iterator[KeyedBatch]) -> Iterator[KeyedBatch]:
         """Chunks; if one cannot be read, why is kept."""
         try:
             yield from chunks
@@ -143,7 +143,7 @@ class KeyWalk:
             raise
 
     def _records_of_key(
-        self, chunk: Chunk, start: int, end: int, before_us: int | None = None
+        self, chunk: KeyedBatch, start: int, end: int, before_us: int | None = None
     ) -> Iterator[Any]:
         """Some records, all of the current key, each at its event time where it has one.
 
@@ -167,7 +167,7 @@ class KeyWalk:
     def _begins_with(self) -> Handled:
         return ("first record", self._some[0]) if self._some else ("key", self._visit.key)
 
-    def together(self, chunks: Iterator[Chunk]) -> Iterator[ManyKeys]:
+    def together(self, chunks: Iterator[KeyedBatch]) -> Iterator[ManyKeys]:
         """The keys of chunks that have one row for each, many at a time.
 
         What is done with some of them is in the batch, or in the backend, before others come.
@@ -203,13 +203,13 @@ class KeyWalk:
         for at, (visit.prefix, visit.key) in enumerate(zip(keys.prefixes, keys.keys, strict=True)):
             yield keys.part(at, at + 1)
 
-    def _begun(self, chunk: Chunk) -> KeyRuns:
+    def _begun(self, chunk: KeyedBatch) -> KeyRuns:
         """The runs of a chunk whose keys are to be entered."""
         runs = KeyRuns.of(chunk, self._codec, after=self._token)
         self._prefixes = [*self._prefixes[-KEYS_MAX:], *runs.prefixes]
         return runs
 
-    def _ended(self, chunk: Chunk, runs: KeyRuns) -> None:
+    def _ended(self, chunk: KeyedBatch, runs: KeyRuns) -> None:
         """Take note of the last key of a chunk, unless there is one that cannot be a key."""
         entered = len(runs.prefixes)
         if entered < len(runs.keys):

@@ -21,7 +21,7 @@ from statekit.job.progress import OutputCallback, Run
 from statekit.job.record_streams import RecordStreams, SourceForm
 from statekit.keygroup import group_range, key_group, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
-from statekit.records.keyed_batch import Chunk
+from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.shard import run_shard
 from statekit.watermark import is_late
@@ -149,7 +149,7 @@ _Row = tuple[bytes, int, Any, Any, int, int]
 
 def _routed(
     operator: Operator, incoming: Sequence[Sequence[Any]], shards: int, groups: int
-) -> list[Chunk | None]:
+) -> list[KeyedBatch | None]:
     """The records of each shard, sorted by row prefix and arrival; None for a shard without any.
 
     Without a key they are dealt out in turn, each with the first key group of its shard.
@@ -185,9 +185,9 @@ def _routed(
     return [_chunk(declared, shard, len(incoming)) if shard else None for shard in rows]
 
 
-def _chunk(declared: Process[Any, Any, Any], rows: list[_Row], inputs: int) -> Chunk:
+def _chunk(declared: Process[Any, Any, Any], rows: list[_Row], inputs: int) -> KeyedBatch:
     rows.sort(key=lambda row: row[0])  # stable: arrival order within a key
-    chunk = Chunk(*zip(*rows, strict=True))
+    chunk = KeyedBatch(*zip(*rows, strict=True))
     if declared.takes_columns:
         chunk = chunk._replace(records=tuple(zip(*chunk.records, strict=True)))
     return chunk if inputs > 1 else chunk._replace(inputs=())

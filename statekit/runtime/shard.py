@@ -26,7 +26,7 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.functions.process import Process
-from statekit.records.keyed_batch import Chunk, News
+from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
 from statekit.runtime.task import ShardTask
 from statekit.state.timers import DUE
 from statekit.working_copy.copies import WorkingCopies, WorkingCopy
@@ -41,10 +41,10 @@ RARE_COLLECTION = (50_000, 20, 100)
 def run_shard(
     declared: Process[Any, Any, Any],
     plan: ShardPlan,
-    chunks: Iterable[Chunk],
+    chunks: Iterable[KeyedBatch],
     repository: Repository,
     copies: WorkingCopies,
-    news: Iterable[News] = (),
+    news: Iterable[BroadcastRecords] = (),
 ) -> Generator[list[Any], None, ShardReport]:
     """Run one shard for one epoch: yields lists of outputs, returns the report.
 
@@ -86,10 +86,10 @@ def _rare_collection() -> Iterator[None]:
 def _run(
     declared: Process[Any, Any, Any],
     plan: ShardPlan,
-    chunks: Iterable[Chunk],
+    chunks: Iterable[KeyedBatch],
     repository: Repository,
     copies: WorkingCopies,
-    news: Iterable[News],
+    news: Iterable[BroadcastRecords],
 ) -> Generator[list[Any], None, ShardReport]:
     coming, waiting = iter(news), iter(chunks)
     told = next(coming, None)
@@ -251,7 +251,9 @@ def unchanged(plan: ShardPlan) -> ShardReport:
     return ShardReport(operator=plan.operator, shard=plan.base)
 
 
-def _owned(plan: ShardPlan, first: Chunk | None, others: Iterator[Chunk]) -> Iterator[Chunk]:
+def _owned(
+    plan: ShardPlan, first: KeyedBatch | None, others: Iterator[KeyedBatch]
+) -> Iterator[KeyedBatch]:
     """Chunks, once it is clear that they are of this shard.
 
     Records come sorted by key group, so the ends of a chunk say whether all are ours.

@@ -18,7 +18,7 @@ from statekit.functions.context import Context
 from statekit.functions.process import Process
 from statekit.functions.signature import Bound
 from statekit.keygroup import pack_group
-from statekit.records.keyed_batch import Chunk, ManyKeys
+from statekit.records.keyed_batch import KeyedBatch, ManyKeys
 from statekit.runtime.key_iteration import Handled, KeyWalk, shown
 from statekit.state.event_time_buffer import Waiting
 from statekit.state.key_scope import Spill, Visit
@@ -108,7 +108,7 @@ class ShardTask:
         finally:
             self._stay.broadcasting = False
 
-    def run(self, chunk: Chunk) -> Iterator[list[Any]]:
+    def run(self, chunk: KeyedBatch) -> Iterator[list[Any]]:
         """Handle a chunk; outputs come in lists.
 
         A key may go on in the next chunk. Call `finish` after the last one.
@@ -134,7 +134,7 @@ class ShardTask:
 
         yield from self._called(records, current)
 
-    def run_all(self, chunks: Iterator[Chunk]) -> Iterator[list[Any]]:
+    def run_all(self, chunks: Iterator[KeyedBatch]) -> Iterator[list[Any]]:
         """Handle chunks, one after the other, as the function takes what is in them.
 
         Raises:
@@ -174,7 +174,7 @@ class ShardTask:
                 error.add_note(told)
             raise
 
-    def _together(self, chunks: Iterator[Chunk]) -> Iterator[list[Any]]:
+    def _together(self, chunks: Iterator[KeyedBatch]) -> Iterator[list[Any]]:
         """Call a function that takes many keys at a time."""
         for keys in self._walk.together(self._taken(chunks)):
             outputs = self._outputs(keys)
@@ -199,7 +199,7 @@ class ShardTask:
         what = f"it was called with the keys {shown(keys.keys)}, and fails for none of them alone"
         raise self._failed(failed, what) from failed
 
-    def _taken(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    def _taken(self, chunks: Iterator[KeyedBatch]) -> Iterator[KeyedBatch]:
         """Chunks, counted, without what is late."""
         for chunk in chunks:
             count = self._declared.count_of
@@ -304,7 +304,7 @@ class ShardTask:
             has_timers=declared.handles_timers,
         )
 
-    def _let_wait(self, waiting: Waiting, chunk: Chunk) -> None:
+    def _let_wait(self, waiting: Waiting, chunk: KeyedBatch) -> None:
         for group, key, record, time in zip(*chunk[1:5], strict=True):
             if self.batch.full:
                 self._spill()
@@ -347,7 +347,7 @@ class ShardTask:
         if agenda is not None:
             yield from self._ring(agenda, until_us, outputs)
 
-    def _in_time(self, chunk: Chunk) -> Chunk:
+    def _in_time(self, chunk: KeyedBatch) -> KeyedBatch:
         """The records that are not late; the others are counted."""
         watermark, times = self._late_us, chunk.times
         if not times:
@@ -360,12 +360,12 @@ class ShardTask:
         if has_late:
             in_time = [not is_late(time, watermark) for time in times]
             came = self._declared.count_of(chunk.records)
-            chunk = Chunk(*(tuple(compress(column, in_time)) for column in chunk))
+            chunk = KeyedBatch(*(tuple(compress(column, in_time)) for column in chunk))
             self.late += came - self._declared.count_of(chunk.records)
         self._note_times(chunk)
         return chunk
 
-    def _note_times(self, chunk: Chunk) -> None:
+    def _note_times(self, chunk: KeyedBatch) -> None:
         """Keep the largest event time of each input."""
         largest = self.largest_by_input
         if chunk.inputs:

@@ -19,7 +19,7 @@ from statekit.checkpoint.manifest import ShardPlan
 from statekit.checkpoint.repository import Repository
 from statekit.errors import ProcessError
 from statekit.functions.process import Process
-from statekit.records.keyed_batch import News
+from statekit.records.keyed_batch import BroadcastRecords
 from statekit.records.output_type import OutputType
 from statekit.records.preaggregate import Combiner, told_with
 from statekit.records.rebatch import gathered
@@ -106,7 +106,7 @@ class ShardStep:
     ) -> Iterator[pa.RecordBatch]:
         first = self.stages[0]
         declared, plan = unpack(first.shipment), first.plans[shard]
-        news: Iterator[News] = iter(())
+        news: Iterator[BroadcastRecords] = iter(())
         if self.layout is None:
             batches = in_order(batches, declared.key, plan.operator)
             if declared.combiner is not None and not self.is_combined:

@@ -10,7 +10,7 @@ from statekit.checkpoint.manifest import ShardPlan, ShardReport
 from statekit.errors import ProcessError, StateTypeError, StrayKeyError
 from statekit.functions.process import Process
 from statekit.keygroup import key_group
-from statekit.records.keyed_batch import Chunk
+from statekit.records.keyed_batch import KeyedBatch
 
 
 class Outputs:
@@ -43,7 +43,7 @@ class Outputs:
 
     def chunks_for(
         self, taking: Process[Any, Any, Any], plan: ShardPlan, key_groups: int
-    ) -> Iterator[Chunk]:
+    ) -> Iterator[KeyedBatch]:
         """The outputs as records of another operator's shard.
 
         Raises:
@@ -68,7 +68,7 @@ class Outputs:
                     )
                 groups += [group] * sum(1 for _ in run)
             times = () if time_of is None else list(map(time_of, records))
-            yield Chunk(keys, groups, keys, records, times)
+            yield KeyedBatch(keys, groups, keys, records, times)
 
     def _group(self, key: Any, taking: Process[Any, Any, Any], key_groups: int) -> int:
         try:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from statekit.errors import IncompleteEpochError, ProcessError
 from statekit.functions.process import Process
 from statekit.keygroup import key_group
-from statekit.records.keyed_batch import Chunk, News
+from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
 from statekit.records.preaggregate import Combiner
 from statekit.records.record_type import RecordReader
 from statekit.spark.row_records import RowRecords
@@ -109,7 +109,7 @@ def _cut_at_marks(
 
 def chunks_of(
     declared: Process[Any, Any, Any], batches: Iterator[pa.RecordBatch], key_groups: int
-) -> Iterator[Chunk]:
+) -> Iterator[KeyedBatch]:
     """Typed records of each batch of one stream, from between the key group and the arrival."""
     (record_type,) = declared.taken.members
     reader = None
@@ -125,12 +125,12 @@ def chunks_of(
         times = _times(declared, batch, records)
         if declared.key and record_type.may_change_fields:
             _check_keys(declared, keys, groups, records, key_groups)
-        yield Chunk(keys, groups, keys, records, times)
+        yield KeyedBatch(keys, groups, keys, records, times)
 
 
 def _combined_chunks(
     declared: Process[Any, Any, Any], combiner: Combiner, batches: Iterator[pa.RecordBatch]
-) -> Iterator[Chunk]:
+) -> Iterator[KeyedBatch]:
     """Combined rows, as columns or one by one: partitions had rows of the same keys, too."""
     reader = None
     size = combiner.key_size
@@ -141,9 +141,11 @@ def _combined_chunks(
         columns, groups = reader.columns(batch), batch.column(0).to_pylist()
         keys = columns[0] if size == 1 else list(zip(*columns[:size], strict=True))
         if declared.takes_columns:
-            yield Chunk(keys, groups, keys, columns)
+            yield KeyedBatch(keys, groups, keys, columns)
         else:
-            yield Chunk(keys, groups, keys, list(map(combiner.combined.cls, *columns)), columns[-1])
+            yield KeyedBatch(
+                keys, groups, keys, list(map(combiner.combined.cls, *columns)), columns[-1]
+            )
 
 
 class UnionRows:
@@ -173,7 +175,7 @@ class UnionRows:
         self._readers: dict[int, RecordReader] = {}
         self._first: pa.RecordBatch | None = None
 
-    def news(self) -> Iterator[News]:
+    def news(self) -> Iterator[BroadcastRecords]:
         """The broadcast records, which come before all others."""
         for batch in self._batches:
             count = pc.sum(pc.less(batch.column(GROUP), 0)).as_py() or 0
@@ -184,7 +186,7 @@ class UnionRows:
                 self._first = batch.slice(count)
                 return
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[KeyedBatch]:
         """All other records, those of several inputs in the order of their rows."""
         if self._first is not None:
             yield self._chunk(self._first)
@@ -192,7 +194,7 @@ class UnionRows:
             if batch.num_rows:
                 yield self._chunk(batch)
 
-    def _chunk(self, batch: pa.RecordBatch) -> Chunk:
+    def _chunk(self, batch: pa.RecordBatch) -> KeyedBatch:
         declared = self._declared
         groups, numbers = batch.column(GROUP).to_pylist(), batch.column(INPUT).to_pylist()
         next_record: dict[int, Callable[[], Any]] = {}
@@ -207,7 +209,7 @@ class UnionRows:
         keys = _keys(declared, batch, records)
         if declared.key and declared.record_type.may_change_fields:
             _check_keys(declared, keys, groups, records, self._key_groups)
-        return Chunk(keys, groups, keys, records, times, numbers)
+        return KeyedBatch(keys, groups, keys, records, times, numbers)
 
     def _times(self, number: int, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
         return _times(self._declared, rows, records)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.functions.process import Process
-from statekit.records.keyed_batch import Chunk
+from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.shard import RARE_COLLECTION, run_shard
 from statekit.spark.worker_rows import chunks_of
@@ -84,7 +84,7 @@ class Shard:
         size = report.bytes_written
         return time.process_time() - cpu, time.perf_counter() - wall, size
 
-    def _chunks(self, batches: list[pa.RecordBatch]) -> Iterator[Chunk]:
+    def _chunks(self, batches: list[pa.RecordBatch]) -> Iterator[KeyedBatch]:
         # Behind all columns Spark has the arrival, which the worker leaves out.
         rows = (batch.append_column("arrival", pa.nulls(len(batch))) for batch in batches)
         return chunks_of(self.declared, rows, self.coordinator.key_groups)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statekit.records.keyed_batch import Chunk
+from statekit.records.keyed_batch import KeyedBatch
 from statekit.spark.row_records import Initial
 from statekit.spark.tws.process import ProcessorProcess
 from statekit.spark.worker_rows import Layout, UnionRows
@@ -31,7 +31,7 @@ class InitialRows(UnionRows):
         super().__init__(declared, batches, layout, key_groups)
         self._types = [declared.initial_records, *declared.record_type.members]
 
-    def _chunk(self, batch: pa.RecordBatch) -> Chunk:
+    def _chunk(self, batch: pa.RecordBatch) -> KeyedBatch:
         return super()._chunk(batch)._replace(inputs=())
 
     def _read(self, number: int, rows: pa.RecordBatch) -> list[Any]:

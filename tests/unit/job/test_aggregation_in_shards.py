@@ -21,7 +21,7 @@ from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.functions.process import Process
 from statekit.job.windows.aggregate_operator import aggregation
 from statekit.keygroup import key_group, pack_group
-from statekit.records.keyed_batch import Chunk
+from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordType
 from statekit.runtime.task import ShardTask
@@ -45,7 +45,7 @@ class Shard:
         self.spilled = 0
 
     def epoch(
-        self, chunks: Iterator[Chunk], now_us: int = 0, watermark_us: int = BEGINNING
+        self, chunks: Iterator[KeyedBatch], now_us: int = 0, watermark_us: int = BEGINNING
     ) -> list[Any]:
         """What an epoch over chunks puts out."""
         base = ShardState(first_group=0, last_group=GROUPS - 1)
@@ -195,12 +195,14 @@ def totals(**options: Any) -> Process[Any, Any, Any]:
     return aggregation(record, key="shop", aggregates=aggregates, **options)
 
 
-def chunk(orders: list[Order]) -> Iterator[Chunk]:
+def chunk(orders: list[Order]) -> Iterator[KeyedBatch]:
     """One row for each order, in this order."""
     shops = [order.shop for order in orders]
     cents = [order.cents for order in orders]
     groups = [key_group(shop, GROUPS) for shop in shops]
-    yield Chunk(shops, groups, shops, [shops, [1] * len(orders), [1] * len(orders), cents, cents])
+    yield KeyedBatch(
+        shops, groups, shops, [shops, [1] * len(orders), [1] * len(orders), cents, cents]
+    )
 
 
 def in_memory(**options: Any) -> Shard:
@@ -293,7 +295,7 @@ def test_a_key_that_cannot_be_one_is_named_with_its_row() -> None:
         in_memory().epoch(chunk_of_group_0(orders))
 
 
-def chunk_of_group_0(orders: list[Order]) -> Iterator[Chunk]:
+def chunk_of_group_0(orders: list[Order]) -> Iterator[KeyedBatch]:
     """The same for keys that have no key group."""
     ((made),) = chunk([order._replace(shop="a") for order in orders])
     shops = [order.shop for order in orders]

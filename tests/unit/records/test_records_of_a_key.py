@@ -19,7 +19,7 @@ import statekit as sk
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.functions.process import Process
-from statekit.records.keyed_batch import Chunk
+from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.task import ShardTask
 from statekit.testing import Harness, bind
 
@@ -319,9 +319,9 @@ class Unreadable(OSError):
     """What a worker may find where more records should be."""
 
 
-def broken_off(keys: str) -> Iterator[Chunk]:
+def broken_off(keys: str) -> Iterator[KeyedBatch]:
     """A chunk, and an error where the next one should be."""
-    yield Chunk(keys, [7] * len(keys), keys, [Event(key, n) for n, key in enumerate(keys)])
+    yield KeyedBatch(keys, [7] * len(keys), keys, [Event(key, n) for n, key in enumerate(keys)])
     raise Unreadable("the pipe broke")
 
 

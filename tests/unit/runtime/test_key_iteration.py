@@ -15,7 +15,7 @@ from statekit.backend.interface import MemoryBackend
 from statekit.backend.mutation import Batch
 from statekit.codec.key_codec import key_codec
 from statekit.keygroup import key_group, pack_group
-from statekit.records.keyed_batch import Chunk
+from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.key_iteration import KEYS_MAX, KeyWalk
 from statekit.state.key_scope import Visit
 from statekit.testing import Harness
@@ -40,12 +40,12 @@ def visit_of(backend: MemoryBackend | None = None) -> Visit:
     return Visit("op", 0, batch, spill)
 
 
-def chunks_of(keys: list[str], cuts: list[int]) -> list[Chunk]:
+def chunks_of(keys: list[str], cuts: list[int]) -> list[KeyedBatch]:
     """Records numbered from 0, cut into chunks."""
     groups = [key_group(key) for key in keys]
-    whole = Chunk(keys, groups, keys, range(len(keys)))
+    whole = KeyedBatch(keys, groups, keys, range(len(keys)))
     ends = [0, *sorted(cuts), len(keys)]
-    return [Chunk(*(column[start:end] for column in whole)) for start, end in pairwise(ends)]
+    return [KeyedBatch(*(column[start:end] for column in whole)) for start, end in pairwise(ends)]
 
 
 @st.composite

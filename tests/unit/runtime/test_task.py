@@ -13,7 +13,7 @@ from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.functions.process import Process
 from statekit.keygroup import key_group, pack_group
-from statekit.records.keyed_batch import Chunk
+from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.task import ShardTask
 from statekit.testing import Harness
 
@@ -51,7 +51,9 @@ class Task:
     def run(self, *records: Event) -> list[Any]:
         keys = [record.user for record in records]
         groups = [key_group(key) for key in keys]
-        return [out for part in self.task.run(Chunk(keys, groups, keys, records)) for out in part]
+        return [
+            out for part in self.task.run(KeyedBatch(keys, groups, keys, records)) for out in part
+        ]
 
 
 def test_outputs_come_in_the_order_of_the_records() -> None:
@@ -118,7 +120,7 @@ def test_a_key_that_cannot_be_one_fails_when_it_is_visited_and_not_before() -> N
     keys = [event.user for event in handled]
     groups = [*(key_group(user) for user in good), 127]
     with pytest.raises(sk.ProcessError, match=r"\(user\) = 5 of record .*cannot be a key"):
-        list(task.task.run(Chunk(keys, groups, keys, handled)))
+        list(task.task.run(KeyedBatch(keys, groups, keys, handled)))
     assert isinstance(task.backend, Told)
     rows = [pack_group(key_group(user)) + set_and_count.key_codec.encode(user) for user in good]
     assert list(dict.fromkeys(key for key, _ in task.backend.told)) == rows
@@ -145,7 +147,7 @@ def many(event: Event, total: sk.ValueState[int]) -> Iterator[int]:
 def test_one_record_may_put_out_a_million_without_holding_them() -> None:
     task = Task(many)
     seen = parts = 0
-    chunk = Chunk(["a"], [0], ["a"], [Event("a", 1_000_000)])
+    chunk = KeyedBatch(["a"], [0], ["a"], [Event("a", 1_000_000)])
     for part in task.task.run(chunk):
         assert part[0] == seen
         assert len(part) <= 2 * many.outputs_at_once

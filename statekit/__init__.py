@@ -1,9 +1,9 @@
 """Typed state for Python stream processing on Spark."""
 
 from statekit import sinks
-from statekit.base_options import BaseOptions
-from statekit.codec import PickleCodec
-from statekit.context import Context
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.retention import Retention
+from statekit.codec.value_codec import PickleCodec
 from statekit.errors import (
     CorruptCheckpointError,
     FencedError,
@@ -17,24 +17,24 @@ from statekit.errors import (
     StateTypeError,
     StorageError,
 )
-from statekit.field_aggregates import Count, FieldAggregate, Max, Mean, Min, Sum
-from statekit.job import Job
-from statekit.list_state import ListState
-from statekit.map_state import MapState
-from statekit.operator_state import (
+from statekit.functions.context import Context
+from statekit.functions.process import Process, process
+from statekit.job.job import Job
+from statekit.job.stream import Stream, Windowed
+from statekit.job.windows.definitions import session, sliding, tumbling
+from statekit.job.windows.field_aggregates import Count, FieldAggregate, Max, Mean, Min, Sum
+from statekit.state.list_state import ListState
+from statekit.state.map_state import MapState
+from statekit.state.operator_state import (
     BroadcastState,
     Checkpointed,
     OperatorListState,
     OperatorState,
 )
-from statekit.process import Process, process
-from statekit.retention import Retention
-from statekit.rocks_options import RocksOptions
-from statekit.single_row_states import AggregatingState, ReducingState, ValueState
-from statekit.state_options import TTL, Aggregate, Default, Redistribute, Reduce
-from statekit.stream import Stream, Windowed
-from statekit.timers import Timer, Timers
-from statekit.windows import session, sliding, tumbling
+from statekit.state.options import TTL, Aggregate, Default, Redistribute, Reduce
+from statekit.state.single_row_states import AggregatingState, ReducingState, ValueState
+from statekit.state.timers import Timer, Timers
+from statekit.working_copy.base_options import BaseOptions
 
 __all__ = [
     "TTL",

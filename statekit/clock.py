@@ -1,16 +1,9 @@
-"""The one seam to ambient time and randomness.
-
-What lives here: the wall clock, the stopwatch and unique names. Nothing else in statekit may ask
-the machine for the time or for a random number, so that a replayed epoch can be given the same
-answers. Unique names never influence results: they only keep files of different attempts apart.
-"""
+"""The only place that reads the wall clock and draws random identifiers."""
 
 from __future__ import annotations
 
 import time
 import uuid
-
-__all__ = ["now_us", "sleep_s", "stopwatch_s", "unique_id"]
 
 
 def now_us() -> int:

@@ -1,21 +1,16 @@
 """Every error that statekit raises on purpose.
 
-What lives here: the exception tree and nothing else. Any module may import it. Each class has a
-stable `kind`, so that logs, metrics and programs can tell errors apart without parsing messages.
-Kinds are only ever added, never renamed. Messages name the operator, state, key, epoch and file
-they are about, and end with what to do.
-
-    StatekitError
-    ├── StateTypeError          (TypeError)   a declaration or a value that a type cannot hold
-    ├── StateSchemaError                      stored state and declared state do not match
-    ├── CorruptCheckpointError                a stored file is missing, truncated or altered
-    ├── FencedError                           another writer owns this checkpoint
-    ├── IncompleteEpochError                  a sink did not consume the whole output once
-    ├── RestoreError                          this checkpoint cannot be continued as asked
-    ├── RescaleError            (ValueError)  a parallelism or key group count that cannot be
-    ├── ProcessError                          a user function, its input or its output failed
-    ├── QueryError              (LookupError) a read of state that cannot be answered
-    └── StorageError            (OSError)     the checkpoint store or local disk failed
+StatekitError
+├── StateTypeError          (TypeError)   a declaration or a value that a type cannot hold
+├── StateSchemaError                      stored state and declared state do not match
+├── CorruptCheckpointError                a stored file is missing, truncated or altered
+├── FencedError                           another writer owns this checkpoint
+├── IncompleteEpochError                  a sink did not consume the whole output once
+├── RestoreError                          this checkpoint cannot be continued as asked
+├── RescaleError            (ValueError)  a parallelism or key group count that cannot be
+├── ProcessError                          a user function, its input or its output failed
+├── QueryError              (LookupError) a read of state that cannot be answered
+└── StorageError            (OSError)     the checkpoint store or local disk failed
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Keys to key groups, and key groups to shards. Pure arithmetic.
-
-What lives here: the hash of a key, which equals Spark's `xxhash64` over the key's columns, the key
-group it falls into, and which shard holds a key group. What does not: the bytes of keys in rows
-(`key_codec`) and what happens to state when the number of shards changes.
+"""Map keys to key groups, and key groups to shards.
 
 Python's own `hash` is salted per process and plays no part in any of this.
 """
@@ -18,20 +14,6 @@ import xxhash
 
 from statekit.errors import RescaleError, StateTypeError
 from statekit.timestamp import datetime_to_micros
-
-__all__ = [
-    "DEFAULT_GROUPS",
-    "MAX_GROUPS",
-    "check_groups",
-    "check_parallelism",
-    "group_of_row",
-    "group_range",
-    "key_fields",
-    "key_group",
-    "key_hash",
-    "pack_group",
-    "shard_of_group",
-]
 
 DEFAULT_GROUPS = 128
 MAX_GROUPS = 32_768

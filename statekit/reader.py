@@ -1,7 +1,4 @@
-"""Reading a checkpoint from outside: no job, no user code, no write.
-
-What lives here: `CheckpointReader`, which answers what a checkpoint holds from its files alone.
-What does not: printing (`cli`) and anything that changes a checkpoint.
+"""Read a checkpoint from outside: without the job, the user's code or any write.
 
 Stored values are decoded by the schemas in the job file. Nothing is unpickled unless the reader
 asks for it.
@@ -16,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from statekit.backend import (
+from statekit.backend.interface import (
     Backend,
     MemoryBackend,
     StateSize,
@@ -24,23 +21,21 @@ from statekit.backend import (
     size_of,
     total_size,
 )
+from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
+from statekit.checkpoint.lineage import Lineage, local_rows, replay, standing_lineage
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
+from statekit.checkpoint.repository import Repository, group_bounds
+from statekit.checkpoint.retention import collected_error, still_kept
+from statekit.codec.key_codec import schema_key_codec
+from statekit.codec.schema import Schema
+from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder
 from statekit.errors import QueryError, StatekitError
-from statekit.expiry import has_expired, ttl_text, unstamped
-from statekit.generations import row_decoder, value_schema
-from statekit.generic_codec import generic_key_decoder, generic_key_encoder
-from statekit.job_file import JobFile, OperatorRecord, StateRecord
-from statekit.key_codec import schema_key_codec
 from statekit.keygroup import group_of_row, key_group, pack_group
-from statekit.lineage import Lineage, local_rows, replay, standing_lineage
-from statekit.manifest import EpochManifest, OperatorEpoch
-from statekit.repository import Repository, group_bounds
-from statekit.restoring import restored
-from statekit.retention import collected_error, still_kept
-from statekit.schema import Schema
+from statekit.state.row_versions import row_decoder, value_schema
+from statekit.state.ttl import has_expired, ttl_text, unstamped
 from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
-
-__all__ = ["CheckpointReader", "key_schema", "key_text", "state_text", "time_text"]
+from statekit.working_copy.restore import restored
 
 
 class CheckpointReader:

@@ -1,8 +1,4 @@
-"""Where outputs go, as data.
-
-What lives here: descriptions of sinks, which need no Spark to be made. What does not: writing
-(`spark`). Every sink is told the epoch; a replayed epoch has the same number.
-"""
+"""Sinks: where outputs go, as data."""
 
 from __future__ import annotations
 

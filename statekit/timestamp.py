@@ -1,9 +1,4 @@
-"""Instants and durations as whole microseconds, and back.
-
-What lives here: the one integer that stands for an instant wherever one is stored or hashed, the
-range of instants there are, and durations as people write them. What does not: what time it is now
-(`clock`).
-"""
+"""Convert instants and durations to whole microseconds, and back."""
 
 from __future__ import annotations
 
@@ -12,18 +7,6 @@ import re
 import struct
 
 from statekit.errors import StateTypeError
-
-__all__ = [
-    "MAX_MICROS",
-    "MIN_MICROS",
-    "datetime_to_micros",
-    "duration_to_micros",
-    "instant",
-    "micros_of_sortable",
-    "micros_to_datetime",
-    "sortable_micros",
-    "timedelta_to_micros",
-]
 
 MIN_MICROS = -62_135_596_800_000_000
 """The first instant there is: the year 1."""

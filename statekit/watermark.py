@@ -1,8 +1,4 @@
-"""Watermarks: how far event time has come.
-
-What lives here: the rules by which a watermark advances and by which a record is late. Pure
-arithmetic on microseconds. What does not: who keeps watermarks (`manifest`) and who applies them
-(`coordinator`, `task`).
+"""Watermarks: how far event time has progressed.
 
 An operator's watermark is the same for all shards of an epoch and follows from what was committed
 before it, so that a replayed epoch finds the same records late and the same timers due:
@@ -18,8 +14,6 @@ before it, so that a replayed epoch finds the same records late and the same tim
 from __future__ import annotations
 
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
-
-__all__ = ["BEGINNING", "END", "advanced", "is_late"]
 
 BEGINNING = MIN_MICROS - 1
 """The watermark before any: nothing is late."""

@@ -6,44 +6,29 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from statekit.working_copy import DiskCopies
-    from tests.object_server import FaultyProxy
+    from statekit.working_copy.copies import DiskCopies
+    from tests.support.s3_server import FaultyProxy
 
 
 # As in an environment that was activated: PySpark starts `python3` for frames made of Python rows.
 os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 
-# They start drivers of their own.
-WITHOUT_THE_SESSION = ("test_kills.py", "test_cluster.py")
+SLOW_FOLDERS = ("tests/crash/", "tests/model/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _share_of(item.nodeid) != "spark")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One process runs what shares the Spark session, the longest share; the other all else."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Shares(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return _share_of(nodeid)
-
-    return Shares(config, log)
-
-
-def _share_of(nodeid: str) -> str:
-    file = nodeid.split("::")[0]
-    shares_session = "tests/spark/" in file and not file.endswith(WITHOUT_THE_SESSION)
-    return "spark" if shares_session else file
+    """Mark slow folders; long files come first, so that both processes end together."""
+    for item in items:
+        if item.nodeid.startswith(SLOW_FOLDERS):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: "tests/spark/" not in item.nodeid)
 
 
 @pytest.fixture
@@ -55,7 +40,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def copies(tmp_path: Path) -> DiskCopies:
     """Working copies on the disk."""
-    from statekit.working_copy import DiskCopies
+    from statekit.working_copy.copies import DiskCopies
 
     return DiskCopies(tmp_path / "local")
 
@@ -63,7 +48,7 @@ def copies(tmp_path: Path) -> DiskCopies:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Local Spark on two cores. Starting it takes seconds, so all tests share it."""
-    from tests.spark.spark_runs import new_session
+    from tests.support.spark_runs import new_session
 
     # Part of the tests: without it, statekit has to find this interpreter for the workers.
     os.environ.pop("PYSPARK_PYTHON", None)
@@ -75,7 +60,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def s3_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """An S3 server on loopback with a bucket `bucket`, for all tests that ask for it."""
-    from tests.object_server import s3_server
+    from tests.support.s3_server import s3_server
 
     with s3_server(tmp_path_factory.mktemp("s3") / "log") as port:
         yield port
@@ -85,7 +70,7 @@ def s3_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> str:
     """A prefix of its own on a server that does what it is asked."""
     from statekit.clock import unique_id
-    from tests.object_server import set_environment
+    from tests.support.s3_server import set_environment
 
     set_environment(monkeypatch, s3_port)
     return f"s3://bucket/{unique_id()}"
@@ -94,7 +79,7 @@ def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def proxy(s3: str, s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
     """The same server behind a proxy, which does nothing wrong yet."""
-    from tests.object_server import FaultyProxy, set_environment
+    from tests.support.s3_server import FaultyProxy, set_environment
 
     with FaultyProxy(s3_port) as between:
         set_environment(monkeypatch, between.port)

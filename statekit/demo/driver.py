@@ -1,8 +1,4 @@
-"""The demo's Spark drivers: processes of their own, so that they can be killed for real.
-
-What lives here: what runs in those processes. They print JSON objects: one per committed epoch, or
-one with the results. What does not: deciding when one is stopped or killed (`show`).
-"""
+"""The demo's Spark drivers: separate processes, so that they can be killed."""
 
 from __future__ import annotations
 
@@ -19,8 +15,6 @@ from pyspark.sql import SparkSession
 import statekit as sk
 from statekit.demo.check import airports, compare
 from statekit.demo.flights import build_job
-
-__all__ = ["main", "session"]
 
 SCHEMA = "tailnum string, origin string, dest string, departed timestamp, arr_delay double"
 SINKS = ("turnarounds", "late", "airports", "grounded", "hours")

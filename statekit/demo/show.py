@@ -1,8 +1,4 @@
-"""The demo as a person sees it: three drivers, one of them killed, then tables.
-
-What lives here: starting, stopping and killing drivers, and printing. What does not: the job
-(`flights`), what a driver does (`driver`) and the check (`check`).
-"""
+"""The demo's console output: three drivers, one of them killed, then tables."""
 
 from __future__ import annotations
 
@@ -25,8 +21,6 @@ from rich.text import Text
 from statekit.demo.check import Comparison
 from statekit.demo.flights import FILES, build_job, raw_csv, write_input
 from statekit.errors import StatekitError
-
-__all__ = ["run"]
 
 SHARDS = (2, 4, 3)
 """The parallelism of one driver after the other."""

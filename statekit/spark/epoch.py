@@ -1,7 +1,4 @@
-"""One epoch of a job on Spark.
-
-What lives here: which frames are computed, and in which order they are read. What does not: how
-commit records come back (`reporting`), committing (`coordinator`) and micro-batches (`query`).
+"""Run one epoch of a job on Spark.
 
 Effects follow one order: change files (in the workers), sinks, manifest. There are two ways to run
 what is between a job's inputs and its sinks:
@@ -24,27 +21,31 @@ from pyspark import SparkContext, StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from statekit.base_options import BaseOptions
-from statekit.coordinator import Coordinator
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.manifest import ShardReport
 from statekit.errors import IncompleteEpochError, StrayKeyError, UnsortedError
-from statekit.job import Job
-from statekit.manifest import ShardReport
-from statekit.passes import Pass, passes
-from statekit.plan import Operator
-from statekit.rocks_options import RocksOptions
+from statekit.job.chaining import Pass, passes
+from statekit.job.job import Job
+from statekit.job.plan import Operator
+from statekit.runtime.coordinator import Coordinator
 from statekit.sinks import Callback, Sink, Writer
+from statekit.spark.commit_records import Reports
 from statekit.spark.failures import translated
-from statekit.spark.frames import OperatorFrames, late_records
-from statekit.spark.merged import MergedInputs
-from statekit.spark.reporting import Reports
-from statekit.spark.rows import Layout
-from statekit.spark.shipping import PackedPlans, Shipment, pack
-from statekit.spark.union_frames import UnionFrames, initial_frames, layout_of, union_frames
+from statekit.spark.merged_inputs import MergedInputs
+from statekit.spark.pickling import PackedPlans, Shipment, pack
+from statekit.spark.plan import OperatorFrames, late_records
+from statekit.spark.sink_writer import Attempt, write
+from statekit.spark.union_plan import (
+    FirstInput,
+    UnionFrames,
+    initial_frames,
+    layout_of,
+    union_frames,
+)
 from statekit.spark.worker import ShardStep, Stage
-from statekit.spark.writing import Attempt, write
-from statekit.working_copy import DiskCopies
-
-__all__ = ["TASKS_PER_CORE", "EpochRunner", "compute", "runs_here"]
+from statekit.spark.worker_rows import Layout
+from statekit.working_copy.base_options import BaseOptions
+from statekit.working_copy.copies import DiskCopies
 
 # A task of Spark takes tens of milliseconds of a core, a shard without records less than one. With
 # more tasks than cores, all cores are busy to the end where shards differ: worth it if the epoch
@@ -66,7 +67,7 @@ class EpochRunner:
         directory: for working copies, on each worker's local disk; None is each executor's own.
         options: what RocksDB may spend in each worker.
         bases: when base snapshots are taken.
-        initial: per operator, rows that its keys are given before all others in the first epoch.
+        first_inputs: per operator, rows that it takes in the first epoch before all others.
         context: Spark's.
     """
 
@@ -77,11 +78,11 @@ class EpochRunner:
         directory: str | None,
         options: RocksOptions,
         bases: BaseOptions,
-        initial: Mapping[str, DataFrame],
+        first_inputs: Mapping[str, FirstInput],
         context: SparkContext,
     ) -> None:
         self._coordinator = coordinator
-        self._initial = initial
+        self._first_inputs = first_inputs
         self._outputs = outputs
         self._directory = directory
         self._options = options
@@ -160,10 +161,11 @@ class EpochRunner:
     def _frame(self, of: Pass, streams: Mapping[str, DataFrame]) -> DataFrame:
         operator, tasks = of.first, self._tasks(of.first)
         is_first = self._coordinator.last is None
-        if is_first and (initial := self._initial.get(operator.name)) is not None:
-            both = [initial, *_given(operator, streams)]
-            first = initial_frames(both, *self._how(of), by_number=self._by_number(operator.name))
-            return first.frame(both, self._step(of, Layout((), (), with_initial=True)), tasks)
+        if is_first and (first := self._first_inputs.get(operator.name)) is not None:
+            both = [first.frame, *_given(operator, streams)]
+            by_number = self._by_number(operator.name)
+            union = initial_frames(first, both, *self._how(of), by_number=by_number)
+            return union.frame(both, self._step(of, Layout((), (), first.reader)), tasks)
         combines = _combines(operator, tasks)
         if (of, combines) not in self._frames:
             likes = _given(operator, streams)

@@ -1,8 +1,4 @@
-"""Errors that come back from Spark, as what they were.
-
-What lives here: finding the error of a worker in the text that Spark makes of it, and telling which
-of Spark's own errors are ours to explain.
-"""
+"""Turn errors that Spark returns back into the typed errors that workers raised."""
 
 from __future__ import annotations
 
@@ -12,8 +8,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from statekit.errors import FencedError, StatekitError, StorageError, error_class
-
-__all__ = ["translated"]
 
 _STATEKIT_ERROR = re.compile(r"statekit\.errors\.(\w+): (.*?)(?=\n\s*at |\n\nDriver|\Z)", re.DOTALL)
 

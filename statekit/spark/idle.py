@@ -1,9 +1,4 @@
-"""Epochs without input, beside a stream.
-
-What lives here: heartbeats while a stream runs, and the epochs behind one that came to its end.
-What does not: what such an epoch does (`epoch`); it is like any other, over frames without rows,
-and has no part in Spark's numbering of micro-batches.
-"""
+"""Epochs without input, between the micro-batches of a stream."""
 
 from __future__ import annotations
 
@@ -13,8 +8,6 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
-
-__all__ = ["IdleEpochs"]
 
 _PATIENCE_S = 0.5
 

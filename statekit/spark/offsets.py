@@ -1,20 +1,14 @@
-"""Spark's part of a checkpoint: which micro-batches it knows.
-
-What lives here: where Spark keeps its offsets, whether it can, and holding them against the state.
-What does not: our part (`statekit.repository`).
-"""
+"""Which micro-batches Spark's log in a checkpoint contains."""
 
 from __future__ import annotations
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from statekit.coordinator import Coordinator
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.rollback import finish
 from statekit.errors import RestoreError, StorageError
-from statekit.repository import Repository
-from statekit.rollback import finish
-
-__all__ = ["check_spark_reaches", "check_sparks_part", "sparks_part"]
+from statekit.runtime.coordinator import Coordinator
 
 
 def sparks_part(repository: Repository) -> str:

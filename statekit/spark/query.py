@@ -1,8 +1,4 @@
-"""A job running on Spark: watched, stopped.
-
-What lives here: the `Query` that a user has, and the driver's callback for each micro-batch. What
-does not: how it comes to run (`starting`), and what happens within an epoch (`epoch`).
-"""
+"""`Query`: a job that runs on Spark."""
 
 from __future__ import annotations
 
@@ -19,26 +15,24 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s
-from statekit.coordinator import Coordinator
 from statekit.errors import (
     RestoreError,
     StateTypeError,
 )
-from statekit.job import Job
-from statekit.manifest import EpochManifest
-from statekit.repository import Repository
-from statekit.running import Progress
-from statekit.savepoint import savepoint_folder, write_savepoint
+from statekit.job.job import Job
+from statekit.job.progress import Progress
+from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
+from statekit.runtime.coordinator import Coordinator
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
 from statekit.spark.idle import IdleEpochs
-from statekit.spark.merged import merged, split
+from statekit.spark.merged_inputs import merged, split
 from statekit.spark.offsets import sparks_part
-from statekit.spark.whole_query import WholeQuery
+from statekit.spark.query_facade import WholeQuery
 from statekit.timestamp import duration_to_micros, instant
-
-__all__ = ["QUERIES", "Query", "Run"]
 
 _KEPT_PROGRESS = 100
 _SETTLED_S = 0.5

@@ -1,8 +1,4 @@
-"""Shards inside a Spark Python worker: Arrow batches in, Arrow batches and commit records out.
-
-What lives here: what `mapInArrow` calls, for shards and for the records that are late. What does
-not: anything that decides; a worker runs the shards whose rows are in its partition and reports.
-"""
+"""Run shards in a Spark Python worker: Arrow batches in, Arrow batches and commit records out."""
 
 from __future__ import annotations
 
@@ -18,26 +14,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from statekit.base_options import BaseOptions
-from statekit.chunk import News
-from statekit.combining import Combiner, told_with
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.manifest import ShardPlan
+from statekit.checkpoint.repository import Repository
 from statekit.errors import ProcessError
-from statekit.gathering import gathered
-from statekit.manifest import ShardPlan
-from statekit.outputs import OutputType
-from statekit.process import Process
-from statekit.repository import Repository
-from statekit.rocks_options import RocksOptions
-from statekit.shard import RARE_COLLECTION, run_shard
-from statekit.spark.in_order import in_order
-from statekit.spark.passing import Outputs
-from statekit.spark.reporting import Reporter
-from statekit.spark.rows import INPUT, Layout, ShardsInTurn, chunks_of, rows_by
-from statekit.spark.shipping import PackedPlans, Shipment, unpack
+from statekit.functions.process import Process
+from statekit.records.keyed_batch import BroadcastRecords
+from statekit.records.output_type import OutputType
+from statekit.records.preaggregate import Combiner, told_with
+from statekit.records.rebatch import gathered
+from statekit.runtime.shard import RARE_COLLECTION, run_shard
+from statekit.spark.commit_records import Reporter
+from statekit.spark.pickling import PackedPlans, Shipment, unpack
+from statekit.spark.worker_chaining import Outputs
+from statekit.spark.worker_rows import INPUT, Layout, ShardsInTurn, UnionRows, chunks_of
+from statekit.spark.worker_sort import in_order
 from statekit.watermark import is_late
-from statekit.working_copy import DiskCopies
-
-__all__ = ["CombineStep", "LateStep", "ShardStep", "Stage", "output_schema"]
+from statekit.working_copy.base_options import BaseOptions
+from statekit.working_copy.copies import DiskCopies
 
 # Rows have at least one column; this one is of operators that put nothing out.
 _NOTHING = pa.field("__statekit_nothing", pa.bool_())
@@ -112,7 +106,7 @@ class ShardStep:
     ) -> Iterator[pa.RecordBatch]:
         first = self.stages[0]
         declared, plan = unpack(first.shipment), first.plans[shard]
-        news: Iterator[News] = iter(())
+        news: Iterator[BroadcastRecords] = iter(())
         if self.layout is None:
             batches = in_order(batches, declared.key, plan.operator)
             if declared.combiner is not None and not self.is_combined:
@@ -120,7 +114,8 @@ class ShardStep:
             chunks = chunks_of(declared, batches, self.key_groups)
         else:
             batches = in_order(batches, (*declared.key, INPUT), plan.operator)
-            rows = rows_by(self.layout)(declared, batches, self.layout, self.key_groups)
+            read = self.layout.reader or UnionRows
+            rows = read(declared, batches, self.layout, self.key_groups)
             news, chunks = rows.news(), rows.chunks()
         repository = _repository(self.url)
         running = Outputs(declared, run_shard(declared, plan, chunks, repository, copies, news))

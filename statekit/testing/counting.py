@@ -1,4 +1,4 @@
-"""A backend that counts: for proving that only touched rows are touched."""
+"""A backend that counts reads and writes, to prove that only touched rows are touched."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from statekit.backend import Backend, Coming, ManyGetter, StateSize
-from statekit.mutation import DELETE, PUT, Batch
-
-__all__ = ["CountingBackend"]
+from statekit.backend.interface import Backend, Coming, ManyGetter, StateSize
+from statekit.backend.mutation import DELETE, PUT, Batch
 
 
 class CountingBackend:
@@ -21,7 +19,7 @@ class CountingBackend:
         deleted: rows deleted by key, per state.
         ranges_deleted: range deletions, per state.
 
-    >>> from statekit.backend import MemoryBackend
+    >>> from statekit.backend.interface import MemoryBackend
     >>> backend = CountingBackend(MemoryBackend(["visits"]))
     >>> backend.get("visits", b"k")
     >>> backend.read["visits"]

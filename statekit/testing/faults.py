@@ -1,8 +1,4 @@
-"""Stores and backends that go wrong at a given operation, for tests.
-
-What lives here: what goes wrong and when (`Fault`, `Faults`), a store, a backend and working copies
-that do so, and plans of faults for Hypothesis. What does not: trying again and noticing, which is
-the code under test: it runs above the faults as it is.
+"""Stores and backends that fail at a given operation, for tests.
 
 An operation on a store is a `get`, `put`, `create`, `list` or `delete`; one on a backend a `read`,
 `scan` or `write`. What goes wrong with it is one of these:
@@ -26,19 +22,24 @@ from typing import IO, TYPE_CHECKING, Literal, TypeVar, get_args
 
 import xxhash
 
-from statekit.backend import Backend, Coming, ManyGetter, StateSize
+from statekit.backend.interface import Backend, Coming, ManyGetter, StateSize
+from statekit.backend.mutation import Batch
+from statekit.checkpoint.manifest import ShardPlan, ShardState
+from statekit.checkpoint.object_store import (
+    Objects,
+    Page,
+    Piece,
+    RequestError,
+    Stored,
+    StoreOptions,
+)
+from statekit.checkpoint.repository import Repository
 from statekit.clock import sleep_s
 from statekit.errors import StateTypeError, StorageError
-from statekit.manifest import ShardPlan, ShardState
-from statekit.mutation import Batch
-from statekit.objects import Objects, Page, Piece, RequestError, Stored, StoreOptions
-from statekit.repository import Repository
-from statekit.working_copy import WorkingCopies, WorkingCopy
+from statekit.working_copy.copies import WorkingCopies, WorkingCopy
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
-
-__all__ = ["Fault", "Faults", "FaultyBackend", "FaultyCopies", "What", "faulty", "plans"]
 
 T = TypeVar("T")
 
@@ -233,7 +234,7 @@ class FaultyBackend:
 
     Nothing above a backend can find a flipped or torn row: RocksDB has checksums of its own.
 
-    >>> from statekit.backend import MemoryBackend
+    >>> from statekit.backend.interface import MemoryBackend
     >>> backend = FaultyBackend(MemoryBackend(["s"]), Faults(Fault("fail before", at=1)))
     >>> backend.get("s", b"k")
     >>> backend.get("s", b"k")

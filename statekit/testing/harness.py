@@ -1,4 +1,4 @@
-"""An operator under test: real epochs, real commits, no cluster."""
+"""`Harness`: an operator under test, with real epochs and commits and no cluster."""
 
 from __future__ import annotations
 
@@ -11,34 +11,32 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from statekit.backend import Backend as RowBackend
-from statekit.backend import MemoryBackend
-from statekit.context import Context
+from statekit.backend.interface import Backend as RowBackend
+from statekit.backend.interface import MemoryBackend
+from statekit.backend.mutation import Batch
+from statekit.checkpoint.manifest import ShardPlan, ShardState
+from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError, RestoreError, StatekitError, StateTypeError
-from statekit.job import Job
+from statekit.functions.context import Context
+from statekit.functions.process import Process
+from statekit.job.job import Job
+from statekit.job.stream import Stream
 from statekit.keygroup import key_group, pack_group, shard_of_group
-from statekit.list_state import ListState
-from statekit.local import LocalRunner
-from statekit.manifest import ShardPlan, ShardState
-from statekit.map_state import MapState
-from statekit.mutation import Batch
-from statekit.process import Process
-from statekit.record_union import Records
-from statekit.records import RecordType
-from statekit.repository import Repository
-from statekit.savepoint_file import Savepoint
-from statekit.savepoint_restore import import_savepoint
-from statekit.shard import obtained
-from statekit.state import State, StateSpec
-from statekit.stream import Stream
-from statekit.task import stay_in_shard
-from statekit.timers import Timer
+from statekit.maintenance.savepoint.format import Savepoint
+from statekit.maintenance.savepoint.restore import import_savepoint
+from statekit.records.record_type import RecordType
+from statekit.records.union import Records
+from statekit.runtime.local import LocalRunner
+from statekit.runtime.shard import obtained
+from statekit.runtime.task import stay_in_shard
+from statekit.state.base import State, StateSpec
+from statekit.state.key_scope import Visit
+from statekit.state.list_state import ListState
+from statekit.state.map_state import MapState
+from statekit.state.timers import Timer
 from statekit.timestamp import datetime_to_micros, instant
-from statekit.visit import Visit
 from statekit.watermark import BEGINNING
-from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopies
-
-__all__ = ["Harness", "bind"]
+from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 
 Backend = Literal["memory", "rocksdb"]
 

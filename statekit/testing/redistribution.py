@@ -1,7 +1,4 @@
-"""Functions that redistribute operator state, under test.
-
-What lives here: `check_redistribution`. What does not: when they are called (`redistribution`).
-"""
+"""Test functions that redistribute operator state."""
 
 from __future__ import annotations
 
@@ -10,9 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from statekit.errors import StateTypeError
-from statekit.state_options import Redistribute
-
-__all__ = ["check_redistribution"]
+from statekit.state.options import Redistribute
 
 
 def check_redistribution(

@@ -22,17 +22,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import statekit as sk
+from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, ChangeFileWriter, Put
+from statekit.backend.rocksdb import RocksBackend, link_database
+from statekit.checkpoint.manifest import ShardReport, ShardState
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.shard_contents import Chain
 from statekit.clock import unique_id
-from statekit.codec import value_codec
-from statekit.contents import Chain
-from statekit.coordinator import Coordinator
-from statekit.copy_home import WHOLE, Lease, Mark
-from statekit.key_codec import key_codec
+from statekit.codec.key_codec import key_codec
+from statekit.codec.value_codec import value_codec
 from statekit.keygroup import group_range, key_group
-from statekit.manifest import ShardReport, ShardState
-from statekit.mutation import BATCH_ROWS_MAX, Batch, ChangeFileWriter, Put
-from statekit.repository import Repository
-from statekit.rocks import RocksBackend, link_database
+from statekit.runtime.coordinator import Coordinator
+from statekit.working_copy.directory import WHOLE, Lease, Mark
 
 ROWS = int(os.environ.get("STATEKIT_BENCH_ROWS", "10_000_000"))
 GROUPS = 128
@@ -162,7 +162,7 @@ def _build_shard(
 
 def build(home: Path, rows: int, shards: int, *, text: bool = False) -> None:
     """A checkpoint of one epoch with its working copies."""
-    coordinator = Coordinator(job(), Repository(home / "checkpoint"), parallelism=shards)
+    coordinator = Coordinator.open(job(), Repository(home / "checkpoint"), parallelism=shards)
     coordinator.begin()
     reports = []
     for shard in range(shards):

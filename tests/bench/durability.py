@@ -21,16 +21,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import ClassVar
 
-from statekit.backend import Coming
-from statekit.base_options import BaseOptions
-from statekit.local import LocalRunner
-from statekit.manifest import OperatorEpoch, ShardPlan, ShardState
-from statekit.references import named_by
-from statekit.repository import Repository
-from statekit.retention import DEFAULT_RETENTION, Retention
-from statekit.rocks import RocksBackend
-from statekit.uploader import uploader
-from statekit.working_copy import DiskCopies, MemoryCopies, WorkingCopy
+from statekit.backend.interface import Coming
+from statekit.backend.rocksdb import RocksBackend
+from statekit.checkpoint.manifest import OperatorEpoch, ShardPlan, ShardState
+from statekit.checkpoint.references import named_by
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
+from statekit.runtime.local import LocalRunner
+from statekit.working_copy.base_options import BaseOptions
+from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopy
+from statekit.working_copy.uploader import uploader
 from tests.bench.built import ROW_BYTES, ROWS, Seen, apart, build, job, keep, payloads
 from tests.bench.on_spark import StatekitCount, interleaved
 from tests.bench.report import COPIED, Arm, Row, statekit

@@ -18,9 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from statekit.process import Process
-from statekit.shard import RARE_COLLECTION
-from statekit.uploader import uploader
+from statekit.functions.process import Process
+from statekit.runtime.shard import RARE_COLLECTION
+from statekit.working_copy.uploader import uploader
 from tests.bench.report import NOT_DURABLE, Arm, Row, statekit
 from tests.bench.shard_alone import Shard
 from tests.bench.workload import (
@@ -168,8 +168,8 @@ def _drop_in() -> Workload:
     # Not where only state is measured: it needs Spark's classes.
     from pyspark.sql import types as sql
 
-    from statekit.spark.processor_keys import GroupingKey
-    from statekit.spark.processors import process_of
+    from statekit.spark.grouping_key import GroupingKey
+    from statekit.spark.tws.process import process_of
     from tests.bench.spark_processor import HELD, CountProcessor
 
     rows = sql.StructType().add("key", "long").add("value", "long").add("ts", "long")

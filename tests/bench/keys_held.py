@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statekit.shard import RARE_COLLECTION
-from statekit.uploader import uploader
+from statekit.runtime.shard import RARE_COLLECTION
+from statekit.working_copy.uploader import uploader
 from tests.bench.peers.jobs.handshake import bytes_in
 from tests.bench.peers.processes import peak
 from tests.bench.report import Arm, Row, statekit

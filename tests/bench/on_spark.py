@@ -29,12 +29,12 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 import statekit as sk
-from statekit.aggregation import aggregation
-from statekit.process import Process
-from statekit.records import RecordType
+from statekit.functions.process import Process
+from statekit.job.windows.aggregate_operator import aggregation
+from statekit.records.record_type import RecordType
 from statekit.spark import transform_with_state
-from statekit.spark.frames import Routing, by_one_number
-from statekit.spark.rows import ARRIVAL, GROUP
+from statekit.spark.plan import Routing, by_one_number
+from statekit.spark.worker_rows import ARRIVAL, GROUP
 from tests.bench.peers.jobs.handshake import bytes_in
 from tests.bench.report import (
     NOT_DURABLE,

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from statekit.checkpoint.repository import Repository
 from statekit.keygroup import key_group, shard_of_group
-from statekit.local import LocalRunner
-from statekit.repository import Repository
-from statekit.working_copy import DiskCopies
+from statekit.runtime.local import LocalRunner
+from statekit.working_copy.copies import DiskCopies
 from tests.bench.built import GROUPS, ROWS, Seen, apart, build, cloned, job
 from tests.bench.report import COPIED, Arm, Row, statekit
 

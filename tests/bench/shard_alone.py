@@ -19,13 +19,13 @@ from typing import Any
 import pyarrow as pa
 
 import statekit as sk
-from statekit.chunk import Chunk
-from statekit.coordinator import Coordinator
-from statekit.process import Process
-from statekit.repository import Repository
-from statekit.shard import RARE_COLLECTION, run_shard
-from statekit.spark.rows import chunks_of
-from statekit.working_copy import DiskCopies
+from statekit.checkpoint.repository import Repository
+from statekit.functions.process import Process
+from statekit.records.keyed_batch import KeyedBatch
+from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.shard import RARE_COLLECTION, run_shard
+from statekit.spark.worker_rows import chunks_of
+from statekit.working_copy.copies import DiskCopies
 from tests.bench.report import Arm, Row, statekit
 from tests.bench.workload import (
     KEYS,
@@ -52,7 +52,7 @@ class Shard:
         job.source("events", record).process(declared).sink("out")
         self.declared = declared
         repository = Repository(home / "checkpoint")
-        self.coordinator = Coordinator(job, repository, parallelism=1, clock=clock)
+        self.coordinator = Coordinator.open(job, repository, parallelism=1, clock=clock)
         self.copies = DiskCopies(home / "working")
 
     def epoch(
@@ -84,7 +84,7 @@ class Shard:
         size = report.bytes_written
         return time.process_time() - cpu, time.perf_counter() - wall, size
 
-    def _chunks(self, batches: list[pa.RecordBatch]) -> Iterator[Chunk]:
+    def _chunks(self, batches: list[pa.RecordBatch]) -> Iterator[KeyedBatch]:
         # Behind all columns Spark has the arrival, which the worker leaves out.
         rows = (batch.append_column("arrival", pa.nulls(len(batch))) for batch in batches)
         return chunks_of(self.declared, rows, self.coordinator.key_groups)

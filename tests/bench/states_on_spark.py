@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import statekit as sk
-from statekit.process import Process
+from statekit.functions.process import Process
 from tests.bench.on_spark import (
     OUT,
     SPARK_ROW,

@@ -19,7 +19,7 @@ from pyspark.sql import Row as SparkRow
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from statekit.process import Process
+from statekit.functions.process import Process
 from tests.bench.on_spark import Engine, StatekitEngine, TransformWithState, in_turn, interleaved
 from tests.bench.report import SPARK_DURABLE, STATEKIT_DURABLE, Row, faster, statekit
 from tests.bench.workload import (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.spark_runs import Runs
-from tests.spark.victims import share_class_archive
+from tests.support.spark_drivers import share_class_archive
+from tests.support.spark_runs import Runs
 
 HERE = Path(__file__).parent
 

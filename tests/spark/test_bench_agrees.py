@@ -25,7 +25,7 @@ from tests.bench.states_on_spark import (
 )
 from tests.bench.time_on_spark import SparkSessions, StatekitSessions, session_moments
 from tests.bench.workload import entries, events, moments, orders_and_offers
-from tests.spark.spark_runs import parquet_rows
+from tests.support.spark_runs import parquet_rows
 
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from statekit.repository import Repository
-from tests.patience import PATIENCE_S
-from tests.spark.cluster_victim import DIES, ENDS, EPOCH, LOSES, SHARDS, STRAGGLES, Handled
-from tests.spark.clusters import Cluster
-from tests.spark.spark_jobs import Event, counted
-from tests.spark.spark_runs import parquet_rows, state_of, write_batch
-from tests.spark.victims import Victim
+from statekit.checkpoint.repository import Repository
+from tests.support.cluster_driver import DIES, ENDS, EPOCH, LOSES, SHARDS, STRAGGLES, Handled
+from tests.support.spark_clusters import Cluster
+from tests.support.spark_drivers import KillableProcess
+from tests.support.spark_job import Event, counted
+from tests.support.spark_runs import parquet_rows, state_of, write_batch
+from tests.support.timeouts import PATIENCE_S
 
 pytestmark = [
     pytest.mark.slow,
@@ -79,7 +79,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
         write_batch(home / "events", epoch, [event._asdict() for event in given(epoch)])
     with (
         Cluster(home / "cluster") as cluster,
-        Victim("cluster_victim.py", home, cluster.url, log=home / "log") as driver,
+        KillableProcess("cluster_driver.py", home, cluster.url, log=home / "log") as driver,
     ):
         run = _Run(home, cluster, driver)
         killed = [run.kill_one_of_two("spell", DIES), run.kill_one_of_two("add", LOSES)]
@@ -93,7 +93,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
 class _Run:
     """A driver on a cluster, as seen from outside."""
 
-    def __init__(self, home: Path, cluster: Cluster, driver: Victim) -> None:
+    def __init__(self, home: Path, cluster: Cluster, driver: KillableProcess) -> None:
         self._home = home
         self._cluster = cluster
         self._driver = driver

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -15,19 +14,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 import statekit as sk
-from statekit.reader import CheckpointReader
-from tests.spark import local_victim, spark_victim, timed_victim
-from tests.spark.spark_jobs import (
+from tests.support import spark_driver
+from tests.support.spark_drivers import KillableProcess
+from tests.support.spark_job import (
     EVENT_SCHEMA,
-    Counted,
     Event,
     by_word,
     counted,
     counting_job,
     events,
 )
-from tests.spark.spark_runs import Runs, pieces, state_of
-from tests.spark.victims import Victim
+from tests.support.spark_runs import Runs, pieces
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("class_archive")]
 
@@ -65,157 +62,84 @@ def _finish_and_check(runs: Runs, given: list[Event], *, reordered: bool = False
 def test_a_driver_killed_between_any_two_effects_of_an_epoch(runs: Runs) -> None:
     given = events(seed=1, size=8 * 15)
     _feed(runs, given, 15)
-    for epoch, point in enumerate(spark_victim.POINTS, 1):
-        arguments = (runs.home, "local[2]", point, epoch)
-        with Victim("spark_victim.py", *arguments, log=runs.home / "log") as victim:
-            assert victim.wait() == -signal.SIGKILL, (point, victim.log())
-        committed = epoch + 1 if point == spark_victim.POINTS[-1] else epoch
+    for epoch, point in enumerate(spark_driver.POINTS, 1):
+        arguments = ("local[2]", runs.home, "--die", point, epoch)
+        with KillableProcess("spark_driver.py", *arguments, log=runs.home / "log") as driver:
+            assert driver.wait() == -signal.SIGKILL, (point, driver.log())
+        committed = epoch + 1 if point == spark_driver.POINTS[-1] else epoch
         assert runs.epochs() == list(range(committed)), point
     _finish_and_check(runs, given)
     assert runs.epochs() == list(range(8)), "one epoch per micro-batch, none twice"
 
 
-CHAINS = 5 * SOAK
-KILLS_PER_CHAIN = 10
+CHAINS = 5
+"""Streams with a checkpoint each, which one driver runs and one kill ends at different points."""
+
+KILLS = 10 * SOAK
 EPOCHS_AHEAD = 12
 
 
-@pytest.mark.parametrize(
-    "seeds",
-    [range(KILLS_PER_CHAIN * n, KILLS_PER_CHAIN * (n + 1)) for n in range(CHAINS)],
-    ids=str,
-)
-def test_a_driver_killed_at_random_points(runs: Runs, seeds: range) -> None:
-    """Each seed is one kill: how many epochs the driver is let through, and how far into the next.
+def test_a_driver_killed_at_random_points_goes_on_as_if_nothing_had_happened(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each kill hits five streams, each in an epoch of its own, or between two.
 
     A cold JVM takes seconds for its first epoch and half a second for those that follow.
     """
-    waiting = pieces(events(seed=seeds[0], size=6 * EPOCHS_AHEAD * (len(seeds) + 1)), 6)
-    given: list[Event] = []
-    for seed in seeds:
-        for piece in waiting[len(given) // 6 : len(runs.epochs()) + EPOCHS_AHEAD]:
-            _feed(runs, piece, 6)
-            given += piece
-        _kill_at_random(runs.home, random.Random(seed))
-        held = sum(runs.state("count", "seen").values()) if runs.epochs() else 0
+    chains = [
+        _Chain(Runs(spark, tmp_path / f"chain-{number}"), seed=number) for number in range(CHAINS)
+    ]
+    for seed in range(KILLS):
+        for chain in chains:
+            chain.feed_ahead()
+        homes = [chain.runs.home for chain in chains]
+        _kill_at_random(homes, tmp_path / "log", random.Random(seed))
+        for chain in chains:
+            chain.check(f"seed {seed}, {chain.runs.home.name}")
+    for chain in chains:
+        _finish_and_check(chain.runs, chain.given, reordered=True)
+
+
+class _Chain:
+    """A stream whose drivers are killed one after the other.
+
+    Attributes:
+        given: the records that the stream has, or had.
+    """
+
+    def __init__(self, runs: Runs, seed: int) -> None:
+        runs.home.mkdir()
+        self.runs = runs
+        self.given: list[Event] = []
+        self._waiting = pieces(events(seed, size=6 * EPOCHS_AHEAD * (KILLS + 1)), 6)
+
+    def feed_ahead(self) -> None:
+        """Write input for some epochs more than have been committed."""
+        begin, end = len(self.given) // 6, len(self.runs.epochs()) + EPOCHS_AHEAD
+        for piece in self._waiting[begin:end]:
+            _feed(self.runs, piece, 6)
+            self.given += piece
+
+    def check(self, after: str) -> None:
+        """Make sure that whole epochs are committed."""
+        epochs = self.runs.epochs()
+        count = sum(self.runs.state("count", "seen").values()) if epochs else 0
         # A kill between two logs of Spark's file source lets the next batch have two files, which
         # Spark does not read in their order.
-        assert held % 6 == 0, f"half an epoch after seed {seed}"
-        assert held >= 6 * len(runs.epochs()), f"an epoch without records after seed {seed}"
-    _finish_and_check(runs, given, reordered=True)
+        assert count % 6 == 0, f"half an epoch after {after}"
+        assert count >= 6 * len(epochs), f"an epoch without records after {after}"
 
 
-def _kill_at_random(home: Path, chosen: random.Random) -> None:
-    with Victim("spark_victim.py", home, "local[2]", log=home / "log") as victim:
-        victim.wait_for("ready")
+def _kill_at_random(homes: list[Path], log: Path, chosen: random.Random) -> None:
+    with KillableProcess("spark_driver.py", "local[2]", *homes, log=log) as driver:
+        driver.wait_for("ready")
         if chosen.random() < 0.5:
-            time.sleep(chosen.uniform(0.0, 3.0))
+            time.sleep(chosen.uniform(0.0, 5.0))
         else:
-            victim.wait_for("ready")
-            time.sleep(chosen.uniform(0.0, 0.6))
-        victim.kill()
-        assert victim.wait() == -signal.SIGKILL, "it had come to its end before"
-
-
-def _killed(script: str, home: Path, seeds: range, *, within_s: float) -> Iterator[int]:
-    """Kill a process once per seed, which is yielded, and let a last one come to its end."""
-    for seed in seeds:
-        chosen = random.Random(seed)
-        shards = chosen.choice([1, 2, 3, 3, 3])
-        with Victim(script, home, seeds[0], shards, log=home / "log") as victim:
-            victim.wait_for("ready")
-            time.sleep(chosen.uniform(0.0, within_s))
-        yield seed
-    with Victim(script, home, seeds[0], 3, log=home / "log") as victim:
-        assert victim.wait() == 0, victim.log()
-
-
-GROUPS = 7 * SOAK
-POINTS_PER_GROUP = 7
-
-
-@pytest.mark.parametrize(
-    "seeds",
-    [range(POINTS_PER_GROUP * n, POINTS_PER_GROUP * (n + 1)) for n in range(GROUPS)],
-    ids=str,
-)
-def test_a_process_on_rocksdb_killed_at_random_points(tmp_path: Path, seeds: range) -> None:
-    """Each seed is one kill: its delay, and how many shards the next process has."""
-    given = events(seeds[0], local_victim.EPOCHS * local_victim.EPOCH_SIZE)
-    out = tmp_path / "out"
-    for seed in _killed("local_victim.py", tmp_path, seeds, within_s=0.5):
-        _check_prefix(tmp_path, given, seed)
-
-    expected, states = counted(given)
-    outputs = [Counted(*row) for path in sorted(out.glob("*.json")) for row in _rows(path)]
-    assert by_word(outputs) == by_word(expected)
-    uninterrupted = counting_job().run(
-        {"events": given}, parallelism=3, epoch_size=local_victim.EPOCH_SIZE
-    )
-    assert by_word(uninterrupted["counted"]) == by_word(outputs)
-    for name in ("seen", "numbers", "most"):
-        found = state_of(tmp_path / "checkpoint", "count", name, tmp_path / "unpacked")
-        assert found == states[name], name
-
-
-TIMED_GROUPS = 3 * SOAK
-
-
-@pytest.mark.parametrize(
-    "seeds",
-    [range(POINTS_PER_GROUP * n, POINTS_PER_GROUP * (n + 1)) for n in range(TIMED_GROUPS)],
-    ids=str,
-)
-def test_no_timer_is_called_twice_or_never_by_a_process_that_is_killed(
-    tmp_path: Path, seeds: range
-) -> None:
-    """Each seed is one kill. By event time all is as if uninterrupted, whatever the parallelism."""
-    for _ in _killed("timed_victim.py", tmp_path, seeds, within_s=1.0):
-        pass
-
-    given = timed_victim.given(seeds[0])
-    calm = timed_victim.timed_job().run(
-        {"seen": given}, parallelism=2, epoch_size=timed_victim.EPOCH_SIZE
-    )
-    found = {
-        sink: sorted(
-            row for path in sorted((tmp_path / sink).glob("*.json")) for row in _rows(path)
-        )
-        for sink in timed_victim.SINKS
-    }
-    assert found["counted"] == sorted(map(list, calm["counted"]))
-    closed = [row for row in found["rang"] if row[1] == "close"]
-    assert closed == sorted(list(rang) for rang in calm["rang"] if rang.timer == "close")
-    rung = sorted(number for row in found["rang"] if row[1] == "wall" for number in row[2])
-    assert rung == sorted(n for rang in calm["rang"] if rang.timer == "wall" for n in rang.numbers)
-    assert len(set(rung)) == len(rung), "none twice"
-    _check_watermarks(tmp_path / "checkpoint")
-
-
-def _check_watermarks(checkpoint: Path) -> None:
-    reader = CheckpointReader(checkpoint)
-    manifests = [reader.repository.manifest(epoch) for epoch in reader.epochs]
-    for name in reader.manifest.operators:
-        marks = [manifest.operators[name].watermark_us or 0 for manifest in manifests]
-        assert marks == sorted(marks), f"the watermark of {name} went back"
-    instants = [manifest.processing_time_us for manifest in manifests]
-    assert instants == sorted(instants), "processing time went back"
-    assert not any(
-        shard.wake_us for op in reader.manifest.operators.values() for shard in op.shards
-    )
-
-
-def _rows(path: Path) -> list[Any]:
-    return list(json.loads(path.read_text()))
-
-
-def _check_prefix(home: Path, given: list[Event], seed: int) -> None:
-    """What is committed after a kill is what plain Python holds after as many records."""
-    if not list((home / "checkpoint" / "epochs").glob("*.json")):
-        return
-    offset = CheckpointReader(home / "checkpoint").manifest.offsets["events"]
-    found = state_of(home / "checkpoint", "count", "numbers", home / "unpacked")
-    assert found == counted(given[:offset])[1]["numbers"], f"after the kill of seed {seed}"
+            driver.wait_for("ready 2")
+            time.sleep(chosen.uniform(0.0, 1.0))
+        driver.kill()
+        assert driver.wait() == -signal.SIGKILL, "it had come to its end before"
 
 
 # ------------------------------------------------------------------------------------- workers
@@ -276,7 +200,7 @@ def test_a_killed_workers_task_is_retried_within_the_same_epoch(
     given = _with_a_13(seed=3)
     _feed(runs, given, 20)
     arguments = (runs.home, "local[2,4]")
-    with Victim("retry_victim.py", *arguments, log=runs.home / "log") as victim:
+    with KillableProcess("retry_driver.py", *arguments, log=runs.home / "log") as victim:
         assert victim.wait() == 0, victim.log()
     assert (runs.home / "marker").exists()
     assert runs.epochs() == [0, 1, 2, 3]

@@ -16,10 +16,10 @@ import statekit as sk
 from statekit.errors import UnsortedError
 from statekit.keygroup import key_group
 from statekit.spark import epoch as epochs
-from statekit.spark.frames import OperatorFrames, by_one_number
-from statekit.spark.rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
-from statekit.spark.union_frames import union_frames
-from tests.spark.spark_jobs import (
+from statekit.spark.plan import OperatorFrames, by_one_number
+from statekit.spark.union_plan import union_frames
+from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
+from tests.support.spark_job import (
     EVENT_SCHEMA,
     Event,
     by_word,
@@ -28,7 +28,7 @@ from tests.spark.spark_jobs import (
     counting_job,
     events,
 )
-from tests.spark.spark_runs import Runs, pieces
+from tests.support.spark_runs import Runs, pieces
 
 STATES = ("seen", "numbers", "digits", "most")
 

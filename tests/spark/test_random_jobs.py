@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import statekit as sk
-from tests.spark.random_jobs import RandomJob, plain, table
-from tests.spark.spark_runs import Runs, state_of
+from tests.support.random_jobs import RandomJob, plain, table
+from tests.support.spark_runs import Runs, state_of
 
 SEEDS = 600 if os.environ.get("STATEKIT_SOAK") else 30
 

@@ -14,8 +14,9 @@ from pydantic import BaseModel, field_validator
 from pyspark.sql import DataFrame
 
 import statekit as sk
-from tests.small_disk import small_disk
-from tests.spark.spark_jobs import (
+from tests.support.small_disk import small_disk
+from tests.support.spark_drivers import KillableProcess
+from tests.support.spark_job import (
     EVENT_SCHEMA,
     Event,
     by_word,
@@ -24,8 +25,7 @@ from tests.spark.spark_jobs import (
     counting_job,
     events,
 )
-from tests.spark.spark_runs import ONCE, Runs, pieces
-from tests.spark.victims import Victim
+from tests.support.spark_runs import ONCE, Runs, pieces
 
 SIZE = 20
 
@@ -84,7 +84,7 @@ def test_of_two_processes_on_one_checkpoint_one_is_fenced(runs: Runs) -> None:
     given = events(seed=3, size=16 * 4)
     stream = _feed(runs, given, size=4)
     fenced: list[BaseException] = []
-    with Victim("spark_victim.py", runs.home, "local[2]", log=runs.home / "log") as other:
+    with KillableProcess("spark_driver.py", "local[2]", runs.home, log=runs.home / "log") as other:
         other.wait_for("ready")
         query = runs.start(counting_job(), {"events": stream}, outputs=_outputs(runs), trigger=ONCE)
         try:

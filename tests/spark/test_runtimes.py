@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame
 
 import statekit as sk
 from statekit.reader import CheckpointReader
-from tests.patience import PATIENCE_S
-from tests.spark.spark_jobs import (
+from tests.support.spark_job import (
     EVENT_SCHEMA,
     Event,
     Sum,
@@ -26,7 +25,8 @@ from tests.spark.spark_jobs import (
     sums,
     to_digit,
 )
-from tests.spark.spark_runs import ONCE, Runs, collector, pieces
+from tests.support.spark_runs import ONCE, Runs, collector, pieces
+from tests.support.timeouts import PATIENCE_S
 
 
 def _frame(runs: Runs, given: list[Event]) -> DataFrame:

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import statekit as sk
-from tests.spark.spark_runs import Runs
+from tests.support.spark_runs import Runs
 
 AT = dt.datetime(2013, 3, 10, 7, 30, 0, 123456, tzinfo=dt.UTC)  # New York skips an hour here
 BEFORE = dt.datetime(1883, 11, 18, 12, 3, 58, tzinfo=dt.UTC)  # New York leaves its local time

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import statekit as sk
-from statekit.offline_rescale import rescale_offline
-from statekit.repository import Repository
-from statekit.savepoint import write_savepoint
+from statekit.checkpoint.repository import Repository
+from statekit.maintenance.rescale import rescale_offline
+from statekit.maintenance.savepoint.write import write_savepoint
 
 __all__ = ["DAY_US", "HOUR", "NOON", "Inputs", "Told", "build_first", "build_job", "given", "make"]
 

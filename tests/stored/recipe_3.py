@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import statekit as sk
-from statekit.base_options import BaseOptions
-from statekit.collection import Collector
-from statekit.offline_rescale import rescale_offline
-from statekit.repository import Repository
-from statekit.savepoint import write_savepoint
-from statekit.uploader import uploader
+from statekit.checkpoint.gc.collector import Collector
+from statekit.checkpoint.repository import Repository
+from statekit.maintenance.rescale import rescale_offline
+from statekit.maintenance.savepoint.write import write_savepoint
+from statekit.working_copy.base_options import BaseOptions
+from statekit.working_copy.uploader import uploader
 
 __all__ = ["BASES", "ENDS", "GIVEN", "MORE", "Move", "build_job", "make", "run"]
 

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import statekit as sk
-from statekit.aggregation import aggregation
-from statekit.process import Process
-from statekit.records import RecordType
-from statekit.shard import RARE_COLLECTION
-from statekit.uploader import uploader
+from statekit.functions.process import Process
+from statekit.job.windows.aggregate_operator import aggregation
+from statekit.records.record_type import RecordType
+from statekit.runtime.shard import RARE_COLLECTION
+from statekit.working_copy.uploader import uploader
 from tests.bench.peers.jobs.handshake import bytes_in, done, ready
 from tests.bench.shard_alone import Shard
 from tests.bench.workload import Entry, Event, map_entry, running_count, sorted_batches

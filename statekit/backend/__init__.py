@@ -1,0 +1,6 @@
+"""Rows of one shard: the mutations that change them, and where rows are kept.
+
+`interface` has the `Backend` protocol and its in-memory implementation, `rocksdb` the one on disk.
+A `mutation` is the only thing that changes rows; `change_file` stores mutations.
+Imports `records`, `codec` and top-level modules.
+"""

@@ -1,0 +1,225 @@
+"""The `Backend` protocol: where the rows of a shard are kept, and its in-memory implementation.
+
+Rows live in one ordered map per state. Keys and values are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from sortedcontainers import SortedDict
+
+from statekit.backend.mutation import DELETE, PUT, Batch
+from statekit.errors import StatekitError
+from statekit.keygroup import group_of_row, pack_group
+
+
+class StateSize(NamedTuple):
+    """How much one state holds in one shard."""
+
+    rows: int
+    bytes: int
+
+
+def size_of(rows: Iterable[tuple[bytes, bytes]]) -> StateSize:
+    """Rows, and bytes of their keys and values.
+
+    >>> size_of([(b"ab", b"c")])
+    StateSize(rows=1, bytes=3)
+    """
+    count = size = 0
+    for key, row in rows:
+        count += 1
+        size += len(key) + len(row)
+    return StateSize(count, size)
+
+
+def total_size(sizes: Iterable[StateSize]) -> StateSize:
+    """Rows and bytes of several parts.
+
+    >>> total_size([StateSize(1, 10), StateSize(2, 5)])
+    StateSize(rows=3, bytes=15)
+    """
+    rows = size = 0
+    for part in sizes:
+        rows += part.rows
+        size += part.bytes
+    return StateSize(rows, size)
+
+
+Coming = Callable[[bytes], Sequence[bytes]]
+"""Says which keys will probably be read after one that is being read, in order: a hint."""
+
+ManyGetter = Callable[[Sequence[bytes]], list[bytes | None]]
+"""The rows at keys that are in order, None where there is none."""
+
+
+class Backend(Protocol):
+    """An ordered map of rows per state, changed only by batches."""
+
+    @property
+    def states(self) -> Sequence[str]:
+        """The states it was opened with."""
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        """The row at `key`, or None."""
+
+    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+        """`get` bound to one state: the call of the hot loop. Not to be kept beyond `close`.
+
+        Parameters:
+            coming: asked while a key is read; rows may be read along with that one.
+        """
+
+    def many_getter(self, state: str) -> ManyGetter:
+        """`get_many` bound to one state, for keys in order: as `getter`."""
+
+    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+        """`scan` bound to one state, for ranges within a key group that mostly come in order, with
+        a few rows each: as `getter`.
+        """
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The rows at `keys`, in that order."""
+
+    def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
+        """The key of the first row with `start <= key < end`, or None."""
+
+    def scan(
+        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with `start <= key < end` in key order, as they were when the scan began."""
+
+    def write(self, batch: Batch) -> None:
+        """Apply a batch, all of it or nothing."""
+
+    def sizes(self) -> dict[str, StateSize]:
+        """Rows and bytes of keys and values per state, by counting all of them."""
+
+    def close(self) -> None:
+        """Release what is held. Further calls fail; closing again does nothing."""
+
+
+class MemoryBackend:
+    """Rows in process memory: the reference for what a backend does.
+
+    >>> from statekit.backend.mutation import Batch, Put
+    >>> backend = MemoryBackend(["visits"])
+    >>> backend.write(Batch([Put("visits", b"a", b"1"), Put("visits", b"b", b"2")]))
+    >>> backend.get("visits", b"a")
+    b'1'
+    >>> list(backend.scan("visits", b"a", b"c", reverse=True))
+    [(b'b', b'2'), (b'a', b'1')]
+    """
+
+    def __init__(self, states: Sequence[str]) -> None:
+        self.states: Sequence[str] = tuple(states)
+        self._rows: dict[str, SortedDict[bytes, bytes]] = {name: SortedDict() for name in states}
+        self._closed = False
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        return self._state(state).get(key)
+
+    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+        return self._state(state).get
+
+    def many_getter(self, state: str) -> ManyGetter:
+        self._state(state)
+        return partial(self.get_many, state)
+
+    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+        self._state(state)
+        return partial(self.scan, state)
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return list(map(self._state(state).get, keys))
+
+    def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
+        return next(self._state(state).irange(start, end, inclusive=(True, False)), None)
+
+    def scan(
+        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        rows = self._state(state)
+        keys = rows.irange(start, end, inclusive=(True, False), reverse=reverse)
+        return iter([(key, rows[key]) for key in keys])
+
+    def write(self, batch: Batch) -> None:
+        self._check_open()
+        for name in set(batch.states):
+            self._state(name)
+        for state, op, key, value in batch.rows():
+            rows = self._rows[state]
+            if op == DELETE or value is None:
+                rows.pop(key, None)
+            elif op == PUT:
+                rows[key] = value
+            else:
+                for row in list(rows.irange(key, value, inclusive=(True, False))):
+                    del rows[row]
+
+    def sizes(self) -> dict[str, StateSize]:
+        self._check_open()
+        return {name: size_of(rows.items()) for name, rows in self._rows.items()}
+
+    def close(self) -> None:
+        self._rows = {}
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise used_after_close()
+
+    def _state(self, name: str) -> SortedDict[bytes, bytes]:
+        self._check_open()
+        rows = self._rows.get(name)
+        if rows is None:
+            raise unknown_state(name, self._rows)
+        return rows
+
+
+def unknown_state(name: str, known: object) -> StatekitError:
+    """The error for a state that a backend was not opened with."""
+    names = sorted(known) if isinstance(known, dict) else known
+    return StatekitError(
+        f"this backend has no state {name!r} (it has {names}): open it with all declared states"
+    )
+
+
+def used_after_close() -> StatekitError:
+    """The error for a call to a backend that was closed."""
+    return StatekitError("this backend was closed: open it again, and keep nothing of it meanwhile")
+
+
+def first_of_groups(
+    backend: Backend, state: str, tag: bytes, groups: tuple[int, int], later: bytes = b""
+) -> bytes | None:
+    """The first row key whose key group is followed by `tag`; others are jumped over.
+
+    Parameters:
+        groups: the key groups to look in, first and last.
+        later: in the first of the groups, only rows from `tag + later` on.
+    """
+    group, last = groups
+    start, end = pack_group(group) + tag + later, pack_group(last + 1)
+    while (row := backend.first(state, start, end)) is not None:
+        here = row[:2] + tag
+        if row.startswith(here):
+            return row
+        # Of another tag: before ours in its key group, or behind.
+        start = here if row < here else pack_group(group_of_row(row) + 1) + tag
+    return None
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The first key behind all keys that start with `prefix`.
+
+    >>> prefix_end(b"ab"), prefix_end(b"a" + bytes([255]))
+    (b'ac', b'b')
+    """
+    stem = prefix.rstrip(b"\xff")
+    if not stem:
+        raise StatekitError("a prefix of only 0xFF bytes has no end: row keys never start with one")
+    return stem[:-1] + bytes([stem[-1] + 1])

@@ -1,0 +1,291 @@
+"""Mutations: every change of state, as data.
+
+A batch is the only thing that ever changes state. The same batch is applied to a backend, written
+to a change file, and applied again by whoever replays that file, so all three agree by
+construction. Order matters: later mutations win, and a `DeleteRange` removes only what came
+before it.
+
+A change file is an Arrow IPC file, zstd compressed, that any Arrow tool can read:
+
+    state  dictionary<int16, string>   the state (column family) the mutation belongs to
+    op     uint8                       0 = Put, 1 = Delete, 2 = DeleteRange
+    key    binary                      the row key; for DeleteRange the first key removed
+    value  binary, null for Delete     the row; for DeleteRange the first key kept
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import IO, NamedTuple
+
+import pyarrow as pa
+
+from statekit.errors import CorruptCheckpointError
+from statekit.records.arrow_sizes import check_unpacked
+
+PUT = 0
+DELETE = 1
+DELETE_RANGE = 2
+
+# A batch is handed on once it holds this much, so that an epoch of any size fits in memory.
+BATCH_ROWS_MAX = 65_536
+BATCH_BYTES_MAX = 16 * 1024 * 1024
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("state", pa.dictionary(pa.int16(), pa.string()), nullable=False),
+        pa.field("op", pa.uint8(), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("value", pa.binary()),
+    ]
+)
+
+
+class Put(NamedTuple):
+    """Set the row at `key` to `value`."""
+
+    state: str
+    key: bytes
+    value: bytes
+
+
+class Delete(NamedTuple):
+    """Remove the row at `key`; nothing happens if there is none."""
+
+    state: str
+    key: bytes
+
+
+class DeleteRange(NamedTuple):
+    """Remove every row with `start <= key < end`."""
+
+    state: str
+    start: bytes
+    end: bytes
+
+
+Mutation = Put | Delete | DeleteRange
+
+
+Row = tuple[str, int, bytes, bytes | None]
+"""A mutation as plain data: `(state, op, key, value)`, the columns of a change file."""
+
+
+class Batch:
+    """Mutations in order, held as the columns of a change file: that is how they are written.
+
+    >>> batch = Batch()
+    >>> size = batch.put("visits", b"k1", b"v")
+    >>> batch.delete_range("visits", b"a", b"b")
+    >>> list(batch)
+    [Put(state='visits', key=b'k1', value=b'v'), DeleteRange(state='visits', start=b'a', end=b'b')]
+    """
+
+    __slots__ = ("keys", "ops", "size_bytes", "states", "values")
+
+    def __init__(self, mutations: Iterable[Mutation] = ()) -> None:
+        self.states: list[str] = []
+        self.ops: list[int] = []
+        self.keys: list[bytes] = []
+        self.values: list[bytes | None] = []
+        self.size_bytes = 0
+        """Bytes of keys and values."""
+        for mutation in mutations:
+            self.add(mutation)
+
+    def put(self, state: str, key: bytes, value: bytes) -> int:
+        """Set the row at `key`; returns its size in bytes, key included."""
+        self.states.append(state)
+        self.ops.append(PUT)
+        self.keys.append(key)
+        self.values.append(value)
+        size = len(key) + len(value)
+        self.size_bytes += size
+        return size
+
+    def put_all(self, state: str, keys: Sequence[bytes], values: Sequence[bytes]) -> int:
+        """Set many rows of a state; returns their size in bytes, keys included."""
+        self.states.extend(repeat(state, len(keys)))
+        self.ops.extend(repeat(PUT, len(keys)))
+        self.keys.extend(keys)
+        self.values.extend(values)
+        size = sum(map(len, keys)) + sum(map(len, values))
+        self.size_bytes += size
+        return size
+
+    def delete(self, state: str, key: bytes) -> None:
+        self._append(state, DELETE, key, None)
+
+    def delete_range(self, state: str, start: bytes, end: bytes) -> None:
+        """Remove every row with `start <= key < end`."""
+        self._append(state, DELETE_RANGE, start, end)
+
+    def add(self, mutation: Mutation) -> None:
+        match mutation:
+            case Put(state, key, value):
+                self.put(state, key, value)
+            case Delete(state, key):
+                self.delete(state, key)
+            case DeleteRange(state, start, end):
+                self.delete_range(state, start, end)
+
+    def clear(self) -> None:
+        for column in (self.states, self.ops, self.keys, self.values):
+            column.clear()
+        self.size_bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the batch should be handed on before it grows further."""
+        return len(self.keys) >= BATCH_ROWS_MAX or self.size_bytes >= BATCH_BYTES_MAX
+
+    def within(self, start: bytes, end: bytes, states: Collection[str]) -> Batch:
+        """The mutations of these states whose key lies in `start <= key < end`.
+
+        A `DeleteRange` never crosses a key group, so its first key decides.
+        """
+        return Batch.of_rows(
+            row for row in self.rows() if start <= row[2] < end and row[0] in states
+        )
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Row]) -> Batch:
+        """A batch of mutations given as rows."""
+        made = cls()
+        for row in rows:
+            made._append(*row)
+        return made
+
+    def rows(self) -> Iterator[Row]:
+        """The mutations as plain data."""
+        return zip(self.states, self.ops, self.keys, self.values, strict=True)
+
+    def _append(self, state: str, op: int, key: bytes, value: bytes | None) -> None:
+        self.states.append(state)
+        self.ops.append(op)
+        self.keys.append(key)
+        self.values.append(value)
+        self.size_bytes += len(key) + (0 if value is None else len(value))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[Mutation]:
+        for state, op, key, value in self.rows():
+            if op == DELETE or value is None:
+                yield Delete(state, key)
+            elif op == PUT:
+                yield Put(state, key, value)
+            else:
+                yield DeleteRange(state, key, value)
+
+
+class ChangeFileWriter:
+    """Writes batches to a binary file object as one change file.
+
+    Parameters:
+        file: where the bytes go; open for binary writing.
+        states: the names of all states that may occur, in a fixed order.
+    """
+
+    def __init__(self, file: IO[bytes], states: Sequence[str]) -> None:
+        self._codes = {name: code for code, name in enumerate(states)}
+        self._names = pa.array(list(states), pa.string())
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        self._writer = pa.ipc.new_file(file, _SCHEMA, options=options)
+        self.rows = 0
+
+    def append(self, batch: Batch) -> None:
+        if not len(batch):
+            return
+        codes = pa.array(list(map(self._codes.__getitem__, batch.states)), pa.int16())
+        columns = [
+            pa.DictionaryArray.from_arrays(codes, self._names),
+            pa.Array.from_buffers(pa.uint8(), len(batch), [None, pa.py_buffer(bytes(batch.ops))]),
+            pa.array(batch.keys, pa.binary()),
+            pa.array(batch.values, pa.binary()),
+        ]
+        self._writer.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+        self.rows += len(batch)
+
+    def close(self) -> None:
+        """Write the footer. Without it, the file does not read."""
+        self._writer.close()
+
+
+def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterator[Batch]:
+    """The batches of a change file, one at a time.
+
+    Parameters:
+        source: the whole file, verified already; bytes or something seekable.
+        name: what to call the file in an error.
+
+    Raises:
+        CorruptCheckpointError: the bytes are not a change file.
+
+    >>> import io
+    >>> file = io.BytesIO()
+    >>> writer = ChangeFileWriter(file, ["visits"])
+    >>> writer.append(Batch([Put("visits", b"k", b"v")]))
+    >>> writer.close()
+    >>> [list(batch) for batch in read_changes(file.getvalue(), "example")]
+    [[Put(state='visits', key=b'k', value=b'v')]]
+    """
+    with _unreadable(name):
+        for batch in _arrow_batches(source, _SCHEMA):
+            yield _batch_of(batch)
+
+
+def read_keys(source: IO[bytes], name: str) -> Iterator[pa.RecordBatch]:
+    """The columns `state`, `op` and `key` of a change file as they are, one batch at a time.
+
+    The values, mostly the larger part of a file, are not even unpacked.
+
+    Raises:
+        CorruptCheckpointError: the bytes are not a change file.
+    """
+    with _unreadable(name):
+        columns = list(range(3))
+        options = pa.ipc.IpcReadOptions(included_fields=columns)
+        yield from _arrow_batches(source, pa.schema([_SCHEMA[n] for n in columns]), options)
+
+
+def _arrow_batches(
+    source: pa.NativeFile | IO[bytes] | bytes,
+    schema: pa.Schema,
+    options: pa.ipc.IpcReadOptions | None = None,
+) -> Iterator[pa.RecordBatch]:
+    given = pa.BufferReader(source) if isinstance(source, bytes) else source
+    check_unpacked(given)
+    reader = pa.ipc.open_file(given, options=options)
+    for index in range(reader.num_record_batches):
+        batch = reader.get_batch(index)
+        if batch.schema != schema:
+            raise ValueError(f"it has the columns {', '.join(map(str, batch.schema))}")
+        # Arrow follows offsets and indices as it finds them; a wrong one would end the process.
+        batch.validate(full=True)
+        if any(column.null_count for column in batch.columns[:3]):
+            raise ValueError("a mutation lacks its state, operation or key")
+        yield batch
+
+
+@contextlib.contextmanager
+def _unreadable(name: str) -> Iterator[None]:
+    """Say that a file is not a change file, whatever Arrow finds wrong with it."""
+    try:
+        yield
+    # Arrow reports what it cannot decode as OSError too.
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptCheckpointError(
+            f"{name} is not a readable change file ({error}): restore the file from a backup, "
+            "or roll back to an epoch before it"
+        ) from error
+
+
+def _batch_of(arrow: pa.RecordBatch) -> Batch:
+    states, ops, keys, values = (column.to_pylist() for column in arrow.columns)
+    if not {PUT, DELETE, DELETE_RANGE}.issuperset(ops):
+        raise ValueError("it has an unknown operation")
+    return Batch.of_rows(zip(states, ops, keys, values, strict=True))

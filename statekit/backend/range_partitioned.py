@@ -1,0 +1,182 @@
+"""A backend of several databases, each for a range of key groups.
+
+Databases are divided by row key: the first one has all keys before the second one's first, and so
+on. No row lies in a database that it does not belong to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, pairwise
+from pathlib import Path
+
+from statekit.backend.interface import (
+    Coming,
+    ManyGetter,
+    StateSize,
+    total_size,
+    unknown_state,
+    used_after_close,
+)
+from statekit.backend.mutation import DELETE_RANGE, Batch, Row
+from statekit.backend.rocksdb import RocksBackend
+from statekit.keygroup import pack_group
+
+
+class FragmentedBackend:
+    """A shard's rows in several RocksDB databases.
+
+    A batch that fails may have been applied to some of them: `failed` then says that none is to be
+    trusted.
+
+    Parameters:
+        fragments: one or more, by their first key group, in order.
+    """
+
+    def __init__(self, fragments: Sequence[tuple[int, RocksBackend]]) -> None:
+        self._fragments = [backend for _, backend in fragments]
+        self._bounds = [pack_group(first) for first, _ in fragments[1:]]
+        self.states: Sequence[str] = self._fragments[0].states
+        self._closed = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether RocksDB reported an error since the databases were opened."""
+        return any(fragment.failed for fragment in self._fragments)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether one of the errors may be of a damaged database."""
+        return any(fragment.damaged for fragment in self._fragments)
+
+    @property
+    def sequences(self) -> tuple[int, ...]:
+        """How many writes each of the databases has seen, as RocksDB counts."""
+        return tuple(number for each in self._fragments for number in each.sequences)
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        return self._fragments[bisect_right(self._bounds, key)].get(state, key)
+
+    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+        # Keys of the next fragment may be among those that come: they are asked for there again.
+        getters = [fragment.getter(state, coming) for fragment in self._fragments]
+        bounds = self._bounds
+
+        def get(key: bytes) -> bytes | None:
+            return getters[bisect_right(bounds, key)](key)
+
+        return get
+
+    def many_getter(self, state: str) -> ManyGetter:
+        getters = [fragment.many_getter(state) for fragment in self._fragments]
+        bounds = self._bounds
+
+        def get(keys: Sequence[bytes]) -> list[bytes | None]:
+            cuts = pairwise((0, *(bisect_left(keys, bound) for bound in bounds), len(keys)))
+            found: list[bytes | None] = []
+            for own, (start, end) in zip(getters, cuts, strict=True):
+                if start < end:
+                    found += own(keys[start:end])
+            return found
+
+        return get
+
+    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+        scanners = [fragment.scanner(state) for fragment in self._fragments]
+
+        def scan(start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
+            first, last = self._touched(start, end)
+            if first == last:
+                return scanners[first](start, end)
+            return chain.from_iterable(scan(start, end) for scan in scanners[first : last + 1])
+
+        return scan
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        found: dict[bytes, bytes | None] = {}
+        places = [bisect_right(self._bounds, key) for key in keys]
+        for number, fragment in enumerate(self._fragments):
+            own = [key for key, place in zip(keys, places, strict=True) if place == number]
+            if own or not number:  # the first says if the state or the backend cannot be asked
+                found |= zip(own, fragment.get_many(state, own), strict=True)
+        return [found[key] for key in keys]
+
+    def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
+        first, last = self._touched(start, end)
+        for fragment in self._fragments[first : last + 1]:
+            if (found := fragment.first(state, start, end)) is not None:
+                return found
+        return None
+
+    def scan(
+        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        first, last = self._touched(start, end)
+        # All scans begin now, not when the first row is asked for.
+        scans = [
+            fragment.scan(state, start, end, reverse=reverse)
+            for fragment in self._fragments[first : last + 1]
+        ]
+        return chain.from_iterable(reversed(scans) if reverse else scans)
+
+    def write(self, batch: Batch) -> None:
+        if self._closed:
+            raise used_after_close()
+        for name in set(batch.states).difference(self.states):
+            raise unknown_state(name, list(self.states))
+        for fragment, own in self._divided(batch):
+            fragment.write(own)
+
+    def sizes(self) -> dict[str, StateSize]:
+        counted = [fragment.sizes() for fragment in self._fragments]
+        return {name: total_size(sizes[name] for sizes in counted) for name in self.states}
+
+    def flush(self) -> None:
+        """Make everything written durable on the local disk.
+
+        Raises:
+            StorageError: the disk is full or failed; the databases are not to be trusted.
+        """
+        for fragment in self._fragments:
+            fragment.flush()
+
+    def snapshot(self, targets: Sequence[Path]) -> None:
+        """Have other databases, as `RocksBackend.snapshot`, one for each fragment."""
+        for fragment, target in zip(self._fragments, targets, strict=True):
+            fragment.snapshot([target])
+
+    def close(self) -> None:
+        self._closed = True
+        with contextlib.ExitStack() as closing:
+            for fragment in self._fragments:
+                closing.callback(fragment.close)
+
+    def _touched(self, start: bytes, end: bytes) -> tuple[int, int]:
+        """The numbers of the first and the last fragment that may have keys from start to end."""
+        first = bisect_right(self._bounds, start)
+        return first, max(first, bisect_left(self._bounds, end))
+
+    def _divided(self, batch: Batch) -> Iterator[tuple[RocksBackend, Batch]]:
+        if not len(batch):
+            return
+        if DELETE_RANGE not in batch.ops:
+            first, last = map(
+                partial(bisect_right, self._bounds), (min(batch.keys), max(batch.keys))
+            )
+            if first == last:  # an epoch comes in the order of keys
+                yield self._fragments[first], batch
+                return
+        rows: list[list[Row]] = [[] for _ in self._fragments]
+        for row in batch.rows():
+            _, op, key, value = row
+            first = last = bisect_right(self._bounds, key)
+            if op == DELETE_RANGE and value is not None:
+                last = max(first, bisect_left(self._bounds, value))
+            for own in rows[first : last + 1]:
+                own.append(row)
+        for fragment, own in zip(self._fragments, rows, strict=True):
+            if own:
+                yield fragment, Batch.of_rows(own)

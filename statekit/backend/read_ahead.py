@@ -1,0 +1,211 @@
+"""Read rows of one state in blocks ahead, for keys that mostly arrive in order."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from statekit.backend.interface import Coming
+from statekit.errors import StatekitError
+
+# Blocks grow while they are of use, in steps after which bytes are counted; after a large row
+# nothing is read ahead.
+_BLOCK_STEP = 64
+_BLOCK_ROWS_MAX = 512
+_BLOCK_BYTES_MAX = 256 * 1024
+_BLOCK_ROW_BYTES_MAX = 1024
+
+# So many scans begin without a block after a small one was of little use, twice as many after the
+# next such one, and so on. To read a small block costs about as much as to begin a scan.
+_PAUSE_MIN, _PAUSE_MAX = 16, 1024
+
+# Row keys start with a key group, which is less.
+_BEHIND_ALL = b"\xff"
+
+
+class SortedReads:
+    """Reads out of blocks that are read ahead, or of rows that are looked for together.
+
+    A block covers the keys from `_first` to `_last`; within it, a key that is not in `_rows` has no
+    row. It answered `_asked` reads, where a scan counts as one for each row. `_ahead` says how many
+    rows to read at most, 0 for none. Rows of scattered keys are in `_found`, None for a key that
+    has none; `_coming` says which to look for, until it turns out that they are not asked for.
+    `_scanned` scans began without a block since one was tried; after `_pause` of them it is again.
+
+    Parameters:
+        look: the row of a key, or those of a list of keys.
+        rows_from: all rows from a key on, in order.
+        scan: the rows between two keys.
+        check_end: fails if there are rows between two keys, where none came any more.
+        failure: what an error of these becomes.
+        coming: says which keys will be read next, if somebody knows.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_ahead",
+        "_asked",
+        "_check_end",
+        "_coming",
+        "_failure",
+        "_first",
+        "_found",
+        "_hint",
+        "_keys",
+        "_last",
+        "_look",
+        "_pause",
+        "_rows",
+        "_rows_from",
+        "_scan",
+        "_scanned",
+    )
+
+    def __init__(
+        self,
+        *,
+        look: Callable[[Any], Any],
+        rows_from: Callable[[bytes], Iterator[tuple[bytes, bytes]]],
+        scan: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
+        check_end: Callable[[bytes, bytes], None],
+        failure: Callable[[Exception], Exception],
+        coming: Coming | None = None,
+    ) -> None:
+        self._look = look
+        self._rows_from = rows_from
+        self._scan = scan
+        self._check_end = check_end
+        self._failure = failure
+        self._hint = coming
+        self.forget()
+
+    def get(self, key: bytes) -> bytes | None:
+        row = self._rows.get(key)
+        if row is None:
+            return self._sought(key)
+        self._asked += 1
+        return row
+
+    def _sought(self, key: bytes) -> bytes | None:
+        """The same for a key that the block has no row of."""
+        try:  # a context manager would cost as much as the read
+            if self._first <= key <= self._last or key in self._found:
+                self._asked += 1
+                return self._found.get(key)
+            if self._coming is not None and not self._ahead:
+                return self._look_along(key, self._coming)
+            row: bytes | None = self._look(key)
+            if self._ahead and key > self._last:
+                self._read_ahead(key, row)
+            return row
+        except StatekitError:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The rows of keys that are in order, each once."""
+        try:
+            rows: list[bytes | None] = []
+            at, count = 0, len(keys)
+            while at < count:
+                if self._ahead and keys[at] > self._last:
+                    self._read_ahead(keys[at], rows[-1] if rows else None)
+                end = bisect_right(keys, self._last, at) if keys[at] >= self._first else at
+                if end == at:  # there is no block, or it begins behind
+                    rows += self._look(list(keys[at:]))
+                    break
+                self._asked += end - at
+                rows += map(self._rows.get, keys[at:end])
+                at = end
+            return rows
+        except StatekitError:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def scan(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
+        if start > self._last and (self._ahead or self._tries_again()):
+            try:
+                self._read_ahead(start)
+            except StatekitError:
+                raise
+            except Exception as error:
+                raise self._failure(error) from error
+        if not (self._first <= start and end <= self._last):
+            return self._scan(start, end)
+        keys, rows = self._keys, self._rows
+        first = bisect_left(keys, start)
+        found = [(key, rows[key]) for key in keys[first : bisect_left(keys, end, first)]]
+        self._asked += len(found) or 1
+        return found
+
+    def forget(self) -> None:
+        """Start over, as after a write."""
+        self._drop()
+        self._ahead = _BLOCK_STEP
+        self._scanned = 0
+        self._pause = _PAUSE_MIN
+        self._coming = self._hint
+
+    def _drop(self) -> None:
+        """Hold no block: no key lies between these ends."""
+        self._rows: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
+        self._found: dict[bytes, bytes | None] = {}
+        self._first, self._last = _BEHIND_ALL, b""
+        self._asked = 0
+
+    def _tries_again(self) -> bool:
+        """Whether it is time for a block, where those before it were of little use."""
+        self._scanned += 1
+        if self._scanned < self._pause:
+            return False
+        self._ahead = _BLOCK_STEP
+        self._scanned = 0
+        self._pause = min(2 * self._pause, _PAUSE_MAX)
+        return True
+
+    def _look_along(self, key: bytes, coming: Coming) -> bytes | None:
+        """The row of a key, along with those of keys that come."""
+        useful = self._asked * 4 >= len(self._found)
+        self._drop()
+        keys = [key, *coming(key)] if useful else [key]
+        rows: list[bytes | None] = self._look(keys)
+        if not useful or any(row and len(row) > _BLOCK_ROW_BYTES_MAX for row in rows):
+            self._coming = None
+        self._found, self._asked = dict(zip(keys, rows, strict=True)), 1
+        return rows[0]
+
+    def _read_ahead(self, key: bytes, row: bytes | None = None) -> None:
+        """Read the block that starts at `key`.
+
+        A block of little use is followed by a small one, a small one of little use by none; scans
+        try again some time later.
+        """
+        if self._asked * 4 < len(self._rows):
+            self._ahead = _BLOCK_STEP if len(self._rows) > _BLOCK_STEP else 0
+        elif self._rows:
+            self._pause = _PAUSE_MIN
+        self._drop()
+        items = self._rows_from(key) if self._ahead else iter(())
+        rows = dict(islice(items, 1))
+        if any(len(one) > _BLOCK_ROW_BYTES_MAX for one in (row or b"", *rows.values())):
+            self._ahead, self._coming = 0, None
+        if not self._ahead:
+            return
+        last, size = key, 0
+        while len(rows) < self._ahead and size < _BLOCK_BYTES_MAX:
+            wanted = _BLOCK_STEP - len(rows) % _BLOCK_STEP
+            step = dict(islice(items, wanted))
+            rows |= step
+            size += sum(map(len, step.values()))
+            last = next(reversed(rows), key)
+            if len(step) < wanted:
+                self._check_end(last, _BEHIND_ALL)
+                last = max(last, _BEHIND_ALL)
+                break
+        self._rows, self._keys, self._first, self._last = rows, list(rows), key, last
+        self._ahead = min(2 * self._ahead, _BLOCK_ROWS_MAX)

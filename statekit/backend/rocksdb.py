@@ -1,0 +1,474 @@
+"""Rows in RocksDB, one column family per state.
+
+Facts of rocksdict that shape this file: the directory lock is released only when every object that
+refers to the database is gone, so each column family and each running scan is closed before the
+database; iterator bounds in `ReadOptions` do not work in raw mode, so scans check their end
+themselves; an iterator that meets an unreadable block ends as if there were no more rows, so a scan
+that runs out of rows looks again whether that was the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import cast
+
+import rocksdict
+
+from statekit.backend.hard_link import linked
+from statekit.backend.interface import (
+    Coming,
+    ManyGetter,
+    StateSize,
+    size_of,
+    unknown_state,
+    used_after_close,
+)
+from statekit.backend.mutation import DELETE, PUT, Batch
+from statekit.backend.read_ahead import SortedReads
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.errors import StatekitError, StorageError
+
+# Universal compaction merges runs of similar size, so what an epoch costs follows what it wrote.
+# A run appears with every flush; background merging may be cut short by the close at the end of
+# each epoch, so this many runs are merged in the foreground at last.
+SORTED_RUNS_MAX = 24
+
+# Tables of rows that are merged, or loaded in order. Each that is read in an epoch is opened, which
+# takes some 50 µs; but what it takes to write one, and its filter, grow with its rows.
+_TABLE_BYTES_MAX = 128 * 1024 * 1024
+
+# A disk that is slower than the writer leaves full write buffers waiting. Over so many times what
+# they may take together, the writer waits for the disk.
+_WRITE_MEMORY_FACTOR = 1.5
+
+# What RocksDB says where there is no space.
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+
+# What a scan gives before its first row. From Python 3.12 on, a generator that never began keeps
+# its arguments when it is closed: here RocksDB's iterator, and with it the lock of the database.
+_BEGUN = (b"", b"")
+
+
+@cache
+def _block_cache(capacity_bytes: int) -> rocksdict.Cache:
+    """Blocks of all databases of this process.
+
+    RocksDB's usual cache is cut into 64 parts of their own; the filter of a table of a million rows
+    takes a whole one, so it goes with every block that is read, and has to be read again. This one
+    has parts of 32 MiB. The 0 says that blocks are of all sizes.
+    """
+    return rocksdict.Cache.new_hyper_clock_cache(capacity_bytes, 0)
+
+
+@cache
+def _write_buffers(capacity_bytes: int) -> rocksdict.WriteBufferManager:
+    """Counts the write buffers of all databases of this process; full ones are written out."""
+    return rocksdict.WriteBufferManager(capacity_bytes, False)
+
+
+def _rocksdb_options(options: RocksOptions, *, create: bool) -> rocksdict.Options:
+    tables = rocksdict.BlockBasedOptions()
+    tables.set_block_cache(_block_cache(options.block_cache_bytes))
+    if options.bloom_bits:
+        tables.set_bloom_filter(options.bloom_bits, False)
+    # A quarter as large, as keys of neighbours are alike.
+    tables.set_index_block_restart_interval(16)
+    # Otherwise what they take grows with the rows of all shards that are open.
+    tables.set_cache_index_and_filter_blocks(True)
+    tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    made = rocksdict.Options(raw_mode=True)
+    made.create_if_missing(create)
+    made.create_missing_column_families(create)
+    made.set_block_based_table_factory(tables)
+    made.set_compaction_style(rocksdict.DBCompactionStyle.universal())
+    made.set_compression_type(rocksdict.DBCompressionType.lz4())
+    made.set_level_zero_file_num_compaction_trigger(8)
+    made.set_write_buffer_size(options.write_buffer_bytes)
+    made.set_write_buffer_manager(_write_buffers(options.write_memory_bytes))
+    made.set_target_file_size_base(_TABLE_BYTES_MAX)
+    made.set_max_open_files(options.open_files)
+    made.set_keep_log_file_num(1)
+    made.set_stats_dump_period_sec(0)
+    return made
+
+
+def link_database(source: Path, target: Path) -> None:
+    """Make a database that shares the files of one which is closed, and stays as it is.
+
+    RocksDB writes its tables once and only ever removes their names; so they get one more name, as
+    in a checkpoint of RocksDB's own. What a database changes, it gets a copy of.
+
+    Raises:
+        OSError: a file cannot be read, linked or written; what was made of `target` is of no use.
+    """
+    target.mkdir(parents=True)
+    for file in source.iterdir():
+        if file.suffix == ".sst" and linked(file, target / file.name):
+            continue
+        if file.name != "LOCK" and not file.name.startswith("LOG"):
+            shutil.copyfile(file, target / file.name)
+
+
+class RocksBackend:
+    """A shard's rows in a RocksDB database at `path`.
+
+    Parameters:
+        path: the database directory; made if absent.
+        states: all states, each of which becomes a column family.
+        options: what it may spend.
+        create: whether a database, or a state in it, may be missing; it then starts empty.
+
+    Raises:
+        StorageError: the directory cannot be opened or written, or another process holds it.
+
+    >>> import tempfile
+    >>> from statekit.backend.mutation import Batch, Put
+    >>> backend = RocksBackend(tempfile.mkdtemp(), ["visits"])
+    >>> backend.write(Batch([Put("visits", b"a", b"1")]))
+    >>> backend.get("visits", b"a")
+    b'1'
+    >>> backend.close()
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        states: Sequence[str],
+        options: RocksOptions | None = None,
+        *,
+        create: bool = True,
+    ) -> None:
+        self.states: Sequence[str] = tuple(states)
+        self._path = str(path)
+        self._closed = False
+        self.failed = False
+        """Whether RocksDB reported an error since the database was opened."""
+        self.damaged = False
+        """Whether one of the errors may be of damaged files, and not of a disk without space."""
+        options = options or RocksOptions()
+        self._write_memory_bytes = options.write_memory_bytes
+        self._options = made = _rocksdb_options(options, create=create)
+        # "default" is RocksDB's own column family, so a state's family carries a prefix.
+        families = {f"state.{name}": made for name in states}
+        with self._storage_errors("open"):
+            self._db = rocksdict.Rdict(self._path, made, column_families=families)
+        self._families = {n: self._db.get_column_family(f"state.{n}") for n in states}
+        self._handles = {n: self._db.get_column_family_handle(f"state.{n}") for n in states}
+        self._write_options = rocksdict.WriteOptions()
+        self._write_options.disable_wal = True
+        self._written: set[str] = set()
+        self._readers: weakref.WeakSet[SortedReads] = weakref.WeakSet()
+        self._scans: weakref.WeakSet[Generator[tuple[bytes, bytes]]] = weakref.WeakSet()
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        family = self._family(state)
+        with self._storage_errors("read"):
+            return family.get(key)
+
+    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+        """Reads of single rows, for keys that mostly come in order.
+
+        A shard visits its keys in order. Where it visits many of those it holds, a block of rows
+        that is read ahead costs a third of looking for each. Where few of a block's rows are asked
+        for, reading ahead stops; rows of keys that are known to come are then looked for together,
+        which costs two thirds. All that was read is as old as that, so a write ends it.
+        """
+        return self._reads(state, coming).get
+
+    def many_getter(self, state: str) -> ManyGetter:
+        """Reads of many rows at a time, out of the same blocks, or else looked for together."""
+        return self._reads(state).get_all
+
+    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+        """Scans of ranges that mostly come in order: short ones out of blocks, as with `getter`.
+
+        To begin a scan costs as much as tens of rows, and far more where rows were deleted: it has
+        to pass them all, up to the next one that is there. A block passes them once.
+        """
+        return self._reads(state).scan
+
+    def _reads(self, state: str, coming: Coming | None = None) -> SortedReads:
+        family = self._family(state)
+        made = SortedReads(
+            look=family.get,
+            rows_from=lambda key: family.items(from_key=key),
+            scan=partial(self.scan, state),
+            check_end=partial(self._check_readable, family),
+            failure=partial(self._failure, "read"),
+            coming=coming,
+        )
+        self._readers.add(made)
+        return made
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        family = self._family(state)
+        with self._storage_errors("read"):
+            return family.get(list(keys))
+
+    def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
+        rows = self.scan(state, start, end)
+        key, _ = next(rows, (None, b""))
+        return key
+
+    def scan(
+        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        # The iterator pins its view of the data here, not when the first row is asked for.
+        family = self._family(state)
+        items = family.items(backwards=reverse, from_key=end if reverse else start)
+        if reverse:
+            rows = self._rows_down(family, items, start, end)
+        else:
+            rows = self._rows_up(family, items, start, end)
+        next(rows)
+        self._scans.add(rows)
+        return rows
+
+    def write(self, batch: Batch) -> None:
+        self._check_open()
+        made = rocksdict.WriteBatch(raw_mode=True)
+        names = set(batch.states)
+        for name in names:
+            self._family(name)
+        self._gather(made, batch)
+        with self._storage_errors("write"):
+            self._db.write(made, self._write_options)
+            self._written |= names
+            self._keep_to_write_memory()
+        for reader in self._readers:
+            reader.forget()
+
+    def _gather(self, made: rocksdict.WriteBatch, batch: Batch) -> None:
+        """Have RocksDB's batch do what a batch says."""
+        handles = self._handles
+        if not any(batch.ops) and None not in batch.values:
+            # All of them put a row: a call for each, and nothing else.
+            rows = cast("list[bytes]", batch.values)
+            deque(map(made.put, batch.keys, rows, map(handles.get, batch.states)), maxlen=0)
+            return
+        put, delete, delete_range = made.put, made.delete, made.delete_range
+        for state, op, key, value in batch.rows():
+            if op == PUT and value is not None:
+                put(key, value, handles[state])
+            elif op == DELETE or value is None:
+                delete(key, handles[state])
+            elif key < value:  # RocksDB takes an empty range for an error, and stays in it
+                delete_range(key, value, handles[state])
+
+    def load(self, state: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Put rows that come in order of their keys into a state that has none of these, durably.
+
+        Takes half as long as batches: the files are written as they will stay.
+
+        Raises:
+            StorageError: the disk is full or failed; the database is not to be trusted.
+        """
+        family, waiting = self._family(state), iter(rows)
+        taking = rocksdict.IngestExternalFileOptions()
+        taking.set_move_files(True)
+        draft = f"{self._path}/loading.sst"
+        with self._storage_errors("write"):
+            while (row := next(waiting, None)) is not None:
+                writer = rocksdict.SstFileWriter(self._options)
+                writer.open(draft)
+                writer[row[0]] = row[1]
+                size = 0
+                for key, value in waiting:
+                    writer[key] = value
+                    size += len(key) + len(value)
+                    if size > _TABLE_BYTES_MAX:
+                        break
+                writer.finish()
+                family.ingest_external_file([draft], taking)
+        for reader in self._readers:
+            reader.forget()
+
+    @property
+    def sequences(self) -> tuple[int, ...]:
+        """How many writes the database has seen, as RocksDB counts. Reading changes nothing."""
+        self._check_open()
+        return (self._db.latest_sequence_number(),)
+
+    def sizes(self) -> dict[str, StateSize]:
+        self._check_open()
+        return {name: size_of(self.scan(name, b"", b"\xff")) for name in self._families}
+
+    def flush(self) -> None:
+        """Make everything written durable on the local disk.
+
+        Raises:
+            StorageError: the disk is full or failed; the database is not to be trusted.
+        """
+        self._check_open()
+        with self._storage_errors("flush"):
+            for name in sorted(self._written):
+                family = self._families[name]
+                family.flush()
+                runs = family.property_int_value("rocksdb.num-files-at-level0") or 0
+                if runs > SORTED_RUNS_MAX:
+                    family.compact_range(None, None)
+        self._written.clear()
+
+    def snapshot(self, targets: Sequence[Path]) -> None:
+        """Have another database in a directory, which must not exist, with what was flushed.
+
+        It shares the tables of this one: it costs a name per file.
+
+        Parameters:
+            targets: this directory. A backend of several databases needs one for each.
+
+        Raises:
+            StorageError: the disk is full or failed. This database is as good as before.
+        """
+        self._check_open()
+        (target,) = targets
+        try:
+            rocksdict.Checkpoint(self._db).create_checkpoint(str(target))
+        except Exception as error:  # rocksdict's are bare
+            raise StorageError(
+                f"cannot take a snapshot of the working copy at {self._path} in {target}: {error}. "
+                "Nothing is lost: check that the disk has space and may be written"
+            ) from error
+
+    def change_states(self, states: Sequence[str]) -> None:
+        """Have the database hold these states: new ones are empty, others go with their rows.
+
+        It has to be closed then.
+
+        Raises:
+            StorageError: the disk is full or failed.
+        """
+        self._check_open()
+        with self._storage_errors("write"):
+            for name in set(self.states).difference(states):
+                self._handles.pop(name)
+                self._families.pop(name).close()
+                self._db.drop_column_family(f"state.{name}")
+            for name in set(states).difference(self.states):
+                self._db.create_column_family(f"state.{name}", self._options).close()
+
+    def compact(self) -> None:
+        """Merge everything, so that no row is there twice and none that was removed.
+
+        Raises:
+            StorageError: the disk is full or failed.
+        """
+        self._check_open()
+        for family in self._families.values():
+            with self._storage_errors("compact"):
+                family.compact_range(None, None)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for rows in list(self._scans):
+            rows.close()
+        for reader in self._readers:
+            reader.forget()
+        self._handles.clear()
+        families, self._families = self._families, {}
+        with self._storage_errors("close"), contextlib.ExitStack() as closing:
+            closing.callback(self._db.close)
+            for family in families.values():
+                closing.callback(family.close)
+
+    def _keep_to_write_memory(self) -> None:
+        """Wait for the disk where it is so far behind that buffers take more than they may.
+
+        Each writer waits for what its own database has on the way there. RocksDB could wait by
+        itself, but for ever where databases that are idle hold the buffers.
+        """
+        most = self._write_memory_bytes
+        if _write_buffers(most).get_usage() <= _WRITE_MEMORY_FACTOR * most:
+            return
+        for name in self._written:
+            family = self._families[name]
+            if family.property_int_value("rocksdb.num-immutable-mem-table"):
+                family.flush()
+
+    def _family(self, state: str) -> rocksdict.Rdict:
+        self._check_open()
+        family = self._families.get(state)
+        if family is None:
+            raise unknown_state(state, self._families)
+        return family
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise used_after_close()
+
+    def _rows_up(
+        self, family: rocksdict.Rdict, items: rocksdict.RdictItems, start: bytes, end: bytes
+    ) -> Generator[tuple[bytes, bytes]]:
+        yield _BEGUN
+        last = start
+        for row in items:
+            last = row[0]
+            if last >= end:
+                return
+            yield row
+        self._check_readable(family, last, end)
+
+    def _rows_down(
+        self, family: rocksdict.Rdict, items: rocksdict.RdictItems, start: bytes, end: bytes
+    ) -> Generator[tuple[bytes, bytes]]:
+        yield _BEGUN
+        last = end
+        for row in items:
+            if row[0] < start:
+                return
+            if row[0] < end:
+                last = row[0]
+                yield row
+        self._check_readable(family, start, last)
+
+    def _check_readable(self, family: rocksdict.Rdict, start: bytes, end: bytes) -> None:
+        """Find out whether rows of `start <= key < end` are missing because they do not read."""
+        rows = family.iter()
+        try:
+            with self._storage_errors("read"):
+                rows.seek(start)
+                while rows.valid() and rows.key() < end:
+                    rows.next()
+                rows.status()
+        finally:
+            del rows  # a traceback would keep it, and it would keep the lock
+
+    def _storage_errors(self, doing: str) -> _StorageErrors:
+        return _StorageErrors(self, doing)
+
+    def _failure(self, doing: str, error: Exception) -> StatekitError:
+        """What an exception of rocksdict means: they are bare, with a text."""
+        if self._closed and isinstance(error, rocksdict.DbClosedError):
+            return used_after_close()
+        self.failed = True
+        self.damaged |= not any(text in str(error) for text in _FULL)
+        return StorageError(
+            f"cannot {doing} the working copy at {self._path}: {error}. Nothing "
+            "committed is lost: check that the disk has space and may be written, that no "
+            "other process holds the directory, then start the job again"
+        )
+
+
+class _StorageErrors:
+    """Turns rocksdict's bare exceptions into `StorageError` with the path and what to do."""
+
+    def __init__(self, backend: RocksBackend, doing: str) -> None:
+        self._backend = backend
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, StatekitError):
+            raise self._backend._failure(self._doing, error) from error

@@ -1,0 +1,33 @@
+"""A temporary directory for rows that are unpacked on the local disk while they are read."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from statekit.errors import StorageError
+
+
+@contextlib.contextmanager
+def scratch_directory(purpose: str) -> Iterator[Path]:
+    """A directory below `TMPDIR`, which is removed in the end.
+
+    Parameters:
+        purpose: a word in its name.
+
+    Raises:
+        StorageError: it cannot be made, or what was to be written there cannot be.
+    """
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix=f"statekit-{purpose}-", ignore_cleanup_errors=True
+        ) as place:
+            yield Path(place)
+    except OSError as error:
+        where = tempfile.tempdir or "any temporary directory"
+        raise StorageError(
+            f"cannot unpack rows in {where}: {error}. Nothing committed is lost: make space there "
+            "or set TMPDIR, then start again"
+        ) from error

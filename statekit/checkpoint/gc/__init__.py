@@ -1,0 +1,4 @@
+"""Garbage collection: which files of a checkpoint are unreferenced, and their deletion.
+
+Imports `checkpoint` and what that may import.
+"""

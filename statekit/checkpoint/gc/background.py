@@ -1,0 +1,69 @@
+"""Garbage collection in a thread beside a running job."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from statekit.checkpoint.gc.collector import Collector
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.retention import Retention
+from statekit.errors import StatekitError
+
+_log = logging.getLogger("statekit.collecting")
+_PART = 4
+
+
+class BackgroundCollection:
+    """Collects the garbage of a checkpoint while a job adds to it.
+
+    Epochs are given up some at a time: a quarter of those that are kept.
+
+    Parameters:
+        repository: the checkpoint.
+        retention: which epochs to keep.
+    """
+
+    def __init__(self, repository: Repository, retention: Retention) -> None:
+        self._repository = repository
+        self._retention = retention
+        self._every = max(1, retention.epochs // _PART)
+        self._next = 0
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+
+    def committed(self, epoch: int) -> None:
+        """Take note that an epoch was committed. Returns at once."""
+        if epoch < self._next or self._is_busy:
+            return
+        self._next = epoch + self._every
+        self._thread = threading.Thread(
+            target=self._collect, name="statekit garbage collection", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _collect(self) -> None:
+        collector = Collector(self._repository, self._retention, is_stopped=self._stopped.is_set)
+        try:
+            done = collector.collect(sweep=None)
+        except StatekitError as error:
+            # What is there stays, and the job can go on; the next collection tries again.
+            _log.warning("garbage of %s was not collected: %s", self._repository.url, error)
+            return
+        if done is not None and done.given_up:
+            _log.info("%s: epochs before %d were collected", self._repository.url, done.first)
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Wait until a collection that is under way has ended.
+
+        Parameters:
+            at_once: end it behind the epoch that it is at. The next one goes on.
+        """
+        if at_once:
+            self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()

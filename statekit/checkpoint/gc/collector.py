@@ -1,0 +1,482 @@
+"""Garbage collection: remove old epochs, then delete the files that no kept epoch references.
+
+There are two ways to find garbage.
+
+- **By names.** Epochs that are given up name files that the kept ones do not. The epochs that name
+  a file follow each other, by the rule in `retention`. So it is enough to look at those that are
+  given up, and at each kept one that follows one of them, or none: all others name only what one
+  of these does, or newer files. Nothing is listed, and what is read follows what is given up.
+- **By a sweep.** Attempts that lost leave files that no manifest ever named. All files are listed,
+  and those that no kept epoch names and that are old enough are garbage.
+
+The order is: the mark that epochs are given up; then, for each of them, oldest first, its files,
+those of them that name others, its manifest. So whatever a killed collector has not done, the next
+one finds again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from statekit.checkpoint.gc.kept_files import KeptFiles
+from statekit.checkpoint.manifest import EpochManifest, epoch_path
+from statekit.checkpoint.object_store import Stored
+from statekit.checkpoint.references import named_by, older_manifests
+from statekit.checkpoint.repository import Repository, job_number, job_path
+from statekit.checkpoint.retention import (
+    HELD,
+    STAGED_FOR,
+    FirstKept,
+    Retention,
+    first_path,
+    going_back,
+    held_epochs,
+)
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.clock import unique_id
+from statekit.errors import CorruptCheckpointError, FencedError, StateTypeError
+
+GRACE = dt.timedelta(days=1)
+"""How old a file must be, counted back from the last commit, that a sweep deletes."""
+
+Progress = Callable[[int, int | None], None]
+"""Is told how many epochs were looked at, and of how many."""
+
+_NUMBERED = re.compile(r"epochs/([0-9]{20})\.(json|first|swept)")
+_BEGUN = re.compile(r"begun/([0-9]{20})\.")
+
+
+@dataclass
+class Size:
+    """So many files, of so many bytes."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def add(self, size: int) -> None:
+        self.files += 1
+        self.bytes += size
+
+
+@dataclass
+class Collected:
+    """What a collection did, or would do.
+
+    Attributes:
+        first, last: the epochs that are kept.
+        kept: how many there are.
+        given_up: how many manifests were deleted.
+        held: epochs before the first whose manifests stay, and why.
+        deleted: by kind.
+        young: files that no epoch names and that are too young to be deleted; None without a sweep.
+    """
+
+    first: int
+    last: int
+    kept: int = 0
+    given_up: int = 0
+    held: dict[int, str] = field(default_factory=dict)
+    deleted: dict[str, Size] = field(default_factory=lambda: defaultdict(Size))
+    young: Size | None = None
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """What the names in `epochs/` say, and when they came there."""
+
+    committed: Mapping[int, dt.datetime]
+    firsts: Collection[int]
+    swept: Mapping[int, dt.datetime]
+    sizes: Mapping[int, int]
+
+    @classmethod
+    def of(cls, repository: Repository) -> _Numbers:
+        told: dict[str, dict[int, Stored]] = {"json": {}, "first": {}, "swept": {}}
+        for file in repository.listed("epochs"):
+            match = _NUMBERED.fullmatch(file.path)
+            if match is not None:
+                told[match[2]][int(match[1])] = file
+        return cls(
+            committed={number: file.modified for number, file in told["json"].items()},
+            firsts=set(told["first"]),
+            swept={number: file.modified for number, file in told["swept"].items()},
+            sizes={number: file.size for number, file in told["json"].items()},
+        )
+
+    @property
+    def first(self) -> int:
+        return max(self.firsts, default=0)
+
+    @property
+    def kept(self) -> list[int]:
+        return sorted(number for number in self.committed if number >= self.first)
+
+
+class Collector:
+    """Collects the garbage of a checkpoint. Many may, at the same time, beside a job that runs.
+
+    Parameters:
+        repository: the checkpoint.
+        retention: which epochs to keep.
+        grace: how old a file that no epoch names must be, counted back from the last commit. Zero
+            says that nothing is under way: then all of them are deleted, whatever their age.
+        dry_run: only find out.
+        progress: is told how far it is.
+        is_stopped: is asked now and then whether to end early, which loses nothing.
+
+    Raises:
+        StateTypeError: the grace is shorter than what running jobs rely on.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        retention: Retention,
+        *,
+        grace: dt.timedelta = GRACE,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        if grace and grace < STAGED_FOR:
+            raise StateTypeError(
+                f"a grace of {_hours(grace)} is too short: jobs that run may name files that were "
+                f"stored up to {_hours(STAGED_FOR)} ago. Give at least as much, or 0 if no job "
+                "runs on this checkpoint and no other command changes it"
+            )
+        self._repository = repository
+        self._retention = retention
+        self._grace = grace
+        self._dry_run = dry_run
+        self._progress = progress or (lambda done, total: None)
+        self._is_stopped = is_stopped
+        self._dying: set[str] = set()
+        """In a dry run, what would be gone."""
+
+    def collect(self, *, sweep: bool | None) -> Collected | None:
+        """Give epochs up, and delete what only they named.
+
+        Parameters:
+            sweep: whether to look for files that no manifest ever named; None if the last time was
+                long ago.
+
+        Returns:
+            What was done; None if nothing is committed.
+
+        Raises:
+            CorruptCheckpointError: a kept epoch cannot be read: nothing it may need is deleted.
+            StorageError: the store failed; doing it again goes on.
+        """
+        while True:
+            first = self._repository.first_kept()
+            try:
+                return self._collect(sweep)
+            except CorruptCheckpointError:
+                if self._repository.first_kept() <= first:
+                    raise
+                # Another collector has given up more meanwhile, of what this one was reading.
+
+    def _collect(self, sweep: bool | None) -> Collected | None:
+        """One attempt."""
+        found = self._given_up()
+        if found is None:
+            return None
+        numbers, first, last = found
+        kept = [number for number in sorted(numbers.committed) if number >= first]
+        done = Collected(first=first, last=kept[-1], kept=len(kept))
+        sweeps = self._is_due(numbers) if sweep is None else sweep
+        gone = [number for number in sorted(numbers.committed) if number < first]
+        standing = self._standing_on(kept, last)
+        held = self._held(gone, kept[-1], standing, done)
+        waiting = [number for number in gone if number not in done.held]
+        total = len(waiting) + (len(kept) if sweeps else 0)
+        if waiting:
+            kept_files = KeptFiles(self._repository, [*standing, *held])
+            before: set[str] = set()
+            for place, number in enumerate(waiting):
+                if self._is_stopped():
+                    return done
+                self._progress(place, total)
+                before |= self._give_up(number, numbers.sizes[number], kept_files, before, done)
+        if sweeps and not self._is_stopped():
+            self._sweep(kept, held, len(waiting), total, done)
+        self._delete(self._superseded(first, numbers))
+        self._progress(total, total)
+        return done
+
+    # ------------------------------------------------------------------------------ giving up
+
+    def _given_up(self) -> tuple[_Numbers, int, EpochManifest] | None:
+        """The epochs there are, the first one to keep and the last. Marks it, then looks again."""
+        numbers = _Numbers.of(self._repository)
+        if not numbers.kept:
+            self._repository.latest_epoch()  # which tells epochs that were lost from none at all
+            return None
+        last = self._repository.manifest(numbers.kept[-1])
+        self._check_job_file(last)
+        committed = {number: numbers.committed[number] for number in numbers.kept}
+        first = max(numbers.first, self._retention.first(committed, last))
+        if first not in numbers.firsts and first > numbers.kept[0] and not self._dry_run:
+            with contextlib.suppress(FencedError):  # another collector gives up the same
+                self._repository.create(first_path(first), FirstKept(epoch=first).to_bytes())
+        # Notes are looked for behind the mark, and epochs behind that.
+        self._back = going_back(self._repository.names("begun"))
+        self._read = set(held_epochs(self._repository.listed(HELD), max(committed.values())))
+        numbers = _Numbers.of(self._repository)
+        first = max(first, numbers.first)
+        if max(numbers.committed, default=-1) < first:
+            raise self._without_epochs()
+        return numbers, first, self._repository.manifest(max(numbers.committed))
+
+    def _without_epochs(self) -> CorruptCheckpointError:
+        return CorruptCheckpointError(
+            f"{self._repository.at('epochs')} has no manifest any more, and had some a moment ago: "
+            "something else deletes files of this checkpoint. Stop that and the job, restore them "
+            "from a backup, then try again"
+        )
+
+    def _check_job_file(self, last: EpochManifest) -> None:
+        """Nothing is given up where what is kept cannot be read for want of it."""
+        if self._repository.stored(last.job_file.path) is None:
+            raise CorruptCheckpointError(
+                f"{self._repository.at(last.job_file.path)} is missing, which epoch {last.epoch} "
+                "needs: nothing was deleted. Restore it from a backup, then collect again"
+            )
+
+    def _standing_on(self, kept: list[int], last: EpochManifest) -> list[EpochManifest]:
+        """The kept epochs that follow none that is kept. They name all that is older than these."""
+        history = next(number for number in kept if not last.has_abandoned(number))
+        found = [self._repository.manifest(history)]
+        for number in kept:
+            if number != history and last.has_abandoned(number):
+                manifest = self._repository.manifest(number)
+                if manifest.previous is None or manifest.previous < kept[0]:
+                    found.append(manifest)
+        return found
+
+    def _held(
+        self, gone: list[int], last: int, standing: list[EpochManifest], done: Collected
+    ) -> list[EpochManifest]:
+        """The manifests before the first epoch that stay for now; why is told to `done`."""
+        found: dict[int, EpochManifest] = {}
+        why = dict.fromkeys(self._read, "somebody reads it")
+        back = self._back.items()
+        why |= {to: f"a rollback to it was begun, as epoch {n}" for to, n in back if n > last}
+        for number in sorted(why.keys() & set(gone)):
+            if self._repository.is_committed(number):  # else the mark came before the note
+                found[number] = self._repository.manifest(number)
+                done.held[number] = why[number]
+        for manifest in [*standing, *found.values()]:
+            for number in older_manifests(self._repository, manifest):
+                if number in gone and number not in found:
+                    found[number] = self._repository.manifest(number)
+                    done.held[number] = "shards that have not changed since an older format"
+        return list(found.values())
+
+    def _give_up(
+        self, number: int, size: int, kept: KeptFiles, before: set[str], done: Collected
+    ) -> set[str]:
+        """Delete an epoch with all that no kept one names. Returns these files.
+
+        Parameters:
+            before: the same of those before it, which are gone. A rollback names some again.
+        """
+        try:
+            manifest = self._repository.manifest(number)
+        except CorruptCheckpointError:
+            dying = dict[str, FileRef]()  # it leads nowhere; a sweep finds what it named
+        else:
+            dying = {ref.path: ref for ref in kept.not_among(manifest)}
+        new = [ref for path, ref in dying.items() if path not in before]
+        for names_others in (False, True):
+            self._delete([r.path for r in new if r.path.endswith(".json") is names_others])
+        self._delete([epoch_path(number)])
+        self._count({ref.path: ref.size for ref in new} | {epoch_path(number): size}, done)
+        done.given_up += 1
+        return set(dying)
+
+    @staticmethod
+    def _superseded(first: int, numbers: _Numbers) -> list[str]:
+        """Marks that a later one makes needless."""
+        last_sweep = max(numbers.swept, default=0)
+        return [
+            *(first_path(number) for number in numbers.firsts if number < first),
+            *(swept_path(number) for number in numbers.swept if number < last_sweep),
+        ]
+
+    # ------------------------------------------------------------------------------- the sweep
+
+    def _is_due(self, numbers: _Numbers) -> bool:
+        """Whether the last sweep, or the first commit, was long before the last commit."""
+        last = numbers.committed[max(numbers.committed)]
+        since = max(numbers.swept.values(), default=min(numbers.committed.values()))
+        return last - since > self._grace
+
+    def _sweep(
+        self, kept: list[int], held: list[EpochManifest], before: int, total: int, done: Collected
+    ) -> None:
+        """Delete the files that no manifest has ever named, and other leftovers.
+
+        Files are listed before manifests, so whatever is named by then is found to be.
+        """
+        now = self._now()
+        bound = self._bound(now)
+        unnamed = {
+            file.path: (file.size, bound is None or file.modified < bound)
+            for file in self._repository.listed("data")
+            if file.path not in self._dying
+        }
+        jobs: set[int] = set()
+        for place, refs in enumerate(self._named_by_each(kept, held)):
+            if self._is_stopped():
+                return
+            self._progress(before + place, total)
+            for ref in refs:
+                if unnamed.pop(ref.path, None) is None and ref.path.startswith("job"):
+                    jobs.add(job_number(ref.path))
+        done.young = Size()
+        for size, is_old in unnamed.values():
+            if not is_old:
+                done.young.add(size)
+        self._delete_all({path: size for path, (size, is_old) in unnamed.items() if is_old}, done)
+        self._delete_all(self._notes(kept[-1], now), done)
+        self._delete_all(self._job_files(jobs), done)
+        leftovers = {f.path: f.size for f in self._repository.leftovers() if self._is_old(f, now)}
+        self._count(leftovers, done)
+        if not self._dry_run:
+            self._repository.collect_leftovers(leftovers)
+            with contextlib.suppress(FencedError):  # swept before, and nothing committed since
+                self._repository.create(swept_path(kept[-1]), b"")
+
+    def _named_by_each(
+        self, kept: list[int], held: list[EpochManifest]
+    ) -> Iterator[Iterator[FileRef]]:
+        """The files of each manifest that counts, those committed meanwhile included.
+
+        Epochs are listed again behind those that were read, until there is none that was not: one
+        that another collector gave up before it was read has its files in a later one, if a
+        rollback went back to it.
+        """
+        opened: set[str] = set()
+        for manifest in held:
+            yield named_by(self._repository, manifest, opened)
+        numbers = kept
+        while numbers:
+            for number in numbers:
+                yield self._named_by(number, opened)
+            numbers = [number for number in self._repository.epochs() if number > numbers[-1]]
+
+    def _named_by(self, number: int, opened: set[str]) -> Iterator[FileRef]:
+        try:
+            yield from named_by(self._repository, self._repository.manifest(number), opened)
+        except CorruptCheckpointError:
+            if number >= self._repository.first_kept():
+                raise  # not given up by another collector meanwhile
+
+    def _now(self) -> dt.datetime:
+        """What the store's clock shows."""
+        path = f"tmp/{unique_id()}"
+        self._repository.create(path, b"")
+        marker = self._repository.stored(path)
+        self._repository.discard(path)
+        if marker is None:
+            raise CorruptCheckpointError(
+                f"{self._repository.at(path)} is gone as soon as it was written: something else "
+                "deletes files of this checkpoint. Stop that, then try again"
+            )
+        return marker.modified
+
+    def _bound(self, now: dt.datetime) -> dt.datetime | None:
+        """Files from before then, that nothing names, are garbage; None for all files.
+
+        It is counted back from the last commit: whoever makes the next epoch began behind that. A
+        clock that was set back since is later than now.
+        """
+        if not self._grace:
+            return None
+        epochs = self._repository.epochs()
+        last = self._repository.stored(epoch_path(epochs[-1])) if epochs else None
+        if last is None:
+            raise self._without_epochs()
+        return min(last.modified, now) - self._grace
+
+    def _is_old(self, file: Stored, now: dt.datetime) -> bool:
+        return not self._grace or file.modified < now - self._grace
+
+    def _notes(self, last: int, now: dt.datetime) -> dict[str, int]:
+        """Notes of epochs that were committed, and drafts of killed processes."""
+        found = {
+            file.path: file.size
+            for file in self._repository.listed("begun")
+            if (match := _BEGUN.match(file.path)) is not None and int(match[1]) <= last
+        }
+        drafts = [*self._repository.listed("tmp"), *self._repository.listed(HELD)]
+        return found | {file.path: file.size for file in drafts if self._is_old(file, now)}
+
+    def _job_files(self, named: set[int]) -> dict[str, int]:
+        """Job files that no kept epoch names and no start can take up again.
+
+        A start takes the one that the last epoch names, or the newest. Between these are those of
+        starts that never committed, and may be about to.
+        """
+        names = [n for n in self._repository.names("") if n == job_path(job_number(n))]
+        files = filter(None, map(self._repository.stored, names))
+        stored = {job_number(file.path): file.size for file in files}
+        end = min(named, default=0) if self._grace else max(stored, default=0)
+        return {
+            job_path(number): size
+            for number, size in stored.items()
+            if number < end and number not in named
+        }
+
+    # -------------------------------------------------------------------------------- deleting
+
+    def _delete_all(self, files: Mapping[str, int], done: Collected) -> None:
+        self._delete(list(files))
+        self._count(files, done)
+
+    @staticmethod
+    def _count(files: Mapping[str, int], done: Collected) -> None:
+        for path, size in files.items():
+            done.deleted[kind_of(path)].add(size)
+
+    def _delete(self, paths: list[str]) -> None:
+        if self._dry_run:
+            self._dying.update(paths)
+        elif paths:
+            self._repository.collect(paths)
+
+
+def _hours(time: dt.timedelta) -> str:
+    return f"{time.total_seconds() / 3600:g} hours"
+
+
+def swept_path(epoch: int) -> str:
+    """Where it is noted that a sweep was made while this epoch was the last one."""
+    return f"epochs/{epoch:020d}.swept"
+
+
+def kind_of(path: str) -> str:
+    """What people call such a file.
+
+    >>> kind_of("data/count/0123.changes.arrow"), kind_of("data/count/0123.sst")
+    ('change files', 'base snapshots')
+    >>> kind_of("data/count/notes.txt")
+    'files of others'
+    """
+    if path.startswith("epochs/"):
+        return "manifests"
+    if "#" in path or path.startswith(("tmp/", "begun/", f"{HELD}/")):
+        return "drafts and notes"
+    if path.endswith(".changes.arrow"):
+        return "change files"
+    if path.endswith(".history.json"):
+        return "histories"
+    if path.endswith((".base.json", ".sst", ".rocksdb")):
+        return "base snapshots"
+    return "files of others" if path.startswith("data/") else "job files"

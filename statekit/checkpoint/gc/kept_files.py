@@ -1,0 +1,73 @@
+"""The files that kept epochs need, compared with the files of removed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from statekit.checkpoint.manifest import EpochManifest, ShardState
+from statekit.checkpoint.references import Following, refs_in
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.sealed_json import FileRef
+
+
+class KeptFiles:
+    """The files of some epochs, looked up where others may have named them too.
+
+    Where a given-up epoch names nothing but what kept ones name in their manifests, no base and no
+    history is read; elsewhere those of the same key groups are. Shards that may be made of slices
+    are looked up as well, whatever their key groups: they lead to files of whole shards that they
+    were cut out of, at any remove. A shard on a base leads to no others.
+    """
+
+    def __init__(self, repository: Repository, manifests: Collection[EpochManifest]) -> None:
+        self._manifests = manifests
+        self._paths = {ref.path for m in manifests for s in _shards(m) for ref in _told(s)}
+        self._kept = Following(repository, set())
+        self._gone = Following(repository, set(self._paths), gaps=True)
+        self._looked_up: set[tuple[str, tuple[int, int]]] = set()
+        self._cut: set[str] = set()
+        """Operators of which shards that may have slices were looked up."""
+
+    def not_among(self, manifest: EpochManifest) -> Iterator[FileRef]:
+        """The files of a given-up epoch that no kept one needs. Some come more than once."""
+        for name, operator in manifest.operators.items():
+            for shard in operator.shards:
+                if any(ref.path not in self._paths for ref in _told(shard)):
+                    self._look_up(name, shard.groups)
+                    for ref in self._gone.of_shard(shard):
+                        if ref.path not in self._paths:
+                            yield ref
+
+    def _look_up(self, operator: str, groups: tuple[int, int]) -> None:
+        """Follow what kept epochs have of these key groups, and what leads to other ones."""
+        if (operator, groups) in self._looked_up:
+            return
+        self._looked_up.add((operator, groups))
+        for manifest in self._manifests:
+            found = list(manifest.shards_over(operator, *groups))
+            if operator not in self._cut:
+                found += [s for s in _shards_of(manifest, operator) if _may_have_slices(s)]
+            for shard in found:
+                self._paths.update(ref.path for ref in self._kept.of_shard(shard))
+        self._cut.add(operator)
+
+
+def _shards(manifest: EpochManifest) -> Iterator[ShardState]:
+    return (shard for operator in manifest.operators.values() for shard in operator.shards)
+
+
+def _shards_of(manifest: EpochManifest, operator: str) -> Sequence[ShardState]:
+    found = manifest.operators.get(operator)
+    return () if found is None else found.shards
+
+
+def _may_have_slices(shard: ShardState) -> bool:
+    """Whether it may lead to files of shards that it was cut out of: a history may begin so."""
+    return shard.base is None and bool(shard.slices or shard.history)
+
+
+def _told(shard: ShardState) -> Iterator[FileRef]:
+    """The files that a manifest names for a shard."""
+    yield from shard.redistributed
+    for contents in (shard, *shard.slices):
+        yield from refs_in(contents)

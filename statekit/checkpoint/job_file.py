@@ -1,0 +1,249 @@
+"""`job.json`: the operators, states and types of a job. It does not change from epoch to epoch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from statekit.checkpoint.sealed_json import Count, Record, Sealed
+from statekit.codec.schema_tree import tree_fault
+from statekit.names import StoredId, StoredName, StoredText, check_different
+
+TIMERS = "_timers"
+"""What the timers of an operator are called where its states are named. No state can be."""
+
+WAITING = "_waiting"
+"""The same for records that wait for the watermark."""
+
+EXPIRY = "_expiry"
+"""The same for the index of rows that expire."""
+
+ROW_MARK = b"\xc1"
+"""What a row begins with that says more than its value; neither MessagePack nor a pickle does."""
+
+Clock = Literal["event", "processing"]
+"""Event time is what records say, processing time what the wall clock says."""
+
+CLOCK_TAGS: dict[Clock, bytes] = {"event": b"\x00", "processing": b"\x01"}
+"""What stands for a clock in row keys."""
+
+
+def _checked_tree(tree: Any) -> Any:
+    if (fault := tree_fault(tree)) is not None:
+        raise ValueError(f"it is not a type: {fault}")
+    return tree
+
+
+TypeTree = Annotated[Any, AfterValidator(_checked_tree)]
+"""A type as `Schema.to_json` gives it."""
+
+
+def _checked_roles(types: dict[str, Any]) -> dict[str, Any]:
+    if types.keys() not in ({"value"}, {"key", "value"}):
+        raise ValueError(f"a state has types of its value and of its key, and not of {[*types]}")
+    return types
+
+
+StateTypes = Annotated[dict[str, TypeTree], AfterValidator(_checked_roles)]
+"""The types of a state by their roles: the value's, and the key's of its entries."""
+
+
+class KeyFieldRecord(Record):
+    """One key field: its name and its type as a schema tree."""
+
+    name: StoredText
+    type: TypeTree
+
+
+class TtlRecord(Record):
+    """When rows of a state expire.
+
+    Parameters:
+        duration_us: after so long.
+        clock: by which clock.
+        refresh: a "write" begins the time anew, or a "read", too.
+    """
+
+    duration_us: Annotated[int, Field(gt=0)]
+    clock: Clock
+    refresh: Literal["write", "read"]
+
+
+KINDS_WITH_KEYS = frozenset({"map", "broadcast"})
+"""Kinds of state whose entries have a key of their own."""
+
+KINDS = KINDS_WITH_KEYS | {
+    *("value", "list", "reducing", "aggregating", "operator_value", "operator_list", "object"),
+}
+"""All kinds of state."""
+
+LOCAL_KINDS = frozenset({"operator_value", "operator_list", "broadcast", "object"})
+"""Kinds of state that belongs to shards, and not to keys."""
+
+
+class PastState(Record):
+    """How a state was declared before, while rows of that time may still be there.
+
+    Parameters:
+        generation: what rows of that time are marked with.
+    """
+
+    codec: StoredText
+    types: StateTypes
+    fingerprint: StoredText
+    generation: Annotated[int, Field(ge=0, le=255)]
+
+
+class StateRecord(Record):
+    """One declared state: its kind, codecs and types as schema trees, and when its rows expire.
+
+    Parameters:
+        ttl: None if its rows do not expire.
+        era: how often expiry was turned on, or moved to another clock, so far. Only stamps of the
+            era count; 0 if no row was ever stamped.
+        redistribute: for state of shards, what becomes of it when there are more or fewer of them;
+            None if that is not declared, and for state of keys.
+        generation: how often its type became one that does not read older rows. Rows are marked
+            with it; those of generation 0 have no mark.
+        past: how it was declared before, oldest first, as far as rows of that time may be there.
+            The type reads all those of its own generation; a hook has to convert the others.
+    """
+
+    name: StoredName
+    kind: str
+    codec: StoredText
+    types: StateTypes
+    fingerprint: StoredText
+    ttl: TtlRecord | None = None
+    era: Annotated[int, Field(ge=0, le=255)] = 0
+    redistribute: Literal["even", "union", "broadcast", "hooks"] | None = None
+    generation: Annotated[int, Field(ge=0, le=255)] = 0
+    past: tuple[PastState, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_the_types_of_its_kind(self) -> Self:
+        if self.kind not in KINDS:
+            raise ValueError(f"state {self.name} is of the kind {self.kind!r:.80}, which is none")
+        for types in (self.types, *(past.types for past in self.past)):
+            if ("key" in types) != (self.kind in KINDS_WITH_KEYS):
+                raise ValueError(f"a {self.kind} state cannot have types of {[*types]}")
+        return self
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it belongs to shards, and not to keys."""
+        return self.kind in LOCAL_KINDS
+
+    @property
+    def as_past(self) -> PastState:
+        """This declaration, for one that follows it."""
+        return PastState(
+            codec=self.codec,
+            types=self.types,
+            fingerprint=self.fingerprint,
+            generation=self.generation,
+        )
+
+    @property
+    def past_generations(self) -> dict[int, tuple[PastState, ...]]:
+        """Former declarations of each generation before this one, oldest first."""
+        found: dict[int, tuple[PastState, ...]] = {}
+        for state in self.past:
+            if state.generation != self.generation:
+                found[state.generation] = (*found.get(state.generation, ()), state)
+        return found
+
+
+class OperatorRecord(Record):
+    """One operator of a job: its key, its time and its states.
+
+    Parameters:
+        key: its fields; none for an operator without a key.
+        event_time: the field with the event time; None without event time.
+        lateness_us: how far records may lag behind before they are late.
+        timers: whether it handles timers, and so may hold some.
+        timer_names: those that have a callback, and None if there is one for all others. None
+            without timers, and in job files that were written before it was kept.
+        ordered: the type of its records as a schema tree, if they wait for the watermark.
+        ordered_past: the types of records that may still wait from before, which it reads.
+        definition: what else its state means nothing without, by name; None for most.
+        widths: how many bits numbers of its states have at most, by name, where types say so.
+        inputs: names of the streams whose records it handles by key.
+        broadcasts: names of the streams whose records every shard handles.
+    """
+
+    name: StoredName
+    inputs: tuple[StoredText, ...]
+    key: tuple[KeyFieldRecord, ...]
+    states: tuple[StateRecord, ...]
+    event_time: StoredText | None = None
+    lateness_us: Count = 0
+    timers: bool = False
+    timer_names: tuple[StoredText | None, ...] | None = None
+    ordered: TypeTree | None = None
+    ordered_past: tuple[TypeTree, ...] = ()
+    definition: dict[StoredText, StoredText] | None = None
+    widths: dict[StoredText, Count] = Field(default_factory=dict)
+    broadcasts: tuple[StoredText, ...] = ()
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        """Names of all that it may have rows of."""
+        names = tuple(state.name for state in self.states)
+        if self.timers:
+            names += (TIMERS,)
+        return names if self.ordered is None else (*names, WAITING)
+
+    @property
+    def holds_by_key(self) -> tuple[str, ...]:
+        """The same without states of shards: what goes with key groups."""
+        local = {state.name for state in self.states if state.is_local}
+        return tuple(name for name in self.holds if name not in local)
+
+    @model_validator(mode="after")
+    def _states_have_different_names(self) -> Self:
+        names = [state.name for state in self.states]
+        if len(set(names)) != len(names):
+            raise ValueError(f"operator {self.name} names a state twice: {names}")
+        if set(names) & {TIMERS, WAITING, EXPIRY}:
+            raise ValueError(f"a state of operator {self.name} has a name that is reserved")
+        return self
+
+
+class JobFile(Sealed):
+    """`job.json`: what does not change from epoch to epoch.
+
+    Parameters:
+        id: unique per checkpoint, so that copies made for another one are never mistaken.
+        name: of the job.
+        key_groups: fixed for the life of the checkpoint.
+        operators: with their states and types.
+        dropped: names of states that were given up, per operator. Change files may still hold
+            their rows, so no other state may take such a name.
+        savepoint: the id of the savepoint that the checkpoint was made from, if it was.
+        imported: the id of the query of Spark's that it was made from, if it was.
+    """
+
+    title: ClassVar[str] = "a job description"
+
+    id: StoredId
+    name: StoredName
+    key_groups: Annotated[int, Field(ge=1, le=32768)]
+    operators: tuple[OperatorRecord, ...]
+    dropped: dict[StoredName, tuple[StoredName, ...]] = Field(default={})
+    savepoint: StoredText | None = None
+    imported: StoredText | None = None
+
+    @model_validator(mode="after")
+    def _operators_have_different_names(self) -> Self:
+        check_different(tuple(operator.name for operator in self.operators), "operators")
+        return self
+
+    @property
+    def is_made_of_another(self) -> bool:
+        """Whether the first epoch holds what was made elsewhere, and not the job's own."""
+        return self.savepoint is not None or self.imported is not None
+
+    def operator(self, name: str) -> OperatorRecord | None:
+        return next((found for found in self.operators if found.name == name), None)

@@ -1,0 +1,378 @@
+"""The manifest of an epoch: the files and progress of every shard of every operator.
+
+A manifest is the commit: whatever no committed manifest names does not exist. A shard says of
+itself all that its rows are made of, in few words (`contents`), so the size of a manifest follows
+the number of shards and never the length of the history, and a restore reads one manifest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from statekit.checkpoint.job_file import Clock, StateRecord
+from statekit.checkpoint.sealed_json import FORMAT, Count, FileRef, Record, Sealed
+from statekit.checkpoint.shard_contents import Chain, Contents, Slice
+from statekit.names import StoredName, StoredText
+from statekit.timestamp import MIN_MICROS
+from statekit.watermark import BEGINNING
+
+Cause = Literal["records", "rescale", "rollback", "repair", "migrate", "savepoint", "import"]
+"""What made an epoch: a run, over records or idle, or one of the tools that change a checkpoint."""
+
+
+def added(*counts: Mapping[str, int]) -> dict[str, int]:
+    """The sum of counts per name.
+
+    >>> added({"a": 1}, {"a": 2, "b": 5})
+    {'a': 3, 'b': 5}
+    """
+    total: dict[str, int] = {}
+    for count in counts:
+        for name, number in count.items():
+            total[name] = total.get(name, 0) + number
+    return total
+
+
+def epoch_path(epoch: int) -> str:
+    """Where the manifest of an epoch lives, so that names sort like numbers.
+
+    >>> epoch_path(12)
+    'epochs/00000000000000000012.json'
+    """
+    return f"epochs/{epoch:020d}.json"
+
+
+def instant_path(epoch: int) -> str:
+    """Where the instant of an epoch is kept until the epoch is committed.
+
+    >>> instant_path(12)
+    'begun/00000000000000000012.json'
+    """
+    return f"begun/{epoch:020d}.json"
+
+
+class ShardState(Contents):
+    """Where one shard of one operator stands after an epoch.
+
+    Parameters:
+        first_group, last_group: the key groups it owns, both inclusive.
+        attempt: the attempt whose changes were committed last; None before the first change.
+        changed: the epoch of that attempt; None before the first change.
+        base, history, files, is_complete: see `Contents`.
+        rows, bytes: what the shard holds per state, keys included. Exact; without entries for a
+            shard of an older format that came from a change of parallelism and was not counted.
+        wake_us: per clock, before when the shard has nothing to do unless records come. Never too
+            late; a clock for which nothing waits is left out.
+        redistributed: change files that are yet to be applied, on top of all others: what the shard
+            has of operator state that was redistributed. They become the first of `files` when the
+            shard runs.
+        slices: what the shard is made of, in order, if it came from a change of parallelism and
+            has not changed since. There is neither base, history nor file then.
+        chain: what it costs to apply the change files that the shard names.
+        is_part: whether another shard was divided to make this one, and its rows were not counted
+            since. `rows` and `bytes` are then relative: what was added since, below zero if rows
+            were removed. What the shard began with is in the `undivided` of its operator. Use
+            `row_bytes` where the size of the shard is needed.
+    """
+
+    first_group: Count
+    last_group: Count
+    attempt: str | None = None
+    changed: int | None = None
+    rows: dict[str, int] = Field(default={})
+    bytes: dict[str, int] = Field(default={})
+    wake_us: dict[Clock, int] = Field(default={})
+    redistributed: tuple[FileRef, ...] = ()
+    slices: tuple[Slice, ...] = ()
+    chain: Chain = Chain()
+    is_part: bool = False
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.first_group > self.last_group:
+            raise ValueError(f"key groups {self.first_group}..{self.last_group} are no range")
+        if not self.is_part and min([*self.rows.values(), *self.bytes.values()], default=0) < 0:
+            raise ValueError(f"it cannot hold {self.rows} rows and {self.bytes} bytes")
+        if (self.attempt is None) != (self.changed is None):
+            raise ValueError("attempt and changed come together")
+        if self.slices and (self.files or self.base or self.history):
+            raise ValueError("a shard that has changed is no longer made of slices of others")
+        return self
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether `rows` and `bytes` go on from here by what is added."""
+        return self.attempt is None or self.is_part or bool(self.rows)
+
+    @property
+    def row_bytes(self) -> int | None:
+        """Bytes of all rows of the shard, keys included; None if that is not known."""
+        return None if self.is_part or not self.is_counted else sum(self.bytes.values())
+
+    @property
+    def groups(self) -> tuple[int, int]:
+        return self.first_group, self.last_group
+
+    def overlaps(self, first_group: int, last_group: int) -> bool:
+        return self.first_group <= last_group and first_group <= self.last_group
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """What a worker needs to know about its part of an epoch. Small, and picklable.
+
+    Parameters:
+        checkpoint_id: of the job file.
+        operator: its name.
+        shard: its number.
+        epoch: the epoch to make.
+        base: where the shard stands before it.
+        base_epoch: the epoch whose manifest says so; None before the first.
+        watermark_us: of the operator in this epoch.
+        reached_us: what it was in the epoch before.
+        processing_time_us: the one instant that the epoch takes place at.
+        eras: per state that ever had rows which expire, its era.
+        migrated: per state whose rows are marked with a generation, its record.
+        since: the epoch of the last rollback in its history; 0 without any.
+    """
+
+    checkpoint_id: str
+    operator: str
+    shard: int
+    epoch: int
+    base: ShardState
+    base_epoch: int | None
+    watermark_us: int = BEGINNING
+    reached_us: int = BEGINNING
+    processing_time_us: int = BEGINNING
+    eras: dict[str, int] = field(default_factory=dict)
+    migrated: dict[str, StateRecord] = field(default_factory=dict)
+    since: int = 0
+
+    @property
+    def now_us(self) -> dict[Clock, int]:
+        """What each clock shows. No timer, not even at the first instant, is before time began."""
+        return {
+            "event": max(self.watermark_us, MIN_MICROS),
+            "processing": max(self.processing_time_us, MIN_MICROS),
+        }
+
+    @property
+    def due_clocks(self) -> tuple[Clock, ...]:
+        """The clocks by which something may be due: whose time to wake has come.
+
+        All of them for a shard that was not counted: nobody knows when it has to wake.
+        """
+        base, now = self.base, self.now_us
+        return tuple(
+            clock
+            for clock, time in now.items()
+            if not base.is_counted or base.wake_us.get(clock, time + 1) <= time
+        )
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the shard has something to do even if no records come."""
+        return bool(self.due_clocks)
+
+
+class ShardReport(Record):
+    """What a worker tells about one shard it ran: the commit record of its attempt.
+
+    Parameters:
+        operator: whose shard it is.
+        shard: where it stands now.
+        records_out: what it put out.
+        files_written: how many of the shard's change files are new, the last ones.
+        bytes_written: to those.
+        late: how many of those that came in were late.
+        records_by_input: what came in, by the number of the input, broadcast ones included.
+        largest_by_input: the largest event time of those that were not late, likewise.
+        undivided_rows, undivided_bytes: what a part began with, if the rows of the shard were
+            counted in this epoch. The shard is no part any more.
+    """
+
+    operator: str
+    shard: ShardState
+    records_out: Count = 0
+    files_written: Count = 0
+    bytes_written: Count = 0
+    late: Count = 0
+    records_by_input: dict[int, Count] = Field(default={})
+    largest_by_input: dict[int, int] = Field(default={})
+    undivided_rows: dict[str, int] = Field(default={})
+    undivided_bytes: dict[str, int] = Field(default={})
+
+
+class EpochInstant(Sealed):
+    """An epoch that was begun, so that a replay is of the same and sees the same instant.
+
+    Parameters:
+        epoch: its number.
+        what: what it handles: "batch 7" of Spark, "idle", "drain", or "records".
+        processing_time_us: the instant it takes place at.
+    """
+
+    title: ClassVar[str] = "the beginning of an epoch"
+
+    epoch: Count
+    what: StoredText
+    processing_time_us: int
+
+
+class OperatorEpoch(Record):
+    """One operator in one epoch.
+
+    Parameters:
+        shards: in key group order.
+        records_in, records_out: what it handled in this epoch.
+        bytes_written: to change files in this epoch.
+        late: how many of those that came in were late.
+        late_so_far: the same, of all epochs.
+        watermark_us: in this epoch; None for an operator without event time.
+        largest_event_us: the largest event time of all epochs; None before the first.
+        undivided_rows, undivided_bytes: what the shards that are parts began with, together: a
+            change of parallelism divides shards without counting what goes where.
+        records_by_input: what it handled in this epoch of each stream that feeds it; of a broadcast
+            one, what each shard handled.
+        largest_by_input: the largest event time of all epochs, by input; none where none came.
+    """
+
+    shards: tuple[ShardState, ...]
+    records_in: Count = 0
+    records_out: Count = 0
+    bytes_written: Count = 0
+    late: Count = 0
+    late_so_far: Count = 0
+    watermark_us: int | None = None
+    largest_event_us: int | None = None
+    undivided_rows: dict[str, Count] = Field(default={})
+    undivided_bytes: dict[str, Count] = Field(default={})
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """What all shards hold together, per state. Exact."""
+        return added(self.undivided_rows, *(shard.rows for shard in self.shards))
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """The bytes of these rows, keys included."""
+        return added(self.undivided_bytes, *(shard.bytes for shard in self.shards))
+
+    records_by_input: dict[StoredText, Count] = Field(default={})
+    largest_by_input: dict[StoredText, int] = Field(default={})
+
+    def at_rest(self, shards: Iterable[ShardState], **changes: Any) -> OperatorEpoch:
+        """The operator in an epoch that handles nothing, with these shards."""
+        counts = ("records_in", "records_out", "bytes_written", "late")
+        handled = {**dict.fromkeys(counts, 0), "records_by_input": {}}
+        return self.model_copy(update={"shards": tuple(shards), **handled, **changes})
+
+    def largest_of(self, stream: str) -> int | None:
+        """The largest event time that ever came from a stream; None if none did."""
+        if not self.largest_by_input:  # written when there was one input
+            return self.largest_event_us
+        return self.largest_by_input.get(stream)
+
+    @model_validator(mode="after")
+    def _shards_follow_each_other(self) -> Self:
+        for left, right in zip(self.shards, self.shards[1:], strict=False):
+            if right.first_group != left.last_group + 1:
+                raise ValueError(
+                    f"shards must follow each other: {left.groups} is followed by {right.groups}"
+                )
+        return self
+
+
+class EpochManifest(Sealed):
+    """One committed epoch of a whole job.
+
+    Parameters:
+        job: the job's name.
+        job_file: the `job.json` (or its successor) in force.
+        epoch: its number; the first is 0.
+        previous: the epoch before it, or None for the first. Not always the number before: a
+            rollback to epoch n follows n.
+        cause: what the epoch was made by.
+        abandoned: the epochs that were rolled back and are no part of its history, as ranges of
+            numbers, first and last, in order.
+        whole: its files are all there is of the state, and none before it count: key groups may
+            have been others.
+        batch: Spark's number of the last micro-batch in the state, or None.
+        offsets: records consumed per input, for runs without Spark.
+        parallelism: the number of shards.
+        key_groups: as in the job file.
+        writer: the run that committed it.
+        processing_time_us: the one instant that all of the epoch took place at.
+        drained: whether event time came to its end.
+        committed_at_us: wall clock, for people; nothing is decided by it.
+        operators: by name.
+    """
+
+    title: ClassVar[str] = "an epoch's manifest"
+
+    job: StoredName
+    job_file: FileRef
+    epoch: Count
+    previous: int | None
+    cause: Cause = "records"
+    abandoned: tuple[tuple[Count, Count], ...] = ()
+    whole: bool = False
+    batch: int | None = None
+    offsets: dict[StoredText, Count] = Field(default={})
+    parallelism: Annotated[int, Field(ge=1, le=32768)]
+    key_groups: Annotated[int, Field(ge=1, le=32768)]
+    writer: StoredText
+    processing_time_us: int = BEGINNING
+    drained: bool = False
+    committed_at_us: int
+    operators: dict[StoredName, OperatorEpoch]
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.previous is not None and not 0 <= self.previous < self.epoch:
+            raise ValueError(f"epoch {self.epoch} cannot follow epoch {self.previous}")
+        ends = [end for first, last in self.abandoned for end in (first - 1, last)]
+        if sorted({*ends, self.epoch}) != [*ends, self.epoch]:
+            raise ValueError(f"abandoned epochs {self.abandoned} are no ranges before {self.epoch}")
+        for name, operator in self.operators.items():
+            shards = operator.shards
+            covered = (shards[0].first_group, shards[-1].last_group) if shards else None
+            if covered != (0, self.key_groups - 1):
+                raise ValueError(f"shards of {name} cover {covered} of {self.key_groups} groups")
+        return self
+
+    def followed_by(self, **changes: Any) -> EpochManifest:
+        """The manifest of the epoch after this one, which is the same but for what is given."""
+        own = {"format": FORMAT, "epoch": self.epoch + 1, "previous": self.epoch, "whole": False}
+        return EpochManifest(**{**dict(self), **own, **changes})
+
+    @property
+    def sets_spark_back(self) -> bool:
+        """Whether Spark's part may have to be set back to it: it may stand where another stood."""
+        return self.cause in ("rollback", "repair")
+
+    def has_abandoned(self, epoch: int) -> bool:
+        """Whether an epoch before this one was rolled back, and is no part of its history."""
+        return any(first <= epoch <= last for first, last in self.abandoned)
+
+    @property
+    def since(self) -> int:
+        """The epoch of the last rollback in its history; 0 without any."""
+        return self.abandoned[-1][1] + 1 if self.abandoned else 0
+
+    def shards_over(self, operator: str, first_group: int, last_group: int) -> Iterator[ShardState]:
+        """The shards of an operator that own any of these key groups; none if it is new."""
+        found = self.operators.get(operator)
+        shards = found.shards if found else ()
+        first = bisect_left(shards, first_group, key=lambda shard: shard.last_group)
+        for shard in islice(shards, first, None):
+            if shard.first_group > last_group:
+                return
+            yield shard

@@ -1,0 +1,51 @@
+"""Open a checkpoint that no job runs on. Every command that changes a checkpoint starts here."""
+
+from __future__ import annotations
+
+from statekit.checkpoint.job_file import JobFile
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.rollback import finish
+from statekit.errors import RestoreError
+
+
+def last_epoch(repository: Repository) -> tuple[EpochManifest, JobFile]:
+    """The last epoch and the job file in force.
+
+    Raises:
+        RestoreError: nothing is committed yet.
+    """
+    latest = repository.latest_epoch()
+    if latest is None:
+        repository.check_checkpoint()
+        raise RestoreError(
+            f"{repository.url} has no committed epoch, so there is nothing to change: check the "
+            "path, or start the job as it is to be"
+        )
+    manifest = repository.manifest(latest)
+    found = repository.job_file(manifest.job_file.path)
+    assert found is not None, "the manifest names it, so reading it fails or finds it"
+    return manifest, found[0]
+
+
+def check_at_rest(repository: Repository, last: EpochManifest) -> None:
+    """Make sure that no epoch was begun which a sink may have seen: its number is to be taken.
+
+    A rollback that was killed before it had set Spark's part back is finished.
+
+    Raises:
+        RestoreError: one was.
+    """
+    if last.sets_spark_back:
+        finish(repository, last)
+    begun = repository.begun(last.epoch + 1)
+    ahead = repository.spark_batches("offsets")[-1:]
+    what = None if begun is None else begun.what
+    if ahead and ahead[0] > (-1 if last.batch is None else last.batch):
+        what = f"batch {ahead[0]}"
+    if what is not None:
+        raise RestoreError(
+            f"epoch {last.epoch + 1} of {repository.url} was begun as {what!r} and not committed, "
+            "and a sink may hold its output: start the job again and let it finish that epoch, "
+            "then stop it. To rescale, that start is all it takes, if it says parallelism="
+        )

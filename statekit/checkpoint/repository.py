@@ -1,0 +1,352 @@
+"""The checkpoint: job files, manifests and change files, and the call that commits.
+
+A commit is one create-if-absent of one manifest. If the name is taken, the writer is fenced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+import xxhash
+
+from statekit.backend.interface import Backend
+from statekit.backend.mutation import Batch, read_changes
+from statekit.checkpoint.job_file import JobFile
+from statekit.checkpoint.manifest import EpochInstant, EpochManifest, epoch_path, instant_path
+from statekit.checkpoint.sealed_json import FORMAT, FileRef
+from statekit.checkpoint.store import Store
+from statekit.clock import unique_id
+from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
+from statekit.keygroup import pack_group
+
+LocalRows = list[tuple[bytes, bytes]]
+"""An operator state in one shard: what follows the shard's prefix in the row key, and the row."""
+
+SPARK = "spark"
+"""The folder of Spark's own checkpoint."""
+
+
+TRANSFERS = 16
+"""How many files are read or written at a time: a store answers late, but to many at once."""
+
+SAVEPOINT = "savepoint.json"
+"""What makes a directory a savepoint."""
+
+JOB_PATH = "job.json"
+_EPOCH_NAME = re.compile(r"epochs/([0-9]{20})\.json")
+_FIRST_NAME = re.compile(r"epochs/([0-9]{20})\.first")
+_JOB_NAME = re.compile(r"job(?:-([0-9]+))?\.json")
+
+
+class Repository(Store):
+    """One checkpoint.
+
+    Parameters:
+        url: a local path, `file://…`, or an object store URL such as `s3://bucket/prefix`.
+        create: make the directory if it is a local path that does not exist.
+
+    Raises:
+        RestoreError: the local path does not exist and `create` is False.
+        StorageError: the store cannot be reached or the directory not be made.
+
+    >>> repository = Repository.in_memory()
+    >>> repository.latest_epoch() is None
+    True
+    """
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether this is a savepoint, and not a checkpoint."""
+        return SAVEPOINT in self.names("")
+
+    def check_checkpoint(self) -> None:
+        """Make sure, where no epoch was found, that this is a checkpoint that may have some.
+
+        Raises:
+            RestoreError: it is a savepoint.
+        """
+        if self.is_savepoint:
+            raise RestoreError(
+                f"{self.url} is a savepoint, and not a checkpoint: nothing ever changes it. Pass a "
+                "checkpoint; to go on from the savepoint, start the job with a new checkpoint and "
+                "from_savepoint="
+            )
+
+    def check_nothing_lost(self) -> None:
+        """Make sure, where no epoch was found, that there was none.
+
+        A job that began its first epoch has left files as well, and no mark of its own.
+
+        Raises:
+            RestoreError: it is a savepoint.
+            CorruptCheckpointError: epochs were committed, and none is there.
+        """
+        self.check_checkpoint()
+        if self.latest_epoch() is not None or self.exists(instant_path(0)):
+            return  # committed just now, or the first one is being made
+        found = self.job_file()
+        if found is None or found[0].is_made_of_another or next(self.tree("data"), None) is None:
+            return  # nothing, or what making it of something else has left
+        if self.latest_epoch() is None:
+            raise CorruptCheckpointError(
+                f"{self.at('epochs')} has no epoch, and {self.at('data')} has files of epochs: "
+                "epochs were deleted, or not copied. Restore the checkpoint from a backup; if it "
+                "is of a job that was ended before its first epoch was committed, start the job"
+            )
+
+    # ------------------------------------------------------------------------------- job files
+
+    def job_file(self, path: str | None = None) -> tuple[JobFile, FileRef] | None:
+        """The job description in force: the newest, or the one at `path`; None if there is none.
+
+        Raises:
+            CorruptCheckpointError: it is truncated or altered.
+            RestoreError: it was written by a newer version.
+        """
+        if path is None:
+            numbers = [
+                int(match[1] or 1)
+                for name in self.names("")
+                if (match := _JOB_NAME.fullmatch(name)) is not None
+            ]
+            if not numbers:
+                return None
+            path = job_path(max(numbers))
+        data = self.read(path)
+        return JobFile.from_bytes(data, self.at(path)), _reference(path, data)
+
+    def job_paths(self) -> list[str]:
+        """Where all job descriptions are, also those that no epoch names."""
+        return sorted(name for name in self.names("") if _JOB_NAME.fullmatch(name) is not None)
+
+    def create_job_file(self, job: JobFile, number: int) -> FileRef:
+        """Write the `number`th job description if there is none yet.
+
+        Raises:
+            FencedError: another writer was faster.
+        """
+        path, data = job_path(number), job.to_bytes()
+        self.create(path, data)
+        return _reference(path, data)
+
+    def settle_job_file(self, job: JobFile) -> tuple[JobFile, FileRef]:
+        """The job description in the store: the newest if it is the same, else a new one.
+
+        It is in force once a manifest names it. The newest may be of a start that never committed.
+
+        Raises:
+            FencedError: another writer wrote one meanwhile.
+        """
+        job, newest = job.model_copy(update={"format": FORMAT}), self.job_file()
+        if newest is not None and newest[0] == job:
+            return newest
+        number = 1 if newest is None else job_number(newest[1].path) + 1
+        return job, self.create_job_file(job, number)
+
+    # ------------------------------------------------------------------------------- manifests
+
+    def epochs(self) -> list[int]:
+        """The numbers of all committed epochs that are kept, in order."""
+        names = list(self.names("epochs"))
+        first = max(_numbers(_FIRST_NAME, names), default=0)
+        return sorted(number for number in _numbers(_EPOCH_NAME, names) if number >= first)
+
+    def listed_epochs(self) -> list[int]:
+        """The numbers of all manifests that are there, also of epochs that were given up."""
+        return sorted(_numbers(_EPOCH_NAME, self.names("epochs")))
+
+    def first_kept(self) -> int:
+        """The first epoch that was not given up; manifests before it may still be there."""
+        return max(_numbers(_FIRST_NAME, self.names("epochs")), default=0)
+
+    def latest_epoch(self) -> int | None:
+        """The number of the last committed epoch; None if nothing was committed.
+
+        Raises:
+            CorruptCheckpointError: epochs were given up, and none of those that were kept is there.
+        """
+        latest = self._last_listed()
+        if latest is None and (first := self.first_kept()):
+            raise CorruptCheckpointError(
+                f"{self.at('epochs')} has a mark that epochs before {first} were given up, and no "
+                "epoch from there on: they were deleted, or this is a copy that took longer than "
+                "the job keeps epochs. Restore the checkpoint from a backup, or copy it again"
+            )
+        return latest
+
+    def _last_listed(self) -> int | None:
+        """The same, as far as manifests are listed.
+
+        Where files are listed in order, that takes a few requests, however many epochs there are:
+        those behind a number are asked for, and the number grows or shrinks by what is found.
+        """
+        if not self._objects.keeps_order:
+            return max(self.epochs(), default=None)
+        last, are_more = self._last_behind(None)
+        step, grows = 1, True
+        while are_more:
+            found, are_still_more = self._last_behind((last or 0) + step)
+            if found is None and step == 0:
+                return max(self.epochs(), default=None)  # what lies there are no epochs
+            if found is None:
+                grows = False
+            else:
+                last, are_more = found, are_still_more
+            step = step * 8 if grows else step // 2
+        return last
+
+    def _last_behind(self, epoch: int | None) -> tuple[int | None, bool]:
+        """The last epoch on the page that begins behind one, and whether there is another page."""
+        page = self._page("epochs", None if epoch is None else epoch_path(epoch))
+        matches = (_EPOCH_NAME.fullmatch(file.path) for file in page.files)
+        found = max((int(match[1]) for match in matches if match is not None), default=None)
+        return found, page.behind is not None
+
+    def is_committed(self, epoch: int) -> bool:
+        """Whether the epoch's manifest exists."""
+        return self.exists(epoch_path(epoch))
+
+    def manifest(self, epoch: int) -> EpochManifest:
+        """The manifest of a committed epoch.
+
+        Raises:
+            CorruptCheckpointError: it is missing, truncated or altered.
+        """
+        path = epoch_path(epoch)
+        manifest = EpochManifest.from_bytes(self.read(path), self.at(path))
+        if manifest.epoch != epoch:
+            raise CorruptCheckpointError(
+                f"{self.at(path)} is the manifest of epoch {manifest.epoch}: restore the files of "
+                "this directory from a backup"
+            )
+        return manifest
+
+    def begun(self, epoch: int) -> EpochInstant | None:
+        """What an attempt at an epoch noted when it began; None if there was none.
+
+        Raises:
+            CorruptCheckpointError: the note is truncated or altered.
+        """
+        path = instant_path(epoch)
+        data = self.read_if_there(path)
+        return None if data is None else EpochInstant.from_bytes(data, self.at(path))
+
+    def begin(self, begun: EpochInstant) -> None:
+        """Note that an epoch begins.
+
+        Raises:
+            FencedError: another run has begun it.
+        """
+        self.create(instant_path(begun.epoch), begun.to_bytes())
+
+    def forget_instant(self, epoch: int) -> None:
+        """Remove what `begin` left: the epoch is committed and will not run again."""
+        self.discard(instant_path(epoch))
+
+    def commit(self, manifest: EpochManifest) -> None:
+        """Make an epoch exist, with everything it names, by one create-if-absent.
+
+        Raises:
+            FencedError: the epoch exists already, or did: another writer committed it.
+        """
+        self.create(epoch_path(manifest.epoch), manifest.to_bytes())
+        # Its number was free, but so it would be if others had got so far that it was collected.
+        # Then the mark is there, which came first, and nobody ever looks at what was just made.
+        if self._is_followed(manifest.epoch) and manifest.epoch < self.first_kept():
+            raise self.overtaken(manifest.epoch)
+
+    def _is_followed(self, epoch: int) -> bool:
+        """Whether something lies behind an epoch, in one request; True where that lists all."""
+        return not self._objects.keeps_order or bool(self._page("epochs", epoch_path(epoch)).files)
+
+    def overtaken(self, epoch: int) -> FencedError:
+        """That other writers have committed an epoch, and so many more that it was collected."""
+        return FencedError(
+            f"epoch {epoch} of {self.url} was committed by another run, and collected since: stop "
+            "one of them, then start the other again; nothing is lost"
+        )
+
+    # ------------------------------------------------------------------------------ data files
+
+    def put_changes(
+        self, operator: str, file: IO[bytes], rows: int, *, local: bool = False
+    ) -> FileRef:
+        """Store a change file under a unique name, durably.
+
+        Parameters:
+            operator: whose changes they are.
+            file: the content, readable and seekable.
+            rows: mutations in it, for the reference.
+            local: whether they are of state of the shard.
+        """
+        path = f"data/{operator}/{unique_id()}.changes.arrow"
+        return self.put_file(path, file, rows).model_copy(update={"local": local})
+
+    def replay(self, backend: Backend, refs: Iterable[FileRef], first: int, last: int) -> None:
+        """Apply change files to a backend, keeping only rows of the key groups `first..last`.
+
+        States that the backend was not opened with are states that were given up: left out.
+        """
+        states = frozenset(backend.states)
+        start, end = group_bounds(first, last)
+        for ref in refs:
+            for batch in self.batches(ref):
+                backend.write(batch.within(start, end, states))
+
+    def batches(self, ref: FileRef) -> Iterator[Batch]:
+        """The mutations of a change file, batch by batch.
+
+        Raises:
+            CorruptCheckpointError: the file is missing, or not what the manifest says.
+        """
+        with self.open_verified(ref) as file:
+            yield from read_changes(file, self.at(ref.path))
+
+    # ------------------------------------------------------------------------------ Spark's part
+
+    def spark_batches(self, log: str) -> list[int]:
+        """The micro-batches that one of Spark's logs knows, `offsets` or `commits`, in order."""
+        names = (path.rsplit("/", 1)[-1] for path in self.names(f"{SPARK}/{log}"))
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    # ---------------------------------------------------------------------------------- copying
+
+    def copy_to(self, target: Repository) -> None:
+        """Copy every file to an empty checkpoint, manifests last."""
+        paths = list(self.tree(""))
+        left_out = ("tmp/", f"{SPARK}/", "savepoints/")
+        wanted = [path for path in paths if not path.startswith(left_out)]
+        for path in sorted(wanted, key=lambda path: path.startswith("epochs/")):
+            target.create(path, self.read(path))
+
+
+def job_path(number: int) -> str:
+    """`job.json` for the first job description, `job-2.json` for the second, …"""
+    return JOB_PATH if number == 1 else f"job-{number}.json"
+
+
+def job_number(path: str) -> int:
+    """The inverse of `job_path`."""
+    match = _JOB_NAME.fullmatch(path)
+    return int(match[1] or 1) if match else 1
+
+
+def _numbers(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[int]:
+    """The numbers in those names that follow a pattern."""
+    matches = map(pattern.fullmatch, names)
+    return (int(match[1]) for match in matches if match is not None)
+
+
+def group_bounds(first: int, last: int) -> tuple[bytes, bytes]:
+    """The row keys of the key groups `first..last`: from the first key to behind the last.
+
+    >>> group_bounds(0, 127)
+    (b'\\x00\\x00', b'\\x00\\x80')
+    """
+    return pack_group(first), pack_group(last + 1)
+
+
+def _reference(path: str, data: bytes) -> FileRef:
+    return FileRef(path=path, size=len(data), checksum=xxhash.xxh3_128_hexdigest(data))

@@ -1,0 +1,336 @@
+"""Rollback: commit a new epoch that has the state of an earlier one.
+
+A rollback is an epoch like any other, with the next free number: it names the shards of the epoch
+it goes back to, follows that one, and is committed with create-if-absent. So nothing is removed, a
+writer that still runs is fenced, and whoever follows the history from the last epoch never meets
+the epochs that were abandoned. They stay readable, and can be gone back to in the same way.
+
+Processing time does not go back: state does, the world does not. What was due meanwhile is due now.
+
+Spark's part is not ours, and is set back file by file behind the commit. The order leaves, at every
+step, something that Spark would go on from without leaving out or repeating a record:
+
+1. commits and offsets, the latest first. Spark runs the latest batch it has offsets of, which we
+   refuse while it is not the next one, and which is the right one as soon as it is.
+2. the logs of file sources, the latest entries first. Entries that no offset knows of are read with
+   the next batch, as those of a batch that was planned and never noted.
+
+A start behind a rollback that was killed in between does the rest first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from statekit.checkpoint.manifest import Cause, EpochManifest
+from statekit.checkpoint.repository import SPARK, Repository
+from statekit.checkpoint.retention import collected_error, note_going_back, still_kept
+from statekit.checkpoint.spark_log import SparkFiles, files_at
+from statekit.clock import now_us, unique_id
+from statekit.errors import FencedError, RestoreError
+
+_FOLDERS = ("commits", "offsets", "sources")
+"""What of Spark's part is set back, in this order."""
+
+_CHECKSUM = re.compile(r"\.([^.].*)\.crc")
+_NUMBER = re.compile(r"[0-9]+")
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """A rollback that can be carried out.
+
+    Attributes:
+        repository: the checkpoint.
+        last: its last epoch.
+        target: the epoch to go back to.
+        manifest: the epoch that stands where the target stood.
+        is_committed: whether it was committed before; then only Spark's part is left.
+    """
+
+    repository: Repository
+    last: EpochManifest
+    target: EpochManifest
+    manifest: EpochManifest
+    is_committed: bool
+
+    def carry_out(self) -> None:
+        """Commit the epoch, then set Spark's part back.
+
+        Raises:
+            FencedError: a run committed an epoch meanwhile. Nothing was done.
+            RestoreError: the epoch to go back to was collected meanwhile. Nothing was done.
+            StorageError: the store failed; doing it again finishes it.
+        """
+        if not self.is_committed:
+            note = note_going_back(self.repository, self.manifest.epoch, self.target.epoch)
+            try:
+                self.repository.commit(self.manifest)
+            except FencedError:
+                self.repository.discard(note)  # the number is taken, so nobody needs it
+                raise
+            self.repository.forget_instant(self.manifest.epoch)
+            self.repository.discard(note)
+        finish(self.repository, self.manifest)
+
+
+def plan(repository: Repository, to: int) -> Rollback:
+    """What going back to an epoch would do. Changes nothing.
+
+    Parameters:
+        to: the epoch; one that was abandoned by a rollback before may be taken as well.
+
+    Raises:
+        RestoreError: there is no such epoch, it is the last one, or Spark does not know its
+            micro-batch any more.
+        CorruptCheckpointError: a manifest cannot be read.
+    """
+    last = _last(repository, to)
+    if last.epoch == to:
+        raise RestoreError(
+            f"epoch {to} is the last one of {repository.url}: there is nothing to roll back"
+        )
+    is_committed = last.cause == "rollback" and last.previous == to
+    target = _target(repository, last, to)
+    manifest = last if is_committed else _standing_behind(target, last)
+    if not is_committed:
+        check_can_go_back(repository, target, last)
+    return Rollback(repository, last, target, manifest, is_committed)
+
+
+def for_start(repository: Repository, job: str, epoch: int) -> Rollback | None:
+    """What a start with `from_epoch=` has to do first; None if the checkpoint stands there.
+
+    A program that is started again, by whoever watches it, asks for the same epoch again. Behind a
+    rollback that nothing followed there is nothing more to do. Once epochs followed, the program
+    cannot know whether they are to be kept or not, so it is refused.
+
+    Parameters:
+        job: the name of the job that starts.
+
+    Raises:
+        RestoreError: as for `plan`; or the checkpoint is another job's, or `epoch` was abandoned,
+            or a rollback to it was followed by other epochs.
+    """
+    last = _last(repository, epoch)
+    if last.job != job:
+        raise RestoreError(
+            f"{repository.url} is a checkpoint of job {last.job!r}, not of {job!r}: pass another "
+            "checkpoint, or give the job its old name"
+        )
+    by_hand = f"`statekit rollback {repository.url} --to {epoch}`"
+    if last.has_abandoned(epoch):
+        raise RestoreError(
+            f"from_epoch={epoch}: this epoch of {repository.url} was rolled back itself. Leave "
+            f"from_epoch out to go on from epoch {last.epoch}, or get it back with {by_hand}"
+        )
+    done = next((end + 1 for first, end in last.abandoned if first == epoch + 1), None)
+    if done is not None and done != last.epoch:
+        raise RestoreError(
+            f"from_epoch={epoch}: {repository.url} was rolled back to it by epoch {done}, and has "
+            f"gone on to epoch {last.epoch}. Leave from_epoch out to go on from there; to give up "
+            f"what was done since, use {by_hand}"
+        )
+    return None if last.epoch == epoch else plan(repository, epoch)
+
+
+def finish(repository: Repository, last: EpochManifest) -> None:
+    """Set Spark's part back to where a rollback stands, as far as it is not yet.
+
+    Parameters:
+        last: the last epoch, made by a rollback.
+
+    Raises:
+        RestoreError: Spark's part cannot be set back.
+    """
+    names = _sparks_files(repository)
+    batch = _batch(last)
+    offsets, commits = repository.spark_batches("offsets"), repository.spark_batches("commits")
+    if max(offsets, default=-1) == batch + 1 and max(commits, default=-1) <= batch:
+        batch += 1  # Spark runs it next: in either history, it is what follows
+    wanted = files_at(names, _reader(repository), batch)
+    for folder in _FOLDERS:
+        _set_back(repository, [path for path in names if path.startswith(f"{folder}/")], wanted)
+
+
+def _last(repository: Repository, to: int) -> EpochManifest:
+    """The manifest of the last epoch, if there may be one to go back to."""
+    latest = repository.latest_epoch()
+    if latest is None:
+        repository.check_checkpoint()
+    if latest is None or type(to) is not int:
+        raise _no_epoch(repository, to)
+    with still_kept(repository, latest):
+        return repository.manifest(latest)
+
+
+def _target(repository: Repository, last: EpochManifest, to: int) -> EpochManifest:
+    """The manifest of the epoch to go back to."""
+    if to in repository.epochs():
+        with still_kept(repository, to):
+            return repository.manifest(to)
+    if last.cause == "rollback" and last.previous == to:  # done, and collected since
+        return last.model_copy(update={"epoch": to, "previous": None})
+    raise collected_error(repository, to, RestoreError) or _no_epoch(repository, to)
+
+
+def _no_epoch(repository: Repository, to: object) -> RestoreError:
+    epochs = repository.epochs()
+    found = f"its epochs are {epochs[0]} to {epochs[-1]}" if epochs else "nothing is committed"
+    return RestoreError(
+        f"{repository.url} has no epoch {to!r} to go back to: {found}. Look at them with "
+        "`statekit inspect`"
+    )
+
+
+def _standing_behind(target: EpochManifest, last: EpochManifest) -> EpochManifest:
+    """The epoch behind `last` that stands where `target` stood."""
+    time = max(target.processing_time_us, last.processing_time_us)
+    return standing_at(target, "rollback", last.epoch + 1, time)
+
+
+def standing_at(
+    target: EpochManifest, cause: Cause, epoch: int, processing_time_us: int
+) -> EpochManifest:
+    """An epoch that stands where an earlier one stood; those in between are abandoned.
+
+    Parameters:
+        target: the earlier one.
+        epoch: its own number.
+        processing_time_us: the instant that it takes place at.
+    """
+    return target.followed_by(
+        epoch=epoch,
+        cause=cause,
+        abandoned=(*target.abandoned, (target.epoch + 1, epoch - 1)),
+        processing_time_us=processing_time_us,
+        writer=unique_id(),
+        committed_at_us=now_us(),
+        operators={
+            name: operator.at_rest(operator.shards) for name, operator in target.operators.items()
+        },
+    )
+
+
+# -------------------------------------------------------------------------------- Spark's part
+
+
+def _sparks_files(repository: Repository) -> list[str]:
+    """The paths of all files of Spark's part, below it."""
+    return sorted(path.removeprefix(f"{SPARK}/") for path in repository.tree(SPARK))
+
+
+def _reader(repository: Repository) -> Callable[[str], bytes]:
+    return lambda path: repository.read(f"{SPARK}/{path}")
+
+
+def _batch(manifest: EpochManifest) -> int:
+    """The last micro-batch in an epoch's state; -1 before the first."""
+    return -1 if manifest.batch is None else manifest.batch
+
+
+def check_batch(repository: Repository, last: EpochManifest, epoch: EpochManifest) -> None:
+    """Make sure that what Spark notes of an epoch's micro-batch is what the epoch has read.
+
+    Behind a rollback Spark counts on from the micro-batch gone back to, so the numbers of those in
+    abandoned epochs are given to others.
+
+    Parameters:
+        last: the last epoch; Spark's part belongs to its history.
+
+    Raises:
+        RestoreError: the micro-batch is one that was abandoned.
+    """
+    common, first = epoch, repository.first_kept()
+    while last.has_abandoned(common.epoch) and common.previous is not None:
+        if common.previous < first:
+            break  # given up: nobody knows which micro-batch it ended with
+        common = repository.manifest(common.previous)
+    is_known = not last.has_abandoned(common.epoch) or common.previous is None
+    if epoch.batch is not None and not (is_known and _batch(common) == _batch(epoch)):
+        raise RestoreError(
+            f"epoch {epoch.epoch} of {repository.url} was rolled back, and with it Spark's "
+            f"micro-batch {epoch.batch}: Spark gives that number to other input, and could not go "
+            "on behind this one. `--epoch` of `statekit get`, `inspect` and `diff` still read it"
+        )
+
+
+def check_can_go_back(repository: Repository, target: EpochManifest, last: EpochManifest) -> None:
+    """Make sure that Spark's part can be set back, before anything is committed.
+
+    Raises:
+        RestoreError: Spark does not know the epoch's micro-batch any more, or keeps what cannot be
+            set back.
+    """
+    batch, offsets = _batch(target), repository.spark_batches("offsets")
+    if not _knows(offsets, batch):
+        raise RestoreError(
+            f"epoch {target.epoch} of {repository.url} ends with Spark's micro-batch {batch}, and "
+            "Spark no longer has the offsets to go on from there: it keeps those of the last "
+            "spark.sql.streaming.minBatchesToRetain micro-batches, and a rollback removes those "
+            f"it goes behind. {_still_possible(repository, last, offsets)}"
+        )
+    check_batch(repository, last, target)
+    files_at(_sparks_files(repository), _reader(repository), batch)
+
+
+def _knows(offsets: Sequence[int], batch: int) -> bool:
+    """Whether Spark can go on behind a micro-batch: from its offsets and those it began at."""
+    return all(needed in offsets for needed in (batch - 1, batch) if needed >= 0)
+
+
+def _still_possible(repository: Repository, last: EpochManifest, offsets: Sequence[int]) -> str:
+    """Which epochs before the last one Spark still has the offsets of."""
+    known: list[int] = []
+    for manifest in _history(repository, last):
+        if not _knows(offsets, _batch(manifest)):
+            break
+        known.append(manifest.epoch)
+    if not known[1:]:
+        return "There is no epoch left to go back to: start with a new checkpoint"
+    return f"Go back to one from {known[-1]} to {known[1]}"
+
+
+def _history(repository: Repository, last: EpochManifest) -> Iterator[EpochManifest]:
+    """The kept epochs that led to this one, from it backwards."""
+    manifest, first = last, repository.first_kept()
+    yield manifest
+    while manifest.previous is not None and manifest.previous >= first:
+        manifest = repository.manifest(manifest.previous)
+        yield manifest
+
+
+def _set_back(repository: Repository, names: Sequence[str], wanted: SparkFiles) -> None:
+    """Make files out of later ones where they are missing, then remove those that are too late.
+
+    Hadoop's local file system keeps a checksum beside each file. One that outlived its file would
+    make the next file of that name a broken one, so it goes first. Drafts, which are hidden files
+    as well, stay: a query that still runs would stumble over their loss before it is fenced.
+    """
+    folders = {name.split("/", 1)[0] for name in names}
+    for path, data in wanted.items():
+        if data is not None and path.split("/", 1)[0] in folders:
+            above, _, name = path.rpartition("/")
+            repository.remove([f"{SPARK}/{above}/.{name}.crc"])
+            repository.create(f"{SPARK}/{path}", data)
+    surplus = [path for path in names if _subject(path) not in (None, *wanted)]
+    repository.remove(f"{SPARK}/{path}" for path in sorted(surplus, key=_latest_first))
+
+
+def _subject(path: str) -> str | None:
+    """The file that a file of Spark's is about: itself, or the one it is the checksum of.
+
+    None for drafts, and for checksums of drafts.
+    """
+    above, _, name = path.rpartition("/")
+    if not name.startswith("."):
+        return path
+    match = _CHECKSUM.fullmatch(name)
+    return None if match is None else f"{above}/{match[1]}"
+
+
+def _latest_first(path: str) -> tuple[int, bool]:
+    found = _NUMBER.search(path.rpartition("/")[2])
+    return -int(found[0]) if found else 0, _subject(path) == path

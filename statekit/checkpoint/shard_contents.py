@@ -1,0 +1,172 @@
+"""What the rows of a shard consist of: a base snapshot or parts of other shards, and change files.
+
+    shard  =  base          RocksDB's own files as they were at some attempt; or
+              slices        key groups of shards of another layout; or nothing
+            + history       a file that lists older change files
+            + files         the change files since
+
+So a shard says of itself all that leads to its rows, and nobody reads older manifests for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from statekit.checkpoint.sealed_json import Count, FileRef, Group, Record, Sealed
+from statekit.names import DatabaseFile, StoredName
+
+
+class Contents(Record):
+    """What rows are made of.
+
+    Parameters:
+        base: the file of the `BaseSnapshot` that they start from.
+        history: the file of the `History` that comes between the base and `files`.
+        files: change files in order, the last ones last.
+        is_complete: whether that is all. In older formats it is not: manifests from before have
+            the rest, each one those of its own epoch.
+    """
+
+    base: FileRef | None = None
+    history: FileRef | None = None
+    files: tuple[FileRef, ...] = ()
+    is_complete: bool = False
+
+
+class Chain(Record):
+    """The change files on top of a shard's base, in numbers: what it costs to apply them.
+
+    Parameters:
+        files, rows, bytes: how many they are, mutations in them, and their size.
+        changed: bytes of keys and values that were ever changed. A small file is larger than what
+            is in it, and counts in their place.
+        uploaded: bytes that were ever uploaded: change files, bases, and what was merged.
+        forgone: bytes that might have been uploaded before the last base and were not: what was
+            changed by then pays for nothing that comes later.
+    """
+
+    files: Count = 0
+    rows: Count = 0
+    bytes: Count = 0
+    changed: Count = 0
+    uploaded: Count = 0
+    forgone: Count = 0
+
+    def followed_by(self, file: FileRef, changed: int) -> Chain:
+        """The chain with one more change file.
+
+        Parameters:
+            changed: bytes of the keys and values in it.
+        """
+        return Chain(
+            files=self.files + 1,
+            rows=self.rows + file.rows,
+            bytes=self.bytes + file.size,
+            changed=self.changed + max(changed, file.size),
+            uploaded=self.uploaded + file.size,
+            forgone=self.forgone,
+        )
+
+    def behind(self, files: Iterable[FileRef]) -> Chain:
+        """The chain with change files before it that nobody counted so far."""
+        found = list(files)
+        size = sum(file.size for file in found)
+        return Chain(
+            files=self.files + len(found),
+            rows=self.rows + sum(file.rows for file in found),
+            bytes=self.bytes + size,
+            changed=self.changed + size,
+            uploaded=self.uploaded + size,
+            forgone=self.forgone,
+        )
+
+    def replaced_by(self, files: Iterable[FileRef], uploaded: int) -> Chain:
+        """The chain of other change files, which took an upload of so many bytes."""
+        held = list(files)
+        return Chain(
+            files=len(held),
+            rows=sum(file.rows for file in held),
+            bytes=sum(file.size for file in held),
+            changed=self.changed,
+            uploaded=self.uploaded + uploaded,
+            forgone=self.forgone,
+        )
+
+
+class Slice(Contents):
+    """Key groups of a shard that were cut out of a shard of another layout.
+
+    Parameters:
+        first_group, last_group: the key groups that were cut out, both inclusive.
+        shard: those of the shard that they were cut out of, first and last.
+        attempt: where that shard stood.
+    """
+
+    first_group: Group
+    last_group: Group
+    shard: tuple[Group, Group]
+    attempt: str
+
+
+class History(Sealed):
+    """Change files of a shard that would make its manifests long. A file of its own.
+
+    Parameters:
+        operator: whose shard it is.
+        shard: its first and last key group.
+        slices: what the shard was made of, if it came from a change of parallelism; it then has no
+            base.
+        before: the file of the `History` that comes before this one, which then has no slices.
+        files: change files in order.
+    """
+
+    title: ClassVar[str] = "the history of a shard"
+
+    operator: StoredName
+    shard: tuple[Group, Group]
+    slices: tuple[Slice, ...] = ()
+    before: FileRef | None = None
+    files: tuple[FileRef, ...] = ()
+
+
+class Database(Record):
+    """The files of a RocksDB database.
+
+    Parameters:
+        first_group, last_group: the key groups that it has rows of.
+        files: by their name in the database's directory. Several bases may share a file.
+    """
+
+    first_group: Group
+    last_group: Group
+    files: Annotated[dict[DatabaseFile, FileRef], Field(min_length=1)]
+
+
+class BaseSnapshot(Sealed):
+    """All rows of a shard as they were after an epoch. A file of its own.
+
+    Parameters:
+        operator: whose shard it is.
+        shard: its first and last key group.
+        attempt: where the shard stood.
+        epoch: the epoch that committed this attempt.
+        states: the column families.
+        databases: one, or one for each fragment that the shard had, in the order of key groups.
+        local: a change file with what is in there of state of the shard, and nothing of keys; None
+            if there is no such state.
+        follows: the last change file that is in it.
+    """
+
+    title: ClassVar[str] = "a base snapshot"
+
+    operator: StoredName
+    shard: tuple[Group, Group]
+    attempt: str
+    epoch: Count
+    states: tuple[StoredName, ...]
+    databases: Annotated[tuple[Database, ...], Field(min_length=1)]
+    local: FileRef | None = None
+    follows: str

@@ -1,0 +1,164 @@
+"""Another parallelism, as arithmetic: from the shards of one layout to those of another.
+
+No row is moved or read. A new shard names the key groups that it takes out of old shards; where
+ranges are the same, the shard stays what it is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from statekit.checkpoint.job_file import Clock
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState, added
+from statekit.checkpoint.sealed_json import checksum_of
+from statekit.checkpoint.shard_contents import Chain, Slice
+from statekit.keygroup import check_parallelism, group_range
+
+
+def rescaled(manifest: EpochManifest, parallelism: int) -> EpochManifest:
+    """The epoch after `manifest` that only changes the parallelism.
+
+    Everything else is carried over: what was read, event time, processing time, late counts.
+
+    Raises:
+        RescaleError: the parallelism cannot be.
+    """
+    check_parallelism(parallelism, manifest.key_groups)
+    ranges = [group_range(shard, parallelism, manifest.key_groups) for shard in range(parallelism)]
+    return manifest.followed_by(
+        cause="rescale",
+        parallelism=parallelism,
+        operators={
+            name: _laid_out(operator, ranges, manifest.epoch)
+            for name, operator in manifest.operators.items()
+        },
+    )
+
+
+def standing(manifest: EpochManifest, operator: str, first: int, last: int) -> ShardState:
+    """Where the key groups `first..last` of an operator stand after an epoch.
+
+    If the epoch had a shard of just these groups, that is it. Otherwise it is everything that the
+    epoch's shards hold of these groups, under a name that is the same for everyone who asks.
+    """
+    found = manifest.operators.get(operator)
+    if found is None:
+        return ShardState(first_group=first, last_group=last)
+    return _cut(found.shards, first, last, manifest.epoch)
+
+
+def overlapping(shards: Sequence[ShardState], first: int, last: int) -> Sequence[ShardState]:
+    """The shards, given in order, that own any of the key groups `first..last`."""
+    begin = bisect_left(shards, first, key=lambda shard: shard.last_group)
+    return shards[begin : bisect_right(shards, last, key=lambda shard: shard.first_group)]
+
+
+def _laid_out(
+    operator: OperatorEpoch, ranges: Sequence[tuple[int, int]], epoch: int
+) -> OperatorEpoch:
+    """An operator in an epoch that does nothing but give it these shards."""
+    old = operator.shards
+    shards = [_cut(old, first, last, epoch) for first, last in ranges]
+    ends = {last for _, last in ranges}
+    divided = [shard for shard in old if _is_divided(shard, ends)]
+    rows = added(operator.undivided_rows, *(shard.rows for shard in divided))
+    sizes = added(operator.undivided_bytes, *(shard.bytes for shard in divided))
+    if not all(shard.is_counted for shard in old):  # of an older format: all are counted anew
+        shards = [shard.model_copy(update=_UNCOUNTED) for shard in shards]
+        rows, sizes = {}, {}
+    parts = [number for number, shard in enumerate(shards) if shard.is_part]
+    if len(parts) == 1:  # it holds all that is not divided
+        whole = shards[parts[0]]
+        counted = {"rows": added(rows, whole.rows), "bytes": added(sizes, whole.bytes)}
+        shards[parts[0]] = whole.model_copy(update={**counted, "is_part": False})
+        rows, sizes = {}, {}
+    return operator.at_rest(shards, undivided_rows=rows, undivided_bytes=sizes)
+
+
+_UNCOUNTED: dict[str, object] = {"rows": {}, "bytes": {}, "is_part": False}
+
+
+def _is_divided(shard: ShardState, ends: set[int]) -> bool:
+    """Whether one of the new shards, which end at these key groups, ends within this one."""
+    return any(group in ends for group in range(shard.first_group, shard.last_group))
+
+
+def _cut(shards: Sequence[ShardState], first: int, last: int, epoch: int) -> ShardState:
+    """What shards, as they are after an epoch, hold of the key groups `first..last`."""
+    found = overlapping(shards, first, last)
+    if [shard.groups for shard in found] == [(first, last)]:
+        return found[0]
+    waiting = dict.fromkeys(ref for shard in found for ref in shard.redistributed)
+    blank = ShardState(first_group=first, last_group=last, redistributed=tuple(waiting))
+    held = [shard for shard in found if shard.attempt is not None]
+    slices = _slices(held, first, last)
+    if not slices:
+        return blank
+    # Epoch numbers do not do: an epoch may be made again after a rollback, with other content.
+    origin = " ".join(f"{shard.groups} {shard.attempt}" for shard in found)
+    whole = [s for s in held if first <= s.first_group and s.last_group <= last]
+    return blank.model_copy(
+        update={
+            "attempt": f"sliced-{checksum_of(origin.encode())}-{first}-{last}",
+            "changed": epoch,
+            "rows": added(*(shard.rows for shard in whole)),
+            "bytes": added(*(shard.bytes for shard in whole)),
+            "wake_us": _soonest(held),
+            "slices": slices,
+            "is_complete": True,
+            "chain": _joined_chain(held),
+            "is_part": len(whole) < len(held) or any(shard.is_part for shard in whole),
+        }
+    )
+
+
+def _joined_chain(shards: Sequence[ShardState]) -> Chain:
+    """What it costs to apply the change files of all these shards. What was paid starts anew."""
+    return Chain(
+        files=sum(shard.chain.files for shard in shards),
+        rows=sum(shard.chain.rows for shard in shards),
+        bytes=sum(shard.chain.bytes for shard in shards),
+    )
+
+
+def _soonest(shards: Sequence[ShardState]) -> dict[Clock, int]:
+    """When the first of these shards has to wake, per clock."""
+    soonest: dict[Clock, int] = {}
+    for shard in shards:
+        for clock, time in shard.wake_us.items():
+            soonest[clock] = min(time, soonest.get(clock, time))
+    return soonest
+
+
+def _slices(shards: Sequence[ShardState], first: int, last: int) -> tuple[Slice, ...]:
+    """What to cut out of which shard. A shard that has changed nothing yet stands for its own."""
+    found: list[Slice] = []
+    for shard in shards:
+        assert shard.attempt is not None, "a shard that holds something has an attempt"
+        whole = Slice(
+            first_group=shard.first_group,
+            last_group=shard.last_group,
+            shard=shard.groups,
+            attempt=shard.attempt,
+            base=shard.base,
+            history=shard.history,
+            files=shard.files,
+            is_complete=shard.is_complete,
+        )
+        for piece in shard.slices or (whole,):
+            start, end = max(first, piece.first_group), min(last, piece.last_group)
+            if start > end:
+                continue
+            before = found[-1] if found else None
+            if before is not None and _belong_together(before, piece, start):
+                found[-1] = before.model_copy(update={"last_group": end})
+            else:
+                found.append(piece.model_copy(update={"first_group": start, "last_group": end}))
+    return tuple(found)
+
+
+def _belong_together(left: Slice, right: Slice, start: int) -> bool:
+    """Whether a slice that begins at `start` goes on where another of the same shard ends."""
+    same = (left.shard, left.attempt) == (right.shard, right.attempt)
+    return same and left.last_group + 1 == start

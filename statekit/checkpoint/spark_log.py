@@ -1,0 +1,307 @@
+"""Spark's own streaming log within a checkpoint, as it was after a given micro-batch.
+
+Spark keeps, as text with the version of its format in the first line:
+
+    metadata        the id of the query; two queries of one session must not have the same
+    offsets/<n>     up to where each source was read with batch n, one line per source
+    commits/<n>     batch n has ended; written after the state of n was committed, so it may lack
+    sources/<id>/   what a source keeps for itself
+    state/          the state of Spark's own stateful operators
+
+Most sources keep where they began, which does not change. The source of files keeps a log of all
+files it has seen, and an offset is a position in that log. Entries behind the offset are of files
+that no batch up to it has read: with them, Spark would take those files for read. So the log is cut
+at the offset. It has one file per position, `<n>`, and each so many positions one with all entries
+so far, `<n>.compact`, after which those before it may be deleted:
+
+    v1
+    {"path":"file:///data/0.json","timestamp":1700000000000,"batchId":<n>}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from statekit.checkpoint.sealed_json import parse_json
+from statekit.errors import CorruptCheckpointError, RestoreError
+
+SparkFiles = dict[str, bytes | None]
+"""Content per path below Spark's part; None for a file that is to be taken as it is."""
+
+METADATA = "metadata"
+
+_NUMBERED = re.compile(r"(offsets|commits)/([0-9]+)")
+_SOURCE = re.compile(r"sources/([^/]+)/.+")
+_LOG_NAME = re.compile(r"([0-9]+)(\.compact)?")
+_NOTHING_READ = "-"
+_OFFSET_VERSIONS = ("v1", "v2")
+_COMMIT_VERSIONS = ("v1", "v2")
+_LOG_VERSION = "v1"
+
+_Read = Callable[[str], bytes]
+
+
+def files_at(
+    names: Iterable[str], read: _Read, batch: int, *, history: int | None = None
+) -> SparkFiles:
+    """What makes up Spark's part once a micro-batch has ended.
+
+    Parameters:
+        names: the paths of all files below Spark's part.
+        read: the content of one of them.
+        batch: Spark's number of the micro-batch; -1 for what was there before the first.
+        history: of how many batches before it offsets and commits are kept, too; None for all there
+            are. Spark starts from one.
+
+    Raises:
+        RestoreError: Spark has deleted what it noted of that batch, or keeps what cannot be set
+            back.
+        CorruptCheckpointError: one of its files cannot be read.
+    """
+    # Checksums and drafts of Hadoop's local file system are hidden files.
+    known = sorted(name for name in names if not name.rsplit("/", 1)[-1].startswith("."))
+    if any(name.startswith("state/") for name in known):
+        raise RestoreError(
+            "Spark keeps state of its own beside that of this job (a deduplication, an aggregation "
+            "or a join in front of it), which cannot be set to a micro-batch: move that step into "
+            "a process function"
+        )
+    files: SparkFiles = {METADATA: None} if METADATA in known else {}
+    first = 0 if history is None else batch - history
+    for name in known:
+        match = _NUMBERED.fullmatch(name)
+        if match is not None and first <= int(match[2]) <= batch:
+            files[name] = None
+    for needed in range(max(0, batch - 1), batch + 1):
+        if f"offsets/{needed}" not in files:
+            raise RestoreError(
+                f"Spark's part does not know micro-batch {needed} any more: it keeps those that "
+                "spark.sql.streaming.minBatchesToRetain says. Take an epoch that is not as long ago"
+            )
+    sources: dict[str, list[str]] = defaultdict(list)
+    for name in known:
+        if (match := _SOURCE.fullmatch(name)) is not None:
+            sources[match[1]].append(name)
+    offsets = {} if batch < 0 else _offsets(read(f"offsets/{batch}"), f"offsets/{batch}")
+    for source, paths in sources.items():
+        files |= _source_at(paths, read, offsets.get(source, _NOTHING_READ))
+    return files
+
+
+def new_metadata(query: str) -> bytes:
+    """The file `metadata` of a query with that id.
+
+    >>> new_metadata("3cc8c161-6cff-444d-a3bf-f118d576f6e8")
+    b'{"id":"3cc8c161-6cff-444d-a3bf-f118d576f6e8"}'
+    """
+    return json.dumps({"id": query}, separators=(",", ":")).encode()
+
+
+def query_id(data: bytes) -> str:
+    """The id of a query, from its file `metadata`.
+
+    Raises:
+        CorruptCheckpointError: it says none.
+
+    >>> query_id(new_metadata("3cc8c161-6cff-444d-a3bf-f118d576f6e8"))
+    '3cc8c161-6cff-444d-a3bf-f118d576f6e8'
+    """
+    found = _members(data.decode(errors="replace"), METADATA).get("id")
+    if not isinstance(found, str):
+        raise _unreadable(METADATA, ValueError("it names no query"))
+    return found
+
+
+class BatchTimes(NamedTuple):
+    """What the clocks showed in a micro-batch, in milliseconds.
+
+    Parameters:
+        watermark_ms: by which timers were due; 0 before any record.
+        timestamp_ms: the processing time.
+    """
+
+    watermark_ms: int
+    timestamp_ms: int
+
+
+def batch_times(data: bytes, name: str) -> BatchTimes:
+    """What the clocks showed, from a file of `offsets/`.
+
+    Raises:
+        RestoreError: it is of a version that is not known.
+        CorruptCheckpointError: it cannot be read.
+
+    >>> batch_times(b'v1\\n{"batchWatermarkMs":5000,"batchTimestampMs":1700,"conf":{}}\\n{}', "0")
+    BatchTimes(watermark_ms=5000, timestamp_ms=1700)
+    """
+    lines = _known(data, name, _OFFSET_VERSIONS)
+    found = _members(lines[0] if lines else "", name)
+    return BatchTimes(
+        *(_number(found, of, name) for of in ("batchWatermarkMs", "batchTimestampMs"))
+    )
+
+
+class BatchEnd(NamedTuple):
+    """What Spark notes of a micro-batch that has ended.
+
+    Parameters:
+        version: of what is noted, and of how the state is kept.
+        next_watermark_ms: the watermark of the batch behind it; 0 before any record.
+    """
+
+    version: int
+    next_watermark_ms: int
+
+    def to_bytes(self) -> bytes:
+        """The file, for a query without state of its own: any version of Spark's reads it."""
+        noted = {"nextBatchWatermarkMs": self.next_watermark_ms}
+        return b"v1\n" + json.dumps(noted, separators=(",", ":")).encode()
+
+
+def batch_end(data: bytes, name: str) -> BatchEnd:
+    """What is noted in a file of `commits/`.
+
+    Raises:
+        RestoreError: it is of a version that is not known.
+        CorruptCheckpointError: it cannot be read.
+
+    >>> batch_end(b'v2\\n{"nextBatchWatermarkMs":8000,"stateUniqueIds":{}}', "commits/0")
+    BatchEnd(version=2, next_watermark_ms=8000)
+    >>> BatchEnd(2, 8000).to_bytes()
+    b'v1\\n{"nextBatchWatermarkMs":8000}'
+    """
+    version, lines = _lines(data, name)[0], _known(data, name, _COMMIT_VERSIONS)
+    noted = _members(lines[0] if lines else "", name)
+    return BatchEnd(int(version[1:]), _number(noted, "nextBatchWatermarkMs", name))
+
+
+def _known(data: bytes, name: str, versions: tuple[str, ...]) -> list[str]:
+    """The lines behind the version, if that is known."""
+    version, *lines = _lines(data, name)
+    if version not in versions:
+        raise RestoreError(
+            f"{name} of Spark's part has version {version}, and this statekit reads "
+            f"{' and '.join(versions)}: upgrade statekit"
+        )
+    return lines
+
+
+def _members(line: str, name: str) -> dict[str, Any]:
+    try:
+        found = parse_json(line)
+    except ValueError as error:
+        raise _unreadable(name, error) from error
+    return found if isinstance(found, dict) else {}
+
+
+def _number(found: dict[str, Any], of: str, name: str) -> int:
+    number = found.get(of)
+    if type(number) is not int:
+        raise _unreadable(name, ValueError(f"it does not say {of}"))
+    return number
+
+
+def _offsets(data: bytes, name: str) -> dict[str, str]:
+    """How far each source was read: version 1 has them in the order of sources, 2 by name."""
+    version = _lines(data, name)[0]
+    offsets = _known(data, name, _OFFSET_VERSIONS)[1:]  # behind the metadata of the batch
+    if version == "v1":
+        return {str(source): offset for source, offset in enumerate(offsets)}
+    return dict(line.split(":", 1) for line in offsets if ":" in line)
+
+
+def _source_at(paths: list[str], read: _Read, offset: str) -> SparkFiles:
+    """What one source keeps for itself, when it was read up to an offset."""
+    until = _log_offset(offset)
+    if until is None and (offset != _NOTHING_READ or not _is_file_log(paths, read)):
+        return dict.fromkeys(paths)
+    return _FileLog(paths, read).until(-1 if until is None else until)
+
+
+def _log_offset(offset: str) -> int | None:
+    """The position in its log that a source of files was read up to; None for other sources."""
+    try:
+        found = parse_json(offset)
+    except ValueError:
+        return None
+    position = found.get("logOffset") if isinstance(found, dict) else None
+    return position if type(position) is int else None
+
+
+def _is_file_log(paths: list[str], read: _Read) -> bool:
+    """Whether a source that was not read yet is one of files: all it can be told from."""
+    _, *lines = read(paths[0]).decode(errors="replace").split("\n")
+    try:
+        return bool(lines) and {"path", "batchId"} <= parse_json(lines[0]).keys()
+    except (ValueError, AttributeError):
+        return False
+
+
+class _Entry(NamedTuple):
+    position: int
+    line: str
+
+
+class _FileLog:
+    """The log of a source of files."""
+
+    def __init__(self, paths: list[str], read: _Read) -> None:
+        self._read = read
+        self._folder = paths[0].rsplit("/", 1)[0]
+        self._names: dict[int, str] = {}
+        self._compact: list[int] = []
+        for path in paths:
+            match = _LOG_NAME.fullmatch(path.rsplit("/", 1)[-1])
+            if match is not None:
+                self._names[int(match[1])] = path
+                self._compact += [int(match[1])] if match[2] else []
+        self._compact.sort()
+
+    def until(self, position: int) -> SparkFiles:
+        """The log when it ended at a position."""
+        start = max((at for at in self._compact if at <= position), default=0)
+        if all(at in self._names for at in range(start, position + 1)):
+            return {path: None for at, path in self._names.items() if at <= position}
+        return self._rebuilt(position)
+
+    def _rebuilt(self, position: int) -> SparkFiles:
+        """The same out of a later file, if Spark has deleted those up to the position.
+
+        A compact file at any position is a log: Spark takes its interval from it.
+        """
+        later = next((at for at in self._compact if at > position), None)
+        if later is None:
+            raise CorruptCheckpointError(
+                f"{self._folder} of Spark's part lacks entries up to {position}: restore it from "
+                "a backup, or start with a new checkpoint"
+            )
+        entries = [entry for entry in self._entries(later) if entry.position <= position]
+        text = "\n".join([_LOG_VERSION, *(entry.line for entry in entries)])
+        return {f"{self._folder}/{position}.compact": text.encode()}
+
+    def _entries(self, at: int) -> Iterator[_Entry]:
+        name = self._names[at]
+        for line in _known(self._read(name), name, (_LOG_VERSION,)):
+            try:
+                entry: dict[str, Any] = parse_json(line)
+                yield _Entry(int(entry["batchId"]), line)
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
+                raise _unreadable(name, error) from error
+
+
+def _lines(data: bytes, name: str) -> list[str]:
+    try:
+        return data.decode().rstrip("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise _unreadable(name, error) from error
+
+
+def _unreadable(name: str, error: Exception) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"{name} of Spark's part cannot be read: {error}. Restore it from a backup, or start with "
+        "a new checkpoint"
+    )

@@ -1,0 +1,520 @@
+"""Files of a checkpoint: read and verified, or created exactly once.
+
+Invariants kept here:
+
+- Data files have unique names and are never changed. What is read is verified against the size and
+  checksum in the manifest; a mismatch is an error that names the file, never a wrong value.
+- A file is created with all its content at once, or not at all if its name is taken.
+- On a local disk, a file is synced before its name appears, and its directory before the call
+  returns, so that what was reported committed survives a power loss. What a killed process leaves
+  under `tmp/` is garbage.
+- A request that an object store does not answer is made again, for so long in all, and for no
+  longer (`StoreOptions`). What was asked may have been done: so a name that is found taken is ours
+  if the file is what we were to write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Self, TypeVar, cast
+
+import xxhash
+
+from statekit.backend.hard_link import linked
+from statekit.checkpoint.object_store import (
+    LocalObjects,
+    Objects,
+    Page,
+    Piece,
+    RemoteObjects,
+    RequestError,
+    Stored,
+    StoreOptions,
+)
+from statekit.checkpoint.regular_files import inside
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.store_url import local_path, remote_url
+from statekit.clock import sleep_s, stopwatch_s, unique_id
+from statekit.errors import (
+    CorruptCheckpointError,
+    FencedError,
+    RestoreError,
+    StatekitError,
+    StorageError,
+)
+from statekit.names import path_fault
+
+T = TypeVar("T")
+
+_STATE = ("epochs/", "data/", "job")
+# Files of an object store up to this size are held in memory while they are verified; larger ones
+# go through a temporary file.
+_SPOOL_BYTES_MAX = 32 * 1024 * 1024
+_PIECE_BYTES = 8 * 1024 * 1024
+"""How much of a file is asked for at a time. A piece that was torn is all that is read again."""
+_PIECES = 4
+"""How many of them at the same time."""
+_CHUNK_BYTES = 1 << 20
+"""How much of a local file is read at a time."""
+_PAUSE_SECONDS_MAX = 10.0
+_REMOVED_AT_ONCE = 1000
+
+
+class Store:
+    """The files of one checkpoint.
+
+    Parameters:
+        url: a local path, `file://…`, or an object store URL such as `s3://bucket/prefix`.
+        create: make the directory if it is a local path that does not exist.
+        options: how long an object store may take; None asks the environment.
+
+    Raises:
+        RestoreError: the local path does not exist and `create` is False.
+        StateTypeError: the URL has credentials in it, or is of no store that statekit knows.
+        StorageError: the store cannot be reached or the directory not be made.
+    """
+
+    def __init__(
+        self, url: str | Path, *, create: bool = True, options: StoreOptions | None = None
+    ) -> None:
+        self._options = StoreOptions.of(os.environ) if options is None else options
+        path = local_path(url)
+        self._root = None if path is None else path.absolute()
+        self._url = remote_url(str(url)) if self._root is None else self._root.as_uri()
+        if path is not None and not create and not self._asked("open", "", path.is_dir):
+            raise RestoreError(f"there is no checkpoint at {path}: check the path")
+        self._objects: Objects = self._asked("open", "", self._opened_objects)
+
+    def _opened_objects(self) -> Objects:
+        if self._root is not None:
+            return LocalObjects(self._root)
+        return RemoteObjects(self._url, self._options)
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        """A checkpoint that lives as long as this object."""
+        made = cls.__new__(cls)
+        made._url = "memory://"
+        made._root = None
+        made._options = StoreOptions.of(os.environ)
+        made._objects = RemoteObjects(None, made._options)
+        return made
+
+    @classmethod
+    def of(cls, given: str | Path | Self) -> Self:
+        """The checkpoint at a path or URL; one that is open already as it is."""
+        return cls(given) if isinstance(given, str | Path) else given
+
+    def through(
+        self, wrapped: Callable[[Objects], Objects], options: StoreOptions | None = None
+    ) -> Self:
+        """The same checkpoint, with something between it and its store."""
+        made = copy.copy(self)
+        made._objects = wrapped(self._objects)
+        made._options = self._options if options is None else options
+        return made
+
+    @property
+    def url(self) -> str:
+        """Where the checkpoint is, in a form that any process can open."""
+        return self._url
+
+    @property
+    def root(self) -> Path | None:
+        """The local directory, or None for an object store."""
+        return self._root
+
+    def at(self, path: str) -> str:
+        """How a file of the checkpoint is called in messages."""
+        return f"{self._url}/{path}"
+
+    def names(self, under: str) -> Iterator[str]:
+        """Paths of the files in a folder of the checkpoint, in no order."""
+        yield from self._asked("list", under, lambda: self._objects.names(under))
+
+    def tree(self, under: str) -> Iterator[str]:
+        """Paths of all files below a folder of the checkpoint, in no order."""
+        return (found.path for found in self.listed(under))
+
+    def listed(self, under: str) -> Iterator[Stored]:
+        """The same with sizes and times."""
+        behind: str | None = None
+        while True:
+            page = self._page(under, behind)
+            yield from page.files
+            if (behind := page.behind) is None:
+                return
+
+    def _page(self, under: str, behind: str | None) -> Page:
+        return self._asked("list", under, lambda: self._objects.page(under, behind))
+
+    def stored(self, path: str) -> Stored | None:
+        """A file as it would be listed; None if there is no such file."""
+        try:
+            return self._asked("read", path, lambda: self._objects.head(path))
+        except FileNotFoundError:
+            return None
+
+    def leftovers(self) -> Iterator[Stored]:
+        """What killed processes left of files that they were storing, on a local disk.
+
+        Object stores never show such a file. On a disk it is `name#1`, which no listing shows.
+        """
+        root = self._root
+        found = [] if root is None else self._asked("list", "", lambda: [*root.glob("data/*/*#*")])
+        for place in found:
+            with contextlib.suppress(FileNotFoundError):
+                told = place.stat()
+                modified = datetime.fromtimestamp(told.st_mtime, UTC)
+                path = place.relative_to(cast("Path", root)).as_posix()
+                yield Stored(path, told.st_size, modified)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file."""
+        return self.stored(path) is not None
+
+    def read_if_there(self, path: str) -> bytes | None:
+        """The whole content of a file; None if there is no such file."""
+        try:
+            return self._asked("read", path, lambda: self._got(path)).data
+        except FileNotFoundError:
+            return None
+
+    def _got(self, path: str, start: int = 0, size: int | None = None) -> Piece:
+        """A piece of a file, and never less than that: what was torn is to be read again."""
+        piece = self._objects.get(path, start, size)
+        end = piece.size if size is None else min(start + size, piece.size)
+        if len(piece.data) != end - start:
+            reason = f"{len(piece.data)} bytes came instead of {end - start}"
+            raise RequestError(reason, may_pass=True)
+        return piece
+
+    def read(self, path: str) -> bytes:
+        """The whole content of a file that seals itself, or is not ours.
+
+        Raises:
+            CorruptCheckpointError: it is missing.
+        """
+        found = self.read_if_there(path)
+        if found is None:
+            raise CorruptCheckpointError(
+                f"{self.at(path)} is missing: restore it from a backup, or start from an epoch "
+                "that is whole"
+            )
+        return found
+
+    def create(self, path: str, data: bytes) -> None:
+        """Create a file with all its content at once, unless the name is taken.
+
+        Raises:
+            FencedError: it is.
+        """
+        try:
+            self._asked("write", path, lambda: self._created(path, data))
+        except FileExistsError:
+            raise FencedError(
+                f"{self.at(path)} exists: another run of this job is writing to this checkpoint. "
+                "Stop one of them, then start the other again; nothing is lost"
+            ) from None
+        except FileNotFoundError:
+            raise FencedError(
+                f"{self.at(path)} was removed as soon as it was there: another run of this job is "
+                "writing to this checkpoint. Stop one of them, then start the other again; "
+                "nothing is lost"
+            ) from None
+
+    def _created(self, path: str, data: bytes) -> None:
+        """One try. A file that has this very content is ours, of a try that was not answered.
+
+        Manifests, job files and savepoints say who made them; all else that is created says the
+        same whoever does.
+        """
+        try:
+            self._objects.create(path, data)
+        except FileExistsError:
+            try:
+                found = self._got(path).data
+            except FileNotFoundError:
+                raise RequestError("it is being written by another", may_pass=True) from None
+            if found != data:
+                raise
+
+    def put_file(self, path: str, file: IO[bytes], rows: int = 0) -> FileRef:
+        """Store a file under a name that nothing else has, durably.
+
+        Parameters:
+            path: below the checkpoint.
+            file: the content, readable and seekable.
+            rows: in it, for the reference.
+        """
+
+        if (fault := path_fault(path)) is not None:
+            raise StorageError(
+                f"a file cannot be stored at {self.at(path)!r:.300}: {fault}. Rename or remove the "
+                "file that it is a copy of"
+            )
+
+        def put() -> None:
+            file.seek(0)
+            self._objects.put(path, file)
+
+        file.seek(0)
+        size, checksum = self._asked("read what is to be written to", path, lambda: _summed(file))
+        self._asked("write", path, put)
+        return FileRef(path=path, size=size, checksum=checksum, rows=rows)
+
+    def put_path(self, path: str, source: Path, *, going: Callable[[], None]) -> FileRef:
+        """Store a file of the local disk that nobody ever changes, durably.
+
+        Where it is on the disk of the checkpoint, it gets one more name and is not copied.
+
+        Parameters:
+            path: below the checkpoint, a name that nothing else has.
+            source: the file.
+            going: called now and then; what it raises ends the upload.
+        """
+        with self._asked("read", str(source), lambda: _Watched(source, going)) as watched:
+            file = cast("IO[bytes]", watched)
+            objects = self._objects
+            if not isinstance(objects, LocalObjects) or not _same_disk(source, objects.root):
+                return self.put_file(path, file)
+            size, checksum = self._asked("read", str(source), lambda: _summed(file))
+            if not self._asked("write", path, lambda: objects.link(source, path)):
+                return self.put_file(path, file)
+        return FileRef(path=path, size=size, checksum=checksum)
+
+    def fetch(self, ref: FileRef, target: Path) -> None:
+        """Have a file that a manifest names on the local disk, after checking every byte of it.
+
+        It must not be changed there: it may be the checkpoint's own file under another name.
+
+        Raises:
+            CorruptCheckpointError: the file is missing, or not what the manifest says.
+        """
+        objects = self._objects
+        if isinstance(objects, LocalObjects) and _same_disk(objects.root, target.parent):
+            self.open_verified(ref).close()
+            if self._asked(
+                "keep a copy of", ref.path, lambda: linked(objects.root / ref.path, target)
+            ):
+                return
+        with contextlib.ExitStack() as failing:
+            file = failing.enter_context(
+                self._asked("keep a copy of", ref.path, lambda: target.open("wb"))
+            )
+            failing.callback(target.unlink, missing_ok=True)
+            digest, size = xxhash.xxh3_128(), 0
+            try:
+                for piece in self._streamed(ref):
+                    digest.update(piece)
+                    size += len(piece)
+                    self._asked("keep a copy of", ref.path, partial(file.write, piece))
+            except FileNotFoundError:
+                raise _missing(self.at(ref.path)) from None
+            _check(size, digest.hexdigest(), ref, self.at(ref.path))
+            self._asked("keep a copy of", ref.path, lambda: _settled(file))
+            failing.pop_all()
+            file.close()
+
+    def open_verified(self, ref: FileRef) -> IO[bytes]:
+        """The content of a file that a manifest names, after checking every byte of it.
+
+        Raises:
+            CorruptCheckpointError: the file is missing, or not what the manifest says.
+        """
+        where = self.at(ref.path)
+        with contextlib.ExitStack() as closing:
+            try:
+                file = closing.enter_context(self._opened(ref))
+            except FileNotFoundError:
+                raise _missing(where) from None
+            size, checksum = self._asked("read", ref.path, lambda: _summed(file))
+            _check(size, checksum, ref, where)
+            file.seek(0)
+            closing.pop_all()  # now it is the caller's to close
+        return file
+
+    def _opened(self, ref: FileRef) -> IO[bytes]:
+        """A data file to read from its start, twice: it never changes."""
+        objects = self._objects
+        if isinstance(objects, LocalObjects):
+            file = self._asked("read", ref.path, lambda: objects.open(ref.path))
+            if (size := os.fstat(file.fileno()).st_size) != ref.size:
+                file.close()
+                raise _altered(self.at(ref.path), f"{size} bytes", ref)
+            return file
+        with contextlib.ExitStack() as closing:
+            made = closing.enter_context(tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX))
+            spool = cast("IO[bytes]", made)
+            for piece in self._pieces(ref):
+                self._asked("keep a copy of", ref.path, partial(spool.write, piece))
+            spool.seek(0)
+            closing.pop_all()
+        return spool
+
+    def _streamed(self, ref: FileRef) -> Iterator[bytes | memoryview]:
+        """The content of a file; each piece is of use until the next one is asked for."""
+        if not isinstance(self._objects, LocalObjects):
+            yield from self._pieces(ref)
+            return
+        with self._opened(ref) as file:
+            # To make room for each piece anew would take as long as to copy it.
+            room = memoryview(bytearray(_CHUNK_BYTES))
+            while size := self._asked("read", ref.path, lambda: cast("Any", file).readinto(room)):
+                yield room[:size]
+
+    def _pieces(self, ref: FileRef) -> Iterator[bytes]:
+        """The content of a file, several pieces of a large one at a time.
+
+        Raises:
+            CorruptCheckpointError: a large file has another size than the manifest says.
+        """
+
+        def got(start: int, size: int | None = _PIECE_BYTES) -> Piece:
+            return self._asked("read", ref.path, lambda: self._got(ref.path, start, size))
+
+        if ref.size <= _PIECE_BYTES:
+            yield got(0, None).data
+            return
+        first = got(0)
+        if first.size != ref.size:
+            raise _altered(self.at(ref.path), f"{first.size} bytes", ref)
+        yield first.data
+        starts = iter(range(_PIECE_BYTES, ref.size, _PIECE_BYTES))
+        with ThreadPoolExecutor(_PIECES) as threads:
+            while some := list(islice(starts, _PIECES)):
+                yield from (piece.data for piece in threads.map(got, some))
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Delete files that nothing names. They may be gone already.
+
+        What is state is never deleted here: no manifest, job file or data file. What is gone when
+        this returns stays gone.
+        """
+        waiting, folders = iter(paths), set()
+        while some := list(islice(waiting, _REMOVED_AT_ONCE)):
+            for path in some:
+                assert not path.startswith(_STATE), f"{path} is state"
+                folders.add(path.rpartition("/")[0])
+            self._asked("remove", some[0], partial(self._objects.delete, some))
+        for folder in folders:
+            self._asked("remove files of", folder, partial(self._objects.settle, folder))
+
+    def collect(self, paths: Iterable[str]) -> None:
+        """Delete files that nothing names, state included, many at a time. They may be gone.
+
+        The one door for that, and `collection` is the one that uses it. After a power loss a
+        file may be back, and is garbage as before.
+        """
+        waiting = iter(paths)
+        while some := list(islice(waiting, _REMOVED_AT_ONCE)):
+            self._asked("remove", some[0], partial(self._objects.delete, some))
+
+    def collect_leftovers(self, paths: Iterable[str]) -> None:
+        """The same for what `leftovers` told."""
+        for path in paths:
+            assert self._root is not None, "only a disk has any"
+            place = inside(self._root, path)
+            self._asked("remove", path, partial(place.unlink, missing_ok=True))
+
+    def discard(self, path: str) -> None:
+        """Delete a file if that can be done: it may stay as garbage."""
+        with contextlib.suppress(RequestError):
+            self._objects.delete([path])
+
+    def _asked(self, doing: str, path: str, ask: Callable[[], T]) -> T:
+        """The answer to a request, which is made again as long as it may yet succeed.
+
+        Raises:
+            StorageError: it was not answered.
+        """
+        began, tries, pause = stopwatch_s(), 0, self._options.pause_seconds
+        while True:
+            tries += 1
+            try:
+                return ask()
+            except RequestError as error:
+                failed = error
+            except (FileNotFoundError, FileExistsError, StatekitError):
+                raise
+            except OSError as error:
+                failed = RequestError(str(error).split("\n", 1)[0], may_pass=False)
+            waited = stopwatch_s() - began
+            if not failed.may_pass or waited + pause > self._options.retry_seconds:
+                break
+            sleep_s(pause * _jitter())
+            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+        again = f" ({tries} tries in {waited:.0f} s)" if tries > 1 else ""
+        raise StorageError(
+            f"cannot {doing} {self.at(path).rstrip('/')}: {failed.reason}{again}. Nothing "
+            "committed is lost: check that the store is reachable, has space and may be written, "
+            "then start again"
+        )
+
+
+def _summed(file: IO[bytes]) -> tuple[int, str]:
+    """Size and checksum of a file from where it stands."""
+    digest, size = xxhash.xxh3_128(), 0
+    while chunk := file.read(_CHUNK_BYTES):
+        digest.update(chunk)
+        size += len(chunk)
+    return size, digest.hexdigest()
+
+
+def _check(size: int, checksum: str, ref: FileRef, where: str) -> None:
+    """Hold what was found of a file against what a manifest says of it."""
+    if (size, checksum) != (ref.size, ref.checksum):
+        raise _altered(where, f"{size} bytes with checksum {checksum}", ref)
+
+
+def _altered(where: str, found: str, ref: FileRef) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"{where} is truncated or altered: {found}, the manifest says {ref.size} and "
+        f"{ref.checksum}. Restore it from a backup, or start from an epoch before the one that "
+        "names it"
+    )
+
+
+def _missing(where: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"{where} is missing: restore it from a backup, or start from an epoch before "
+        "the one that names it"
+    )
+
+
+class _Watched(io.FileIO):
+    """A file whose reading can be ended by somebody else."""
+
+    def __init__(self, path: Path, going: Callable[[], None]) -> None:
+        super().__init__(path)
+        self._going = going
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._going()
+        return super().read(-1 if size is None else size) or b""
+
+
+def _settled(file: IO[bytes]) -> None:
+    """Make what was written to a local file survive a power loss."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _same_disk(one: Path, other: Path) -> bool:
+    """Whether two places may share files, as far as one can tell without trying."""
+    return one.stat().st_dev == other.stat().st_dev
+
+
+def _jitter() -> float:
+    """Between a half and one: what failed together is not tried again together."""
+    return 0.5 + int(unique_id()[:8], 16) / 2**33

@@ -1,0 +1,84 @@
+"""Parse the location of a checkpoint: a local path or the URL of an object store."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+from statekit.errors import StateTypeError
+
+_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "memory")
+# Stores that are known by their address, and so are no mere web servers.
+_HOST = re.compile(
+    r"https://[^/]+\.(core\.windows\.net|fabric\.microsoft\.com|amazonaws\.com"
+    r"|r2\.cloudflarestorage\.com)(:\d+)?(/|$)",
+    re.I,
+)
+
+
+def local_path(url: str | Path) -> Path | None:
+    """The local directory that is meant; None if it is none.
+
+    Raises:
+        StateTypeError: it is a `file:` URL whose path is not clear.
+
+    >>> local_path("file:///tmp/a%20b")
+    PosixPath('/tmp/a b')
+    >>> local_path("s3://bucket/checkpoint") is None
+    True
+    """
+    if isinstance(url, Path):
+        return url
+    if url.lower().startswith("file:"):
+        return _path_of_file_url(url)
+    return None if "://" in url else Path(url)
+
+
+def _path_of_file_url(url: str) -> Path:
+    """The path of a `file:` URL, which has no host, no query and no fragment.
+
+    Raises:
+        StateTypeError: it has one, or no absolute path.
+    """
+    place = url[len("file:") :]
+    if place.startswith("//"):
+        host, slash, path = place[2:].partition("/")
+        place = slash + path if host in ("", "localhost") else ""
+    if not place.startswith("/"):
+        raise StateTypeError(
+            f"{url}: a file URL begins with file:/// and has an absolute path: give "
+            "file:///data/checkpoint, or the path itself"
+        )
+    if "?" in place or "#" in place:
+        raise StateTypeError(
+            f"{url}: '?' and '#' end the path of a URL: write %3F and %23, or give the path itself"
+        )
+    return Path(unquote(place))
+
+
+def remote_url(url: str) -> str:
+    """The URL of an object store, which ends up in messages, in plans and on workers.
+
+    Raises:
+        StateTypeError: it has credentials in it, or is of no store that can keep a checkpoint.
+    """
+    scheme, _, rest = url.partition("://")
+    place = rest.partition("/")[0]
+    if scheme in ("abfs", "abfss"):
+        place, rest = place.replace("@", "", 1), rest.replace("@", "", 1)  # container@account…
+    # A key that is pasted into a URL as it is may well have a slash in it.
+    if "@" in rest or "?" in rest or "#" in rest or not re.fullmatch(r"[^:]*(:\d*)?", place):
+        raise StateTypeError(
+            f"the {scheme}:// URL of a checkpoint has a user, a password or something behind '?' "
+            "or '#': leave that out, and give credentials in the environment; see "
+            "docs/object-storage.md"
+        )
+    if scheme.lower() not in _SCHEMES and not _HOST.match(url):
+        raise StateTypeError(
+            f"{url}: a checkpoint cannot be kept at such a {scheme}:// address. Give a local path, "
+            "s3://bucket/prefix, gs://bucket/prefix or "
+            "abfss://container@account.dfs.core.windows.net/prefix; the address of a server that "
+            "speaks S3 goes into AWS_ENDPOINT_URL"
+        )
+    return url.rstrip("/")

@@ -1,0 +1,250 @@
+"""The command line: parse arguments, call one function, print its result."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from statekit.checkpoint import rollback as rollbacks
+from statekit.checkpoint.repository import Repository
+from statekit.cli import diff as cli_diff
+from statekit.cli import inspect as cli_inspect
+from statekit.cli import migrate as cli_migrate
+from statekit.cli import rescale as cli_rescale
+from statekit.cli import rollback as cli_rollback
+from statekit.cli import verify as cli_verify
+from statekit.cli.copies import copies
+from statekit.cli.gc import gc
+from statekit.cli.import_spark import import_spark
+from statekit.cli.savepoint import inspect_savepoint, savepoint
+from statekit.errors import StatekitError
+from statekit.maintenance.diff.compare import compare
+from statekit.reader import CheckpointReader
+
+app = typer.Typer(
+    name="statekit",
+    help="Typed, exactly-once state for Python stream processing on Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+_out = Console()
+_err = Console(stderr=True)
+
+Checkpoint = Annotated[
+    str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
+]
+Epoch = Annotated[
+    int | None, typer.Option(help="Look at this epoch instead of the last one.", show_default=False)
+]
+
+AllowPickle = Annotated[
+    bool,
+    typer.Option("--allow-pickle", help="Unpickle; only for checkpoints that you trust like code."),
+]
+
+_DIFFERENT = 3
+"""The exit code of `diff` that tells a difference from an error."""
+
+
+def main() -> None:
+    """Run the command line; errors that statekit explains become one message and exit code 1."""
+    try:
+        app()
+    except StatekitError as error:
+        _err.print(f"[bold red]{type(error).__name__}[/] ({error.kind})", highlight=False)
+        _err.print(str(error), markup=False, highlight=False)
+        sys.exit(1)
+
+
+@app.command(epilog="Example: statekit inspect ./checkpoint")
+def inspect(
+    checkpoint: Checkpoint,
+    epoch: Epoch = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Trust the manifest's counts; read no state.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show what a checkpoint holds: job, operators, states with types and sizes, epochs, skew.
+
+    Of a savepoint, the job, and states with types, sizes and files.
+    """
+    if Repository(checkpoint, create=False).is_savepoint:
+        if epoch is not None:
+            raise typer.BadParameter("a savepoint is of one epoch: leave --epoch out")
+        inspect_savepoint(checkpoint, as_json=as_json)
+        return
+    reader = CheckpointReader(checkpoint, epoch=epoch)
+    counted = cli_inspect.counted(reader, fast=fast)
+    if as_json:
+        print(json.dumps(cli_inspect.as_data(reader, counted), indent=2))
+    else:
+        cli_inspect.print_checkpoint(_out, reader, counted)
+
+
+@app.command(
+    # So that -1 is a key and not an option.
+    context_settings={"ignore_unknown_options": True},
+    epilog="Examples: statekit get ./checkpoint turnaround visits N14228  ·  "
+    """statekit get ./checkpoint routes delays '["UA", 1545]' --epoch 7""",
+)
+def get(
+    checkpoint: Checkpoint,
+    operator: Annotated[str, typer.Argument(help="Name of the operator.", show_default=False)],
+    state: Annotated[str, typer.Argument(help="Name of the state.", show_default=False)],
+    key: Annotated[
+        str | None,
+        typer.Argument(
+            help="The key; several fields as a JSON array. Leave it out for operator state.",
+            show_default=False,
+        ),
+    ] = None,
+    epoch: Epoch = None,
+    allow_pickle: AllowPickle = False,
+) -> None:
+    """Print what a state holds for one key, as JSON; null if it holds nothing.
+
+    Of operator state, which belongs to shards and not to keys: a list with what each shard holds.
+    """
+    reader = CheckpointReader(checkpoint, epoch=epoch, allow_pickle=allow_pickle)
+    if key is None:
+        held = _finite(reader.operator_state(operator, state))
+    else:
+        held = _finite(reader.get(operator, state, key))
+    print(json.dumps(held, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+@app.command(epilog="Example: statekit migrate ./checkpoint --app fleet:job --dry-run")
+def migrate(
+    checkpoint: Checkpoint,
+    application: Annotated[
+        str,
+        typer.Option(
+            "--app", help="The job as it is declared now: module:attribute.", show_default=False
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Convert every row, and change nothing.")
+    ] = False,
+) -> None:
+    """Rewrite the rows of states whose types changed, with the hooks of the job; offline."""
+    if not cli_migrate.migrate_and_print(checkpoint, application, dry_run=dry_run):
+        raise typer.Exit(1)
+
+
+app.command(
+    epilog="Examples: statekit rescale ./checkpoint --to 8 --plan  ·  "
+    "statekit rescale ./checkpoint --to 8 --key-groups 1024",
+)(cli_rescale.rescale)
+
+
+@app.command(epilog="Example: statekit rollback ./checkpoint --to 12 --dry-run")
+def rollback(
+    checkpoint: Checkpoint,
+    to: Annotated[int, typer.Option(help="Go on from where this epoch stood.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+) -> None:
+    """Let a checkpoint go on from an earlier epoch. A job that still runs is fenced.
+
+    Asks for nothing. If it is killed, running it again, or starting the job, finishes it.
+    """
+    found = rollbacks.plan(Repository(checkpoint, create=False), to)
+    cli_rollback.print_plan(_out, found)
+    if not dry_run:
+        found.carry_out()
+    cli_rollback.print_done(_out, found, dry_run=dry_run)
+
+
+@app.command(
+    epilog="Examples: statekit diff ./checkpoint@12 ./checkpoint@15 --rows 5  ·  "
+    "statekit diff ./checkpoint ./copy --json"
+)
+def diff(
+    a: Annotated[
+        str, typer.Argument(help="A checkpoint, or CHECKPOINT@EPOCH.", show_default=False)
+    ],
+    b: Annotated[str, typer.Argument(help="What to compare it with.", show_default=False)],
+    rows: Annotated[int, typer.Option(min=0, help="Show so many rows that differ per state.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    allow_pickle: AllowPickle = False,
+) -> None:
+    """Compare two states: schemas, and the rows of each state.
+
+    The exit code is 0 if they are the same, and 3 if they differ.
+    """
+    found = compare(
+        cli_diff.source_of(a), cli_diff.source_of(b), examples=rows, allow_pickle=allow_pickle
+    )
+    if as_json:
+        print(
+            json.dumps(
+                _finite(cli_diff.as_data(found)), indent=2, ensure_ascii=False, allow_nan=False
+            )
+        )
+    else:
+        cli_diff.print_difference(_out, found)
+    if not found.is_same:
+        raise typer.Exit(_DIFFERENT)
+
+
+app.command(
+    epilog="Examples: statekit gc ./checkpoint --dry-run  ·  "
+    "statekit gc ./checkpoint --epochs 10 --age '7 days'"
+)(gc)
+
+
+app.command(epilog="Example: statekit savepoint ./checkpoint before-upgrade")(savepoint)
+app.command(epilog="Examples: statekit copies  ·  statekit copies /data/working --clean")(copies)
+
+
+app.command(
+    epilog="Examples: statekit verify ./checkpoint --all  ·  statekit verify ./checkpoint --repair"
+)(cli_verify.verify)
+
+
+app.command(
+    name="import-spark",
+    epilog="Example: statekit import-spark ./old --to ./checkpoint --app fleet:stream --dry-run",
+)(import_spark)
+
+
+@app.command(epilog="Example: statekit demo --directory /tmp/flights")
+def demo(
+    directory: Annotated[
+        Path, typer.Option(help="Where input, checkpoint and results go; emptied first.")
+    ] = Path("demo-data"),
+) -> None:
+    """Run a job of four operators over the flights of 2013, kill it half-way, and check the result.
+
+    Needs the extra `demo` (pip install 'statekit\\[demo]') and Java 17 or newer.
+    """
+    run: Callable[[Path], bool] = _demo_runner()
+    if not run(directory):
+        raise typer.Exit(1)
+
+
+def _finite(held: Any) -> Any:
+    """The same with NaN and infinities as text, which JSON has no numbers for."""
+    if isinstance(held, float) and not math.isfinite(held):
+        return str(held)
+    if isinstance(held, dict):
+        return {key: _finite(value) for key, value in held.items()}
+    return [_finite(value) for value in held] if isinstance(held, list | tuple) else held
+
+
+def _demo_runner() -> Callable[[Path], bool]:
+    if importlib.util.find_spec("pyspark") is None:
+        raise StatekitError("the demo needs PySpark: pip install 'statekit[demo]'")
+    from statekit.demo import run
+
+    return run

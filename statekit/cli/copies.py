@@ -1,0 +1,169 @@
+"""`statekit copies`: list and remove local working copies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from statekit.checkpoint.job_file import JobFile
+from statekit.checkpoint.object_store import StoreOptions
+from statekit.checkpoint.repository import Repository
+from statekit.cli.tables import range_text, table_of_numbers
+from statekit.errors import RestoreError, StatekitError, StorageError
+from statekit.timestamp import instant
+from statekit.working_copy.copies import default_working_directory
+from statekit.working_copy.disk_space import CopySpace, FoundCopy
+
+_out = Console()
+
+_PATIENCE = StoreOptions(retry_seconds=2, timeout_seconds=3, connect_seconds=2)
+"""For stores that are only asked whose copies these are: one that does not answer is unknown."""
+_ASKED_AT_ONCE = 16
+
+
+def copies(
+    directory: Annotated[
+        str | None,
+        typer.Argument(
+            help="A working directory on this host; the one that jobs use if they are not told "
+            "another.",
+            show_default=False,
+        ),
+    ] = None,
+    clean: Annotated[
+        bool,
+        typer.Option(
+            "--clean", help="Remove what killed processes left, and copies of lost checkpoints."
+        ),
+    ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="With --clean: remove all copies that nobody uses.")
+    ] = False,
+) -> None:
+    """Show the working copies on this host, and remove those without use.
+
+    Jobs may run meanwhile: a copy in use is never removed. A copy is no part of a checkpoint; a job
+    that needs one again makes it anew.
+    """
+    if everything and not clean:
+        raise typer.BadParameter("--all goes with --clean")
+    space = CopySpace(directory or default_working_directory())
+    _check(space)
+    found = space.copies()
+    jobs = _jobs(space, {copy.checkpoint_id for copy in found})
+    if clean:
+        _clean(space, [c for c in found if everything or jobs[c.checkpoint_id] is None])
+    _print(space, space.copies() if clean else found, jobs)
+    if unread := space.unreadable():
+        raise StorageError(
+            f"{unread[0]} may not be read, so copies in there are not shown{_others(unread)}: run "
+            "this as the user that the jobs run as"
+        )
+
+
+def _check(space: CopySpace) -> None:
+    """Refuse a directory that is not there, cannot be read, or is something else."""
+    try:
+        is_ours = space.is_ours
+    except (FileNotFoundError, NotADirectoryError):
+        raise RestoreError(
+            f"there is no directory {space.root}: pass a job's working_directory"
+        ) from None
+    except OSError as error:
+        raise StorageError(
+            f"cannot read {space.root}: {error.strerror}. Run this as the user that the jobs run as"
+        ) from error
+    if not is_ours:
+        raise RestoreError(
+            f"{space.root} is no working directory, as nothing in it was put there by a job: pass "
+            "a job's working_directory"
+        )
+
+
+def _clean(space: CopySpace, useless: list[FoundCopy]) -> None:
+    """Remove leftovers and copies, and say how much that was."""
+    leftovers, before = space.remove_leftovers(), space.copies()
+    removed = sum(space.remove(copy.home) for copy in useless)
+    gone = _taken(before) - _taken(space.copies())
+    _say(
+        f"removed {_count(removed, 'copy', 'copies')} of {gone:,} bytes, and "
+        f"{_count(leftovers, 'leftover', 'leftovers')} of killed processes"
+    )
+    stuck = [c.home for c in useless if os.path.isdir(c.home / "db") and not c.is_in_use]
+    if stuck:
+        raise StorageError(
+            f"{stuck[0]} cannot be removed{_others(stuck)}, though nobody uses it: run this as a "
+            f"user that may write there and in {space.root}"
+        )
+
+
+def _print(space: CopySpace, found: list[FoundCopy], jobs: dict[str, str | None]) -> None:
+    _say(str(space.root))
+    if not found:
+        _say("no working copies")
+        return
+    headings = ("checkpoint", "job", "operator", "groups", "bytes", "last used (UTC)", "in use")
+    table = table_of_numbers(None, headings)
+    for copy in found:
+        job = jobs.get(copy.checkpoint_id)
+        table.add_row(
+            copy.checkpoint_id[:10],
+            Text("checkpoint is gone" if job is None else job),
+            Text(copy.operator),
+            range_text(copy.groups),
+            f"{copy.bytes:,}",
+            f"{instant(copy.last_used_us):%Y-%m-%d %H:%M}",
+            "yes" if copy.is_in_use else "no",
+        )
+    _out.print(table)
+    _say(f"{_count(len(found), 'copy', 'copies')}, {_taken(found):,} bytes")
+
+
+def _say(text: str) -> None:
+    _out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def _others(paths: list[Path]) -> str:
+    return f", and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+
+
+def _taken(found: list[FoundCopy]) -> int:
+    """How many bytes copies take together, those that they share once."""
+    sizes = {file: size for copy in found for file, size in copy.files.items()}
+    return sum(sizes.values())
+
+
+def _jobs(space: CopySpace, checkpoints: Collection[str]) -> dict[str, str | None]:
+    """The jobs of checkpoints, whose stores are asked at the same time."""
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
+        found = threads.map(lambda checkpoint: _job(space, checkpoint), checkpoints)
+        return dict(zip(checkpoints, found, strict=True))
+
+
+def _job(space: CopySpace, checkpoint_id: str) -> str | None:
+    """The job whose copies these are; None if its checkpoint is gone, or is another one now."""
+    url = space.origin(checkpoint_id)
+    if url is None:
+        return "unknown"
+    try:
+        repository = Repository(url, create=False, options=_PATIENCE)
+        last = repository.latest_epoch()
+        named = None if last is None else repository.manifest(last).job_file.path
+        found = repository.job_file(named)
+    except RestoreError:
+        return None
+    except StatekitError:
+        return "unknown"
+    job: JobFile | None = None if found is None else found[0]
+    return job.name if job is not None and job.id == checkpoint_id else None

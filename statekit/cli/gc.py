@@ -1,0 +1,136 @@
+"""`statekit gc`: collect the garbage of a checkpoint."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from statekit.checkpoint.gc.collector import GRACE, Collected, Collector, Size
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.retention import DEFAULT_RETENTION, STAGED_FOR, Retention
+from statekit.cli.progress import progress_bar
+from statekit.errors import StateTypeError
+from statekit.timestamp import duration_to_micros
+
+_out = Console()
+
+
+def gc(
+    checkpoint: Annotated[
+        str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
+    ],
+    epochs: Annotated[
+        int, typer.Option(min=1, help="Keep at least so many of the last epochs.")
+    ] = DEFAULT_RETENTION.epochs,
+    age: Annotated[
+        str | None,
+        typer.Option(
+            help='And those that were committed no longer before the last: "7 days", "12h".',
+            show_default=False,
+        ),
+    ] = None,
+    grace: Annotated[
+        str,
+        typer.Option(
+            help="Delete what no epoch ever named if it was stored so long before the last commit. "
+            "0 if nothing is under way: no job, no savepoint, no other command."
+        ),
+    ] = f"{GRACE.total_seconds() / 3600:g}h",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Delete epochs that are not to be kept, and files that nothing needs.
+
+    The job may run meanwhile. Savepoints and Spark's part are never touched.
+    """
+    retention = Retention(epochs=epochs, age=None if age is None else _duration(age, "--age"))
+    patience = dt.timedelta(0) if grace == "0" else _duration(grace, "--grace")
+    repository = Repository(checkpoint, create=False)
+    with progress_bar("epochs") as progress:
+        collector = Collector(
+            repository, retention, grace=patience, dry_run=dry_run, progress=progress
+        )
+        done = collector.collect(sweep=True)
+    if done is None:
+        repository.check_nothing_lost()
+    if as_json:
+        print(json.dumps(_as_data(repository.url, done, dry_run=dry_run), indent=2))
+    elif done is None:
+        _say(f"{repository.url} has no committed epoch: nothing is collected")
+    else:
+        _print(repository.url, done, patience, dry_run=dry_run)
+
+
+def _duration(given: str, option: str) -> dt.timedelta:
+    try:
+        return dt.timedelta(microseconds=duration_to_micros(given, option))
+    except StateTypeError:
+        raise typer.BadParameter(
+            f'{option} {given!r} is no duration: give one such as "7 days" or "12h"'
+        ) from None
+
+
+def _print(url: str, done: Collected, grace: dt.timedelta, *, dry_run: bool) -> None:
+    _say(url)
+    _say(f"kept: epochs {done.first} to {done.last} ({done.kept:,})")
+    for number, why in sorted(done.held.items()):
+        _say(f"kept: epoch {number}: {why}")
+    if done.young is not None and done.young.files:
+        hours = max(grace, STAGED_FOR).total_seconds() / 3600
+        _say(
+            f"kept: {_size_text(done.young)} that no epoch names, stored less than {hours:g} hours "
+            "before the last commit or since: an epoch under way may name them"
+        )
+    verb = "would be deleted" if dry_run else "deleted"
+    if not done.deleted:
+        _say("nothing to delete")
+        return
+    table = Table()
+    table.add_column(verb)
+    for heading in ("files", "bytes"):
+        table.add_column(heading, justify="right")
+    for kind, size in sorted(done.deleted.items()):
+        table.add_row(kind, f"{size.files:,}", f"{size.bytes:,}")
+    _out.print(table)
+    _say(f"{_size_text(_total(done))} {verb}")
+    if dry_run:
+        _say("dry run: nothing was changed")
+
+
+def _say(text: str) -> None:
+    _out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _size_text(size: Size) -> str:
+    return f"{size.files:,} file{'' if size.files == 1 else 's'} of {size.bytes:,} bytes"
+
+
+def _total(done: Collected) -> Size:
+    sizes = done.deleted.values()
+    return Size(sum(size.files for size in sizes), sum(size.bytes for size in sizes))
+
+
+def _as_data(url: str, done: Collected | None, *, dry_run: bool) -> dict[str, object]:
+    if done is None:
+        return {"checkpoint": url, "dry_run": dry_run, "kept": None, "deleted": {}}
+    return {
+        "checkpoint": url,
+        "dry_run": dry_run,
+        "kept": {
+            "first": done.first,
+            "last": done.last,
+            "epochs": done.kept,
+            "held": {str(number): why for number, why in sorted(done.held.items())},
+            "unnamed": None if done.young is None else _size_data(done.young),
+        },
+        "deleted": {kind: _size_data(size) for kind, size in sorted(done.deleted.items())},
+    }
+
+
+def _size_data(size: Size) -> dict[str, int]:
+    return {"files": size.files, "bytes": size.bytes}

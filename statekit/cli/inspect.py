@@ -1,0 +1,227 @@
+"""`statekit inspect`: show what a checkpoint contains."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from statekit.backend.interface import StateSize
+from statekit.backend.scratch import scratch_directory
+from statekit.checkpoint.job_file import TIMERS, WAITING
+from statekit.checkpoint.manifest import ShardState
+from statekit.cli.rollback import rolled_back_text
+from statekit.cli.tables import chosen, range_text, table_of_numbers
+from statekit.reader import CheckpointReader, key_text, state_text, time_text
+from statekit.timestamp import instant
+from statekit.working_copy.base_options import replay_seconds
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What an operator holds.
+
+    Attributes:
+        sizes: rows and bytes per state, and of timers.
+        shards: rows of keys per shard; None for one that nobody has counted.
+        groups: the same per key group; None if no state was read.
+    """
+
+    sizes: dict[str, StateSize]
+    shards: list[int | None]
+    groups: Counter[int] | None
+
+
+def counted(reader: CheckpointReader, *, fast: bool) -> dict[str, Counted]:
+    """What each operator holds: by reading all of it, or by what the manifest says."""
+    count = _told if fast else _read
+    return {operator.name: count(reader, operator.name) for operator in reader.job.operators}
+
+
+def _read(reader: CheckpointReader, operator: str) -> Counted:
+    with scratch_directory("inspect") as directory:
+        sizes, groups = reader.sizes(operator, directory)
+    shards: list[int | None] = [
+        sum(groups[group] for group in range(shard.first_group, shard.last_group + 1))
+        for shard in reader.manifest.operators[operator].shards
+    ]
+    return Counted(sizes, shards, groups)
+
+
+def _told(reader: CheckpointReader, operator: str) -> Counted:
+    record, held = reader.operator(operator), reader.manifest.operators[operator]
+    rows, size = held.rows, held.bytes
+    sizes = {name: StateSize(rows.get(name, 0), size.get(name, 0)) for name in record.holds}
+    # What shards that are parts began with was never counted one by one.
+    shards = [
+        None
+        if shard.is_part or not shard.is_counted
+        else sum(shard.rows.get(name, 0) for name in record.holds_by_key)
+        for shard in held.shards
+    ]
+    return Counted(sizes, shards, None)
+
+
+def print_checkpoint(
+    out: Console, reader: CheckpointReader, operators: Mapping[str, Counted]
+) -> None:
+    """The job, then a table of states and one of shards per operator."""
+    manifest, epochs = reader.manifest, reader.epochs
+    out.print(
+        f"[bold]job {reader.job.name}[/]  {reader.repository.url}", highlight=False, soft_wrap=True
+    )
+    out.print(
+        f"epoch {manifest.epoch} of {epochs[0]}–{epochs[-1]} ({len(epochs)} kept), committed "
+        f"{instant(manifest.committed_at_us):%Y-%m-%d %H:%M:%S} UTC, parallelism "
+        f"{manifest.parallelism}, {manifest.key_groups} key groups",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if reader.abandoned:
+        out.print(rolled_back_text(reader.abandoned), highlight=False, soft_wrap=True)
+    for name, found in operators.items():
+        out.print()
+        _print_states(out, reader, name, found.sizes)
+        if reader.operator(name).holds_by_key:
+            _print_skew(out, reader, name, found)
+        _print_restores(out, manifest.operators[name].shards)
+
+
+def _print_states(
+    out: Console, reader: CheckpointReader, operator: str, sizes: dict[str, StateSize]
+) -> None:
+    record = reader.operator(operator)
+    by = f" by {key_text(record)}" if record.key else ""
+    title = f"operator {operator}{by} ← {', '.join(record.inputs)}"
+    if record.broadcasts:
+        title += f"; broadcast: {', '.join(record.broadcasts)}"
+    table = Table(title=Text(title), title_justify="left")
+    for heading in ("state", "type"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("rows", "bytes"):
+        table.add_column(heading, justify="right")
+    for state in record.states:
+        size = sizes[state.name]
+        table.add_row(state.name, Text(state_text(state)), f"{size.rows:,}", f"{size.bytes:,}")
+    for name, what in ((TIMERS, "timers"), (WAITING, "waiting records")):
+        if name in sizes:
+            table.add_row(name, what, f"{sizes[name].rows:,}", f"{sizes[name].bytes:,}")
+    if table.row_count:
+        out.print(table)
+    else:
+        out.print(f"{title}: no state", style="table.title", highlight=False, markup=False)
+    told = time_text(record, reader.manifest.operators[operator])
+    if told:
+        out.print(told, highlight=False, soft_wrap=True)
+
+
+def _print_skew(out: Console, reader: CheckpointReader, operator: str, found: Counted) -> None:
+    """How evenly rows of keys are spread: over shards, and over key groups if those were read."""
+    table = table_of_numbers(
+        f"skew of {operator}", ("shard", "key groups", "rows", "of mean", "fullest group")
+    )
+    shards = reader.manifest.operators[operator].shards
+    known = [rows for rows in found.shards if rows is not None]
+    total = sum(known) if len(known) == len(shards) else 0
+    for number in chosen([rows or 0 for rows in found.shards]):
+        if number is None:
+            table.add_row(*"…" * 5)
+            continue
+        rows, (first, last) = found.shards[number], shards[number].groups
+        fullest = "–"
+        if found.groups is not None and rows:
+            group = max(range(first, last + 1), key=found.groups.__getitem__)
+            fullest = f"{group}: {found.groups[group]:,}"
+        table.add_row(
+            str(number),
+            range_text((first, last)),
+            "–" if rows is None else f"{rows:,}",
+            f"{rows * len(shards) / total:.2f}" if total and rows is not None else "–",
+            fullest,
+        )
+    out.print(table)
+    if len(known) < len(shards):
+        out.print("– is not known without counting: leave out --fast to count")
+
+
+def _print_restores(out: Console, shards: Sequence[ShardState]) -> None:
+    """What a restore would read: nothing is to be told of an operator that holds nothing."""
+    told = _restores_as_data(shards)
+    if not (told["based"] or told["change_files"]):
+        return
+    out.print(
+        f"restore: {told['based']} of {told['shards']} shards from a base; change files to apply: "
+        f"{told['change_files']:,}, at most {told['longest']:,} in a shard, about "
+        f"{told['seconds']:.2f} s in the slowest; {told['uploaded']:,} bytes uploaded for "
+        f"{told['changed']:,} changed",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _restores_as_data(shards: Sequence[ShardState]) -> dict[str, Any]:
+    """What restores of an operator's shards would read, from what the manifest says.
+
+    Formats before 3 counted no change files, so shards that have not changed since count as none.
+    """
+    chains = [shard.chain for shard in shards]
+    return {
+        "shards": len(shards),
+        "based": sum(shard.base is not None for shard in shards),
+        "change_files": sum(chain.files for chain in chains),
+        "longest": max((chain.files for chain in chains), default=0),
+        "seconds": round(max(map(replay_seconds, chains), default=0.0), 3),
+        "changed": sum(chain.changed for chain in chains),
+        "uploaded": sum(chain.uploaded for chain in chains),
+    }
+
+
+def as_data(reader: CheckpointReader, operators: Mapping[str, Counted]) -> dict[str, object]:
+    """The same for programs."""
+    return {
+        "job": reader.job.name,
+        "checkpoint": reader.repository.url,
+        "epoch": reader.manifest.epoch,
+        "epochs": reader.epochs,
+        "rolled_back": reader.abandoned,
+        "parallelism": reader.manifest.parallelism,
+        "key_groups": reader.job.key_groups,
+        "operators": [
+            {
+                "name": operator.name,
+                "key": key_text(operator),
+                "states": [
+                    {
+                        "name": state.name,
+                        "type": state_text(state),
+                        **operators[operator.name].sizes[state.name]._asdict(),
+                    }
+                    for state in operator.states
+                ],
+                "timers": operators[operator.name].sizes[TIMERS].rows if operator.timers else None,
+                "waiting": None
+                if operator.ordered is None
+                else operators[operator.name].sizes[WAITING].rows,
+                "event_time": _time_as_data(reader, operator.name),
+                "restore": _restores_as_data(reader.manifest.operators[operator.name].shards),
+            }
+            for operator in reader.job.operators
+        ],
+    }
+
+
+def _time_as_data(reader: CheckpointReader, operator: str) -> dict[str, object] | None:
+    record, epoch = reader.operator(operator), reader.manifest.operators[operator]
+    if record.event_time is None or epoch.watermark_us is None:
+        return None
+    return {
+        "field": record.event_time,
+        "lateness_us": record.lateness_us,
+        "watermark": instant(epoch.watermark_us).isoformat(),
+        "late": epoch.late_so_far,
+    }

@@ -1,0 +1,85 @@
+"""`statekit migrate`: rewrite states whose types changed."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from statekit.checkpoint.job_file import StateRecord
+from statekit.codec.schema import Schema
+from statekit.job.loader import load_job
+from statekit.maintenance.migrate import Migration, StateReport
+from statekit.state.row_versions import value_schema
+
+
+def migrate_and_print(checkpoint: str, application: str, *, dry_run: bool) -> bool:
+    """Migrate a checkpoint, or try to; whether all rows are, or would be, of the declared types."""
+    out, err = Console(), Console(stderr=True)
+    migration = Migration(load_job(application), checkpoint)
+    refused = migration.refused
+    if refused and not dry_run:
+        out.print(_table(migration.reports))
+        refused[0].allowed()  # raises
+    with _progress(err) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def told(operator: str, done: int, shards: int) -> None:
+            if operator not in tasks:
+                tasks[operator] = bar.add_task(operator, total=shards)
+            bar.update(tasks[operator], completed=done)
+
+        made = migration.run(told, dry=dry_run)
+    out.print(_table(migration.reports))
+    for found in refused:
+        out.print(found.problem, markup=False, highlight=False, soft_wrap=True)
+    failed = [report for report in migration.reports if report.failed]
+    for report in failed:
+        out.print(
+            f"{_name(report)}: {report.failed:,} rows cannot be converted. The first: "
+            f"{report.first_failure}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    if dry_run:
+        out.print("Nothing was changed.")
+    elif made is None:
+        out.print("All rows are of the declared types: there was nothing to do.")
+    else:
+        out.print(f"Committed as epoch {made.epoch}. Earlier epochs are as they were.")
+    return not refused and not failed
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _table(reports: list[StateReport]) -> Table:
+    table = Table()
+    for heading in ("operator.state", "stored", "declared", "verdict"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("rows", "rows rewritten"):
+        table.add_column(heading, justify="right")
+    for report in reports:
+        found = report.succession
+        table.add_row(
+            _name(report),
+            Text(_type(found.stored)),
+            Text(_type(found.record)),
+            found.verdict,
+            "–" if report.rows is None else f"{report.rows:,}",
+            f"{report.rewritten:,}",
+        )
+    return table
+
+
+def _name(report: StateReport) -> str:
+    return f"{report.succession.operator}.{report.succession.record.name}"
+
+
+def _type(state: StateRecord) -> str:
+    key = f"{Schema.from_json(state.types['key']).brief} → " if "key" in state.types else ""
+    return f"{state.kind}[{key}{value_schema(state).brief}]"

@@ -1,0 +1,238 @@
+"""`statekit rescale`: change the parallelism or the number of key groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from statekit.backend.interface import StateSize
+from statekit.checkpoint.offline import last_epoch
+from statekit.checkpoint.repository import Repository
+from statekit.cli.progress import progress_bar
+from statekit.cli.tables import chosen, range_text, table_of_numbers
+from statekit.clock import stopwatch_s
+from statekit.job.loader import load_job
+from statekit.maintenance.rescale import Rescaled, check_job, declared_states, rescale_offline
+from statekit.maintenance.rescale_plan import Load, Move, OperatorPlan, Shared, skew_of, what_moves
+from statekit.maintenance.rewrite import Contents, rewrite_checkpoint
+from statekit.reader import CheckpointReader
+from statekit.state.base import StateSpec
+from statekit.state.options import Rule
+
+_out = Console()
+
+
+def rescale(
+    checkpoint: Annotated[
+        str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
+    ],
+    to: Annotated[int, typer.Option(help="Shards per operator.", show_default=False)],
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show what would move, and change nothing.")
+    ] = False,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="With --plan: trust the manifest's counts.")
+    ] = False,
+    key_groups: Annotated[
+        int | None,
+        typer.Option(
+            help="Write all state anew in so many key groups: more than there are allow for more "
+            "shards.",
+            show_default=False,
+        ),
+    ] = None,
+    application: Annotated[
+        str | None,
+        typer.Option(
+            "--app",
+            help="The job, as module:attribute: held against the state, and needed if functions of "
+            "it redistribute operator state.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Give a checkpoint another parallelism while no job runs on it.
+
+    Not needed before a start with another parallelism, which does the same: use it to look at a
+    plan, to have the state verified, or to change the number of key groups.
+    """
+    if fast and not plan:
+        raise typer.BadParameter("--fast goes with --plan: what is committed is always verified")
+    job = None if application is None else load_job(application)
+    repository = Repository(checkpoint, create=False)
+    last, stored = last_epoch(repository)
+    if job is not None:
+        check_job(repository, job, stored)
+    specs = declared_states(job, stored)
+    anew = key_groups not in (None, last.key_groups)
+    if anew and fast:
+        raise typer.BadParameter("--fast knows nothing of other key groups: each key is hashed")
+    if anew:
+        _out.print(
+            f"{last.parallelism} shards of {last.key_groups} key groups → {to} of {key_groups}: "
+            "all rows are written anew",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if plan:
+        reader = CheckpointReader(checkpoint)
+        plans = what_moves(reader, to, key_groups=key_groups, fast=fast, specs=specs)
+        print_plan(_out, plans, counted=not fast)
+    elif anew:
+        _rewrite(repository, to, key_groups, specs)
+    else:
+        begun = stopwatch_s()
+        with progress_bar("bytes") as progress:
+            done = rescale_offline(repository, to, job=job, progress=progress)
+        _print_done(_out, done, stopwatch_s() - begun)
+
+
+def _rewrite(
+    repository: Repository,
+    shards: int,
+    key_groups: int | None,
+    specs: Mapping[str, Sequence[StateSpec]],
+) -> None:
+    """Write all state anew."""
+    begun, verified = stopwatch_s(), list[str]()
+
+    def told(operator: str, family: str, contents: Contents) -> None:
+        verified.append(f"  {operator}.{family}: {contents}")
+
+    with progress_bar("rows") as progress:
+        made = rewrite_checkpoint(
+            repository,
+            parallelism=shards,
+            key_groups=key_groups,
+            progress=progress,
+            verified=told,
+            specs=specs,
+        )
+    _out.print(
+        f"written, read back and found the same in {stopwatch_s() - begun:.2f} s:", highlight=False
+    )
+    for line in verified:
+        _out.print(line, highlight=False, markup=False, soft_wrap=True)
+    _out.print(f"committed as epoch {made.epoch}. Earlier epochs are as they were.")
+
+
+def print_plan(out: Console, plans: Sequence[OperatorPlan], *, counted: bool) -> None:
+    """Tables per operator: what goes where, how full shards are, and the fullest key groups."""
+    for plan in plans:
+        if plan.has_keys:
+            _print_moves(out, plan)
+        else:
+            out.print(f"{_title(plan)}: no state of keys", style="table.title", highlight=False)
+        for shared in plan.shared:
+            told = f"operator state {shared.name}, {shared.size.rows:,} rows: {_rule_text(shared)}"
+            out.print(told, highlight=False, markup=False, soft_wrap=True)
+        out.print()
+    if not counted:
+        out.print("– is not known without counting: leave out --fast to count")
+
+
+def _print_moves(out: Console, plan: OperatorPlan) -> None:
+    if plan.moves:
+        out.print(_moves_table(plan))
+    else:
+        out.print(_title(plan), style="table.title", highlight=False)
+    out.print(_loads_table(plan))
+    before, after = skew_of(plan.before), skew_of(plan.after)
+    out.print(f"fullest shard, of the mean: {_times(before)} before, {_times(after)} after")
+    if plan.hot:
+        total = sum(load.size.rows for load in plan.before if load.size is not None)
+        told = ", ".join(
+            f"{group} ({size.rows:,}, {size.rows / total:.1%})" for group, size in plan.hot
+        )
+        out.print(f"fullest key groups: {told}", highlight=False, soft_wrap=True)
+
+
+def _rule_text(shared: Shared) -> str:
+    """What becomes of an operator state."""
+    if shared.rule is not None:
+        return _RULES[shared.rule]
+    if shared.is_refused:
+        return "no rule, so this is refused: declare what becomes of it"
+    return "nothing to redistribute"
+
+
+_RULES: dict[Rule, str] = {
+    "even": "divided evenly",
+    "union": "all of it for every shard",
+    "broadcast": "copied",
+    "hooks": "split and merged by functions of the job, which --app names",
+}
+
+
+def _print_done(out: Console, done: Rescaled, seconds: float) -> None:
+    """What an offline rescale did."""
+    before, after = done.before, done.after
+    if not done.is_changed:
+        out.print(f"parallelism is {before.parallelism} already: nothing to do", highlight=False)
+        return
+    out.print(
+        f"verified {done.files:,} files, {done.bytes:,} bytes, in {seconds:.2f} s", highlight=False
+    )
+    for operator, sums in done.sums.items():
+        rows = after.operators[operator].rows
+        for state, found in sums.items():
+            held = f"{rows[state]:,} rows, " if state in rows else ""
+            out.print(
+                f"  {operator}.{state}: {held}{found.mutations:,} mutations, checksum "
+                f"{found.checksum:016x}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
+    out.print(
+        f"parallelism {before.parallelism} → {after.parallelism}, committed as epoch {after.epoch}",
+        highlight=False,
+    )
+
+
+def _moves_table(plan: OperatorPlan) -> Table:
+    table = table_of_numbers(
+        _title(plan), ("key groups", "from shard", "to shard", "rows", "bytes")
+    )
+    for number in chosen([_rows(move) for move in plan.moves]):
+        if number is None:
+            table.add_row(*"…" * 5)
+            continue
+        move = plan.moves[number]
+        ends = str(move.source), str(move.target)
+        table.add_row(range_text(move.groups), *ends, *_told(move.size))
+    return table
+
+
+def _title(plan: OperatorPlan) -> str:
+    return f"operator {plan.name}: {len(plan.before)} → {len(plan.after)} shards"
+
+
+def _loads_table(plan: OperatorPlan) -> Table:
+    table = table_of_numbers(None, ("new shard", "key groups", "rows", "bytes", "of mean"))
+    sizes = [load.size.rows for load in plan.after if load.size is not None]
+    mean = sum(sizes) / len(plan.after) if len(sizes) == len(plan.after) else 0
+    for number in chosen([_rows(load) for load in plan.after]):
+        if number is None:
+            table.add_row(*"…" * 5)
+            continue
+        load = plan.after[number]
+        share = f"{load.size.rows / mean:.2f}" if load.size is not None and mean else "–"
+        table.add_row(str(number), range_text(load.groups), *_told(load.size), share)
+    return table
+
+
+def _rows(found: Load | Move) -> int:
+    return 0 if found.size is None else found.size.rows
+
+
+def _told(size: StateSize | None) -> tuple[str, str]:
+    return ("–", "–") if size is None else (f"{size.rows:,}", f"{size.bytes:,}")
+
+
+def _times(skew: float | None) -> str:
+    return "–" if skew is None else f"{skew:.2f}"

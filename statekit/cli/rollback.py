@@ -1,0 +1,110 @@
+"""`statekit rollback`: go back to an earlier epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.rollback import Rollback
+from statekit.timestamp import instant
+
+
+def epochs_text(ranges: Iterable[tuple[int, int]]) -> str:
+    """Ranges of epochs as people write them.
+
+    >>> epochs_text([(5, 7), (9, 9)]), epochs_text([(9, 9)])
+    ('epochs 5–7, 9', 'epoch 9')
+    """
+    told = [str(first) if first == last else f"{first}–{last}" for first, last in ranges]
+    return f"{'epoch' if told[0].isdigit() and len(told) == 1 else 'epochs'} {', '.join(told)}"
+
+
+def rolled_back_text(ranges: Iterable[tuple[int, int]]) -> str:
+    """The same as a sentence of what became of them.
+
+    >>> rolled_back_text([(9, 9)])
+    'epoch 9 was rolled back'
+    """
+    told = epochs_text(ranges)
+    return f"{told} {'was' if told.startswith('epoch ') else 'were'} rolled back"
+
+
+def print_plan(out: Console, found: Rollback) -> None:
+    """What the rollback does, before it is done."""
+    last, target, made = found.last, found.target, found.manifest
+    out.print(f"[bold]job {target.job}[/]  {found.repository.url}", highlight=False)
+    if found.is_committed:
+        out.print(
+            f"epoch {made.epoch} stands where epoch {target.epoch} stood already; Spark's part is "
+            "set back if it is not yet",
+            highlight=False,
+        )
+        return
+    out.print(f"from epoch {_committed(last)}", highlight=False)
+    out.print(f"to epoch   {_committed(target)}, as epoch {made.epoch}", highlight=False)
+    if last.parallelism != target.parallelism:
+        told = f"parallelism {last.parallelism} → {target.parallelism}, as it was then"
+        out.print(told, highlight=False)
+    out.print(_rows(last, target))
+    gone = epochs_text([(target.epoch + 1, last.epoch)])
+    for told in (
+        _input_text(last, target),
+        f"{gone}: no longer part of the history; `--epoch` still reads them",
+        f"outputs of {gone}: Parquet sinks take them back when the job next writes; callbacks and "
+        "other writers cannot, and are given other epochs under new numbers",
+    ):
+        out.print(told, highlight=False, soft_wrap=True)
+
+
+def print_done(out: Console, found: Rollback, *, dry_run: bool) -> None:
+    """How it ended."""
+    made, to = found.manifest.epoch, found.target.epoch
+    if dry_run:
+        out.print("dry run: nothing was changed", highlight=False)
+    else:
+        out.print(f"[green]epoch {made} stands where epoch {to} stood[/]", highlight=False)
+
+
+def _committed(manifest: EpochManifest) -> str:
+    at = instant(manifest.committed_at_us)
+    return f"{manifest.epoch}, committed {at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _rows(last: EpochManifest, target: EpochManifest) -> Table:
+    """Rows per state at both epochs, as the manifests say."""
+    table = Table()
+    table.add_column("state", overflow="fold")
+    for manifest in (last, target):
+        table.add_column(f"rows at epoch {manifest.epoch}", justify="right")
+    now, then = _counted(last), _counted(target)
+    for name in dict.fromkeys([*then, *now]):
+        table.add_row(name, *(_count_text(counted.get(name, 0)) for counted in (now, then)))
+    return table
+
+
+def _counted(manifest: EpochManifest) -> dict[str, int | None]:
+    """Rows per `operator.state`; None where a shard has not counted its own yet."""
+    found: dict[str, int | None] = {}
+    for name, operator in manifest.operators.items():
+        whole = all(shard.is_counted for shard in operator.shards)
+        for state, rows in operator.rows.items():
+            found[f"{name}.{state}"] = rows if whole else None
+    return found
+
+
+def _count_text(count: int | None) -> str:
+    return "not counted" if count is None else f"{count:,}"
+
+
+def _input_text(last: EpochManifest, target: EpochManifest) -> str:
+    if last.batch is not None:
+        behind = "from its start" if target.batch is None else f"behind micro-batch {target.batch}"
+        return f"input: Spark goes on {behind}; micro-batch {last.batch} was the last"
+    read = [
+        f"{name} goes on behind record {target.offsets.get(name, 0):,} of {count:,}"
+        for name, count in last.offsets.items()
+    ]
+    return f"input: {', '.join(read) if read else 'no position is kept for this job'}"

@@ -1,0 +1,493 @@
+"""Encode keys as bytes that sort as the keys do, and decode them.
+
+The bytes are specified in docs/format.md; every example there is executed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import itertools
+import struct
+import typing
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from statekit.codec.annotations import struct_fields, union_members, unwrap
+from statekit.codec.schema import Schema, schema_of
+from statekit.codec.value_check import NESTING_MAX
+from statekit.codec.vectorized import sortable_ints
+from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.timestamp import datetime_to_micros, micros_to_datetime, timedelta_to_micros
+
+T = TypeVar("T")
+
+KeyEncode = Callable[[Any], bytes]
+KeyDecode = Callable[[bytes, int], tuple[Any, int]]
+
+# ------------------------------------------------------------------ scalars
+
+_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+_SIGN64 = 1 << 63
+_SIGN32 = 1 << 31
+_pack_u64 = struct.Struct(">Q").pack
+_unpack_u64 = struct.Struct(">Q").unpack_from
+_pack_u32 = struct.Struct(">I").pack
+_unpack_u32 = struct.Struct(">I").unpack_from
+_pack_f64 = struct.Struct(">d").pack
+_unpack_f64 = struct.Struct(">d").unpack
+_MASK64 = (1 << 64) - 1
+
+
+def _no_key(expected: str, value: object, hint: str = "") -> StateTypeError:
+    return StateTypeError(
+        f"a key of type {expected} cannot be {value!r:.100} ({type(value).__name__})"
+        + (f": {hint}" if hint else f": use a value of type {expected}")
+    )
+
+
+def _encode_bool(value: Any) -> bytes:
+    if value is True:
+        return b"\x01"
+    if value is False:
+        return b"\x00"
+    raise _no_key("bool", value)
+
+
+def _decode_bool(data: bytes, offset: int) -> tuple[bool, int]:
+    flag = data[offset]
+    if flag > 1:
+        raise ValueError(f"{flag} is not a bool")
+    return flag == 1, offset + 1
+
+
+def _encode_int(value: Any) -> bytes:
+    if type(value) is not int:
+        raise _no_key("int", value)
+    try:
+        return _pack_u64(value + _SIGN64)
+    except struct.error:
+        raise _no_key("int", value, "it must fit 64 bits with a sign") from None
+
+
+def _decode_int(data: bytes, offset: int) -> tuple[int, int]:
+    return _unpack_u64(data, offset)[0] - _SIGN64, offset + 8
+
+
+def _encode_str(value: Any) -> bytes:
+    if type(value) is not str:
+        raise _no_key("str", value)
+    try:
+        if "\0" in value:
+            value = value.replace("\0", "\0\x01")
+        data: bytes = value.encode()
+    except UnicodeEncodeError:
+        raise _no_key("str", value, "it has lone surrogates, which no UTF-8 can hold") from None
+    return data + b"\0\0"
+
+
+def _decode_str(data: bytes, offset: int) -> tuple[str, int]:
+    end = data.index(b"\0\0", offset)
+    raw = data[offset:end]
+    if 0 in raw:
+        raw, _ = _decode_bytes(data, offset)
+    return raw.decode(), end + 2
+
+
+def _encode_bytes(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise _no_key("bytes", value)
+    return value.replace(b"\0", b"\0\x01") + b"\0\0"
+
+
+def _decode_bytes(data: bytes, offset: int) -> tuple[bytes, int]:
+    end = data.index(b"\0\0", offset)
+    raw = data[offset:end]
+    if b"\0" in raw:
+        plain = raw.replace(b"\0\x01", b"\0")
+        if plain.replace(b"\0", b"\0\x01") != raw:
+            raise ValueError("a zero byte is not escaped")
+        raw = plain
+    return raw, end + 2
+
+
+def _encode_date(value: Any) -> bytes:
+    if type(value) is not dt.date:
+        raise _no_key("date", value)
+    return _pack_u32(value.toordinal() - _EPOCH_DAY + _SIGN32)
+
+
+def _decode_date(data: bytes, offset: int) -> tuple[dt.date, int]:
+    days = _unpack_u32(data, offset)[0] - _SIGN32
+    return dt.date.fromordinal(days + _EPOCH_DAY), offset + 4
+
+
+def _encode_datetime(value: Any) -> bytes:
+    if type(value) is not dt.datetime:
+        raise _no_key("datetime", value)
+    return _pack_u64(datetime_to_micros(value) + _SIGN64)
+
+
+def _decode_datetime(data: bytes, offset: int) -> tuple[dt.datetime, int]:
+    return micros_to_datetime(_unpack_u64(data, offset)[0] - _SIGN64), offset + 8
+
+
+def _encode_timedelta(value: Any) -> bytes:
+    if type(value) is not dt.timedelta:
+        raise _no_key("timedelta", value)
+    try:
+        return _pack_u64(timedelta_to_micros(value) + _SIGN64)
+    except struct.error:
+        raise _no_key("timedelta", value, "its microseconds must fit 64 bits") from None
+
+
+def _decode_timedelta(data: bytes, offset: int) -> tuple[dt.timedelta, int]:
+    return dt.timedelta(microseconds=_unpack_u64(data, offset)[0] - _SIGN64), offset + 8
+
+
+def _encode_float(value: Any) -> bytes:
+    if type(value) is not float and type(value) is not int:
+        raise _no_key("float", value)
+    if value != value:
+        raise _no_key("float", value, "NaN equals nothing, so it cannot be found again")
+    try:
+        bits: int = _unpack_u64(_pack_f64(value + 0.0))[0]
+    except OverflowError:
+        raise _no_key("float", value, "it is too large for a float") from None
+    return _pack_u64(bits ^ _MASK64 if bits & _SIGN64 else bits | _SIGN64)
+
+
+def _decode_float(data: bytes, offset: int) -> tuple[float, int]:
+    bits = _unpack_u64(data, offset)[0]
+    bits = bits & ~_SIGN64 if bits & _SIGN64 else bits ^ _MASK64
+    value: float = _unpack_f64(_pack_u64(bits))[0]
+    if value != value or (value == 0 and bits):
+        raise ValueError("NaN and -0.0 are not keys")
+    return value, offset + 8
+
+
+def _encode_uuid(value: Any) -> bytes:
+    if type(value) is not uuid.UUID:
+        raise _no_key("UUID", value)
+    return value.bytes
+
+
+def _decode_uuid(data: bytes, offset: int) -> tuple[uuid.UUID, int]:
+    return uuid.UUID(bytes=data[offset : offset + 16]), offset + 16
+
+
+def _encode_null(value: Any) -> bytes:
+    if value is not None:
+        raise _no_key("None", value)
+    return b""
+
+
+def _decode_null(_data: bytes, offset: int) -> tuple[None, int]:
+    return None, offset
+
+
+_KEY_SCALARS: dict[str, tuple[KeyEncode, KeyDecode]] = {
+    "bool": (_encode_bool, _decode_bool),
+    "int": (_encode_int, _decode_int),
+    "str": (_encode_str, _decode_str),
+    "bytes": (_encode_bytes, _decode_bytes),
+    "date": (_encode_date, _decode_date),
+    "datetime": (_encode_datetime, _decode_datetime),
+    "timedelta": (_encode_timedelta, _decode_timedelta),
+    "float": (_encode_float, _decode_float),
+    "uuid": (_encode_uuid, _decode_uuid),
+}
+
+# ------------------------------------------------------------------ many at a time
+
+
+def _encode_ints(values: Sequence[Any]) -> list[bytes] | None:
+    """The bytes of many ints, in a tenth of the time; None if one of them is no key."""
+    if set(map(type, values)) != {int}:
+        return None
+    try:
+        return sortable_ints(values)
+    except OverflowError:
+        return None
+
+
+def _encode_strs(values: Sequence[Any]) -> list[bytes] | None:
+    """The bytes of many strs without zeros; None if there is another value."""
+    if set(map(type, values)) != {str} or "\0" in "".join(values):
+        return None
+    try:
+        return [value.encode() + b"\0\0" for value in values]
+    except UnicodeEncodeError:
+        return None
+
+
+_TOGETHER: dict[str, Callable[[Sequence[Any]], list[bytes] | None]] = {
+    "int": _encode_ints,
+    "str": _encode_strs,
+}
+
+# ------------------------------------------------------------------ composites
+
+
+def _optional_key(encode: KeyEncode, decode: KeyDecode) -> tuple[KeyEncode, KeyDecode]:
+    def encode_optional(value: Any) -> bytes:
+        return b"\0" if value is None else b"\x01" + encode(value)
+
+    def decode_optional(data: bytes, offset: int) -> tuple[Any, int]:
+        present, offset = _decode_bool(data, offset)
+        return decode(data, offset) if present else (None, offset)
+
+    return encode_optional, decode_optional
+
+
+def _tuple_key(
+    parts: list[tuple[KeyEncode, KeyDecode]], cls: Any, name: str
+) -> tuple[KeyEncode, KeyDecode]:
+    encoders = [encode for encode, _ in parts]
+    decoders = [decode for _, decode in parts]
+    size = len(parts)
+    make: Callable[[list[Any]], Any] = tuple if cls is tuple else lambda found: cls(*found)
+
+    def encode_tuple(value: Any) -> bytes:
+        if type(value) is not cls or len(value) != size:
+            raise _no_key(name, value)
+        return b"".join([encode(item) for encode, item in zip(encoders, value, strict=True)])
+
+    def encode_pair(value: Any) -> bytes:
+        if type(value) is not cls or len(value) != 2:
+            raise _no_key(name, value)
+        return encoders[0](value[0]) + encoders[1](value[1])
+
+    def decode_tuple(data: bytes, offset: int) -> tuple[Any, int]:
+        found = []
+        for decode in decoders:
+            item, offset = decode(data, offset)
+            found.append(item)
+        return make(found), offset
+
+    return (encode_pair if size == 2 else encode_tuple), decode_tuple
+
+
+def _variadic_key(encode: KeyEncode, decode: KeyDecode, name: str) -> tuple[KeyEncode, KeyDecode]:
+    def encode_variadic(value: Any) -> bytes:
+        if type(value) is not tuple:
+            raise _no_key(name, value)
+        return b"".join([b"\x01" + encode(item) for item in value]) + b"\0"
+
+    def decode_variadic(data: bytes, offset: int) -> tuple[Any, int]:
+        found = []
+        more, offset = _decode_bool(data, offset)
+        while more:
+            item, offset = decode(data, offset)
+            found.append(item)
+            more, offset = _decode_bool(data, offset)
+        return tuple(found), offset
+
+    return encode_variadic, decode_variadic
+
+
+def _choice_key(schema: Schema, members: Mapping[Any, Any] | None) -> tuple[KeyEncode, KeyDecode]:
+    """An enum or a literal: its values, all of one type. `members` maps a value to its member."""
+    kinds = {type(value) for _, value in schema.values}
+    if len(kinds) != 1 or kinds == {type(None)}:
+        raise StateTypeError(
+            f"{schema} cannot be a key: its values must all be str, all int or all bool"
+        )
+    encode, decode = _KEY_SCALARS[next(iter(kinds)).__name__]
+    found = members or {value: value for _, value in schema.values}
+    encoded = {(type(member), member): encode(value) for value, member in found.items()}
+
+    def encode_choice(value: Any) -> bytes:
+        try:
+            return encoded[type(value), value]
+        except (KeyError, TypeError):
+            raise _no_key(str(schema), value) from None
+
+    def decode_choice(data: bytes, offset: int) -> tuple[Any, int]:
+        value, offset = decode(data, offset)
+        return found[value], offset
+
+    return encode_choice, decode_choice
+
+
+def _key_parts(schema: Schema, annotation: Any) -> tuple[KeyEncode, KeyDecode]:
+    """Encoder and decoder of a key. `annotation` is None where only the schema is known."""
+    annotation = unwrap(annotation)
+    args = typing.get_args(annotation) or itertools.repeat(None)
+    match schema.kind:
+        case kind if kind in _KEY_SCALARS:
+            return _KEY_SCALARS[kind]
+        case "optional":
+            members = union_members(annotation) or ()
+            inner = next((member for member in members if member is not type(None)), None)
+            return _optional_key(*_key_parts(schema.items[0], inner))
+        case "tuple":
+            parts = [_key_parts(*pair) for pair in zip(schema.items, args, strict=False)]
+            return _tuple_key(parts, tuple, str(schema))
+        case "variadic":
+            return _variadic_key(*_key_parts(schema.items[0], next(iter(args))), str(schema))
+        case "struct" if schema.flavour == "namedtuple":
+            hints = (
+                [field.annotation for field in struct_fields(annotation)] if annotation else args
+            )
+            schemas = [field.schema for field in schema.fields]
+            parts = [_key_parts(*pair) for pair in zip(schemas, hints, strict=False)]
+            return _tuple_key(parts, annotation or tuple, schema.name)
+        case "enum":
+            return _choice_key(schema, {m.value: m for m in annotation} if annotation else None)
+        case "literal":
+            return _choice_key(schema, None)
+        case "dynamic":
+            return _encode_dynamic, _decode_dynamic
+    raise StateTypeError(
+        f"{schema.brief} cannot be a key: use bool, int, str, bytes, date, datetime, timedelta,"
+        " UUID, Enum, Literal, a NamedTuple or a tuple of those, or None beside one of those"
+    )
+
+
+# ------------------------------------------------------------------ keys of unknown type
+
+_DYNAMIC_KINDS = ("null", "bool", "int", "str", "bytes", "date", "datetime")
+_DYNAMIC_PARTS = [(_encode_null, _decode_null), *(_KEY_SCALARS[k] for k in _DYNAMIC_KINDS[1:])]
+_DYNAMIC_ENCODERS: dict[type, tuple[bytes, KeyEncode]] = {
+    cls: (bytes([tag]), _DYNAMIC_PARTS[tag][0])
+    for tag, cls in enumerate((type(None), bool, int, str, bytes, dt.date, dt.datetime))
+}
+_DYNAMIC_TUPLE = len(_DYNAMIC_KINDS)
+
+
+def _encode_dynamic(value: Any, level: int = 0) -> bytes:
+    if type(value) is tuple:
+        if level > NESTING_MAX:
+            raise StateTypeError(
+                f"a tuple that is nested more than {NESTING_MAX} levels deep cannot be a key: "
+                "use a flat one"
+            )
+        inner = b"".join([b"\x01" + _encode_dynamic(item, level + 1) for item in value])
+        return bytes([_DYNAMIC_TUPLE]) + inner + b"\0"
+    try:
+        tag, encode = _DYNAMIC_ENCODERS[type(value)]
+    except KeyError:
+        raise StateTypeError(
+            f"{value!r:.100} ({type(value).__name__}) cannot be a key: use None, bool, int, str,"
+            " bytes, date, datetime or a tuple of those"
+        ) from None
+    return tag + encode(value)
+
+
+def _decode_dynamic(data: bytes, offset: int) -> tuple[Any, int]:
+    tag = data[offset]
+    if tag == _DYNAMIC_TUPLE:
+        return _DYNAMIC_ITEMS(data, offset + 1)
+    if tag > _DYNAMIC_TUPLE:
+        raise ValueError(f"{tag} is not the tag of a key")
+    return _DYNAMIC_PARTS[tag][1](data, offset + 1)
+
+
+_DYNAMIC_ITEMS = _variadic_key(_encode_dynamic, _decode_dynamic, "tuple")[1]
+
+# ------------------------------------------------------------------ codecs
+
+
+def _checked_decode(decode: KeyDecode, name: str) -> Callable[..., tuple[Any, int]]:
+    def decode_key(data: bytes, offset: int = 0) -> tuple[Any, int]:
+        try:
+            value, end = decode(data, offset)
+        except _KEY_ERRORS as error:
+            raise _corrupt_key(name, data, error) from error
+        if end > len(data):
+            raise _corrupt_key(name, data, "it is cut off")
+        return value, end
+
+    return decode_key
+
+
+_KEY_ERRORS = (ValueError, IndexError, KeyError, OverflowError, struct.error, RecursionError)
+
+
+def _corrupt_key(name: str, data: bytes, why: object) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"{data.hex()!r:.100} does not hold a key of type {name} ({why}):"
+        " check that the type of the key was not changed, else restore an earlier epoch"
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeyCodec(Generic[T]):
+    """Keys of one type as bytes that sort as the keys do.
+
+    No encoded key is a prefix of another of the same type, so encodings can be strung together.
+
+    Args:
+        encode: the bytes of a key; StateTypeError where the type cannot hold it.
+        decode: `(data, offset=0)` to the key and the offset behind it; CorruptCheckpointError.
+        schema: the type as data.
+        annotation: the type as declared.
+    """
+
+    encode: Callable[[T], bytes]
+    decode: Callable[..., tuple[T, int]]
+    schema: Schema
+    annotation: Any
+
+    def encode_all(self, keys: Sequence[T]) -> list[bytes]:
+        """The bytes of several keys; StateTypeError where the type cannot hold one of them."""
+        together = _TOGETHER.get(self.schema.kind)
+        encoded = None if together is None else together(keys)
+        return list(map(self.encode, keys)) if encoded is None else encoded
+
+
+def key_codec(annotation: Any, *, allow_float: bool = True) -> KeyCodec[Any]:
+    """The codec for keys of a type.
+
+    Args:
+        annotation: bool, int, float, str, bytes, date, datetime, timedelta, UUID, Enum, Literal,
+            a tuple or NamedTuple of those, each optionally None.
+        allow_float: refuse types with a float in them when False.
+
+    Raises:
+        StateTypeError: keys cannot be of that type.
+
+    >>> codec = key_codec(tuple[str, int])
+    >>> codec.encode(("UA", 1545)).hex()
+    '554100008000000000000609'
+    >>> codec.decode(codec.encode(("UA", 1545)))
+    (('UA', 1545), 12)
+    """
+    schema = schema_of(annotation)
+    if not allow_float and _mentions(schema, "float"):
+        raise StateTypeError(
+            f"{schema.brief} has a float in it, and NaN and -0.0 do not compare as keys must:"
+            " use an int or a str"
+        )
+    encode, decode = _key_parts(schema, annotation)
+    return KeyCodec(encode, _checked_decode(decode, schema.brief), schema, annotation)
+
+
+def schema_key_codec(schema: Schema) -> KeyCodec[Any]:
+    """The codec for keys of which only the schema is known.
+
+    The bytes are those of `key_codec`. An enum is its member's value, a NamedTuple a tuple.
+
+    >>> schema_key_codec(schema_of(tuple[str, int])).encode(("UA", 1545)).hex()
+    '554100008000000000000609'
+    """
+    encode, decode = _key_parts(schema, None)
+    return KeyCodec(encode, _checked_decode(decode, schema.brief), schema, None)
+
+
+def dynamic_key_codec() -> KeyCodec[Any]:
+    """The codec for keys whose type is only known from the value: one tag byte, then the key.
+
+    >>> codec = dynamic_key_codec()
+    >>> codec.decode(codec.encode(("UA", None)))
+    (('UA', None), 10)
+    """
+    decode = _checked_decode(_decode_dynamic, "dynamic")
+    return KeyCodec(_encode_dynamic, decode, Schema("dynamic"), object)
+
+
+def _mentions(schema: Schema, kind: str) -> bool:
+    inner = [*schema.items, *(field.schema for field in schema.fields)]
+    return schema.kind == kind or any(_mentions(item, kind) for item in inner)

@@ -1,0 +1,272 @@
+"""Decode stored bytes as JSON with a schema only, without the user's classes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import pickle
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from statekit.codec.key_codec import schema_key_codec
+from statekit.codec.schema import Schema
+from statekit.codec.value_codec import PickleCodec, checked_decode, shortened
+from statekit.codec.value_plan import is_map
+from statekit.codec.value_union import split_member
+from statekit.errors import QueryError, StateTypeError
+
+Json = Any
+"""None, bool, int, float, str, list or dict of those."""
+
+
+# ------------------------------------------------------------------ values
+
+
+def generic_decoder(
+    schema: Schema | Json, codec_name: str = "msgpack", allow_pickle: bool = False
+) -> Callable[[bytes], Json]:
+    """A decoder of stored values that needs their schema and none of the user's classes.
+
+    It returns what JSON can hold (and NaN): structs and dicts are dicts, sequences and sets are
+    lists, a dict whose keys are not scalars is a list of pairs, dates are ISO text, bytes are hex,
+    Decimal, UUID and timedelta are text, an enum is its member's name, a pickled value its repr.
+
+    Args:
+        schema: a schema or its JSON form.
+        codec_name: the codec that wrote the values.
+        allow_pickle: unpickle values, which can run any code.
+
+    Raises:
+        QueryError: the values are pickled and `allow_pickle` is False, or the codec is unknown.
+
+    >>> from statekit.codec.value_codec import value_codec
+    >>> from statekit.codec.schema import schema_of
+    >>> read = generic_decoder(schema_of(dict[str, dt.date]).to_json())
+    >>> read(value_codec(dict[str, dt.date]).encode({"new year": dt.date(2013, 1, 1)}))
+    {'new year': '2013-01-01'}
+    """
+    schema = schema if isinstance(schema, Schema) else Schema.from_json(schema)
+    if codec_name == PickleCodec.name:
+        if not allow_pickle:
+            raise QueryError(
+                f"values of {schema.brief} are pickled, and reading them can run any code:"
+                " pass allow_pickle=True if you trust whoever wrote the checkpoint"
+            )
+        return checked_decode(
+            schema.brief,
+            pickle.loads,
+            repr,
+        )
+    if codec_name != "msgpack":
+        raise QueryError(f"values were written by the codec {codec_name!r}: update statekit")
+    read = msgspec.msgpack.Decoder().decode
+    return checked_decode(schema.brief, read, lambda wire: show_wire(schema, wire, {}))
+
+
+def show_wire(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
+    """What a decoded MessagePack value of that schema looks like as JSON."""
+    match schema.kind:
+        case "ref":
+            return show_wire(outer[schema.name], wire, outer)
+        case "optional":
+            return None if wire is None else show_wire(schema.items[0], wire, outer)
+        case "list" | "set" | "frozenset" | "variadic":
+            return [show_wire(schema.items[0], part, outer) for part in expect(wire, list)]
+        case "tuple":
+            pairs = zip(schema.items, expect(wire, list), strict=True)
+            return [show_wire(item, part, outer) for item, part in pairs]
+        case "dict":
+            return _show_dict(schema, wire, outer)
+        case "struct":
+            inner = {**outer, schema.name: schema}
+            found = expect(wire, dict)
+            return {
+                field.name: show_wire(field.schema, found[field.name], inner)
+                for field in schema.fields
+                if field.name in found
+            }
+        case "union":
+            return show_wire(*split_member(schema, wire), outer)
+        case "enum":
+            known = (name for name, value in schema.values if value == wire)
+            return next(known, None) or _show_scalar("enum", wire)
+        case "float":
+            return float(wire)
+    return _show_scalar(schema.kind, wire)
+
+
+def _show_scalar(kind: str, value: Any) -> Json:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if isinstance(value, uuid.UUID | dt.timedelta):
+        return str(value)
+    if not isinstance(value, str | bool | int | float | None):
+        raise ValueError(f"{value!r} is not a {kind}")
+    return value
+
+
+def _show_dict(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
+    key, item = schema.items
+    if not is_map(schema):
+        return [
+            [show_wire(key, k, outer), show_wire(item, v, outer)] for k, v in expect(wire, list)
+        ]
+    found = {
+        show_wire(key, k, outer): show_wire(item, v, outer) for k, v in expect(wire, dict).items()
+    }
+    return {k if isinstance(k, str) else json.dumps(k): v for k, v in found.items()}
+
+
+def expect(wire: Any, cls: type) -> Any:
+    """The decoded value, if it is of that class; ValueError otherwise."""
+    if not isinstance(wire, cls):
+        raise ValueError(f"{wire!r:.60} is not a {cls.__name__}")
+    return wire
+
+
+# ------------------------------------------------------------------ keys
+
+
+def generic_key_decoder(schema: Schema | Json) -> Callable[..., tuple[Json, int]]:
+    """A decoder of stored keys that needs none of the user's classes.
+
+    Returns:
+        `(data, offset=0)` to the key, in the form that `generic_decoder` gives values, and the
+        offset behind it.
+
+    >>> from statekit.codec.key_codec import key_codec
+    >>> from statekit.codec.schema import schema_of
+    >>> stored = key_codec(tuple[str, int]).encode(("UA", 1))
+    >>> generic_key_decoder(schema_of(tuple[str, int]))(stored)
+    (['UA', 1], 12)
+    """
+    schema = schema if isinstance(schema, Schema) else Schema.from_json(schema)
+    decode = schema_key_codec(schema).decode
+
+    def decode_json(data: bytes, offset: int = 0) -> tuple[Json, int]:
+        value, end = decode(data, offset)
+        return key_to_json(schema, value), end
+
+    return decode_json
+
+
+def key_to_json(schema: Schema, value: Any) -> Json:
+    """What a decoded key of that schema looks like as JSON."""
+    if value is None:
+        return None
+    match schema.kind:
+        case "optional":
+            return key_to_json(schema.items[0], value)
+        case "enum":
+            return next(name for name, held in schema.values if held == value)
+        case "struct":
+            pairs = zip(schema.fields, value, strict=True)
+            return {field.name: key_to_json(field.schema, part) for field, part in pairs}
+        case "tuple":
+            pairs_ = zip(schema.items, value, strict=True)
+            return [key_to_json(item, part) for item, part in pairs_]
+    if isinstance(value, tuple):
+        item = schema.items[0] if schema.items else schema
+        return [key_to_json(item, part) for part in value]
+    return _show_scalar(schema.kind, value)
+
+
+def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
+    """An encoder of keys that were typed in or sent as JSON.
+
+    Text is taken as it is for a str key, and parsed for every other: `5`, `true`, `2013-01-01`,
+    `["UA", 1545]`, `null`. What is not text is taken as parsed JSON. Bytes are hex, an enum is a
+    member's name or value, a NamedTuple an object or an array.
+
+    Raises:
+        StateTypeError: the text is not a key of that type.
+
+    >>> from statekit.codec.key_codec import key_codec
+    >>> from statekit.codec.schema import schema_of
+    >>> encode = generic_key_encoder(schema_of(tuple[str, int]))
+    >>> encode('["UA", 1545]') == key_codec(tuple[str, int]).encode(("UA", 1545))
+    True
+    """
+    schema = schema if isinstance(schema, Schema) else Schema.from_json(schema)
+    encode = schema_key_codec(schema).encode
+
+    def encode_json(text: Json) -> bytes:
+        try:
+            return encode(_key_from_json(schema, text))
+        except _KEY_ERRORS as error:
+            why = "it is nested too deep" if isinstance(error, RecursionError) else error
+            raise StateTypeError(
+                f"{shortened(text)} is not a key of type {schema.brief}: {why}"
+            ) from error
+
+    return encode_json
+
+
+_KEY_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+_KEY_PARSERS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "bytes": bytes.fromhex,
+    "date": dt.date.fromisoformat,
+    "datetime": dt.datetime.fromisoformat,
+    "uuid": uuid.UUID,
+}
+
+
+def _key_from_json(schema: Schema, given: Json) -> Any:
+    match schema.kind:
+        case "optional":
+            if given is None or given == "null":
+                return None
+            if isinstance(given, str) and given.startswith('"'):
+                given = json.loads(given)
+            return _key_from_json(schema.items[0], given)
+        case "str":
+            return given
+        case "dynamic":
+            return _dynamic_from_json(given)
+        case "enum" | "literal":
+            return _choice_from_json(schema, given)
+        case "tuple" | "variadic" | "struct":
+            return _tuple_from_json(schema, json.loads(given) if isinstance(given, str) else given)
+        case kind if kind in _KEY_PARSERS and isinstance(given, str):
+            return _KEY_PARSERS[kind](given)
+        case "timedelta" if isinstance(given, str):
+            return msgspec.json.decode(json.dumps(given), type=dt.timedelta)
+        case "bool" if isinstance(given, str):
+            return json.loads(given)
+    return given
+
+
+def _tuple_from_json(schema: Schema, given: Json) -> tuple[Any, ...]:
+    if schema.kind == "variadic":
+        return tuple(_key_from_json(schema.items[0], part) for part in given)
+    items = schema.items or tuple(field.schema for field in schema.fields)
+    if isinstance(given, dict):
+        given = [given[field.name] for field in schema.fields]
+    return tuple(_key_from_json(item, part) for item, part in zip(items, given, strict=True))
+
+
+def _choice_from_json(schema: Schema, given: Json) -> Any:
+    for name, value in schema.values:
+        if given == name or (type(given) is type(value) and given == value) or given == str(value):
+            return value
+    raise ValueError(f"use one of {', '.join(name for name, _ in schema.values)}")
+
+
+def _dynamic_from_json(given: Json) -> Any:
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return given
+    return tuple(map(_dynamic_inner, given)) if isinstance(given, list) else given
+
+
+def _dynamic_inner(given: Json) -> Any:
+    return tuple(map(_dynamic_inner, given)) if isinstance(given, list) else given

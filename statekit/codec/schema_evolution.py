@@ -1,0 +1,181 @@
+"""Which changes of a type leave stored values readable.
+
+The rules follow from the wire (docs/format.md): structs are maps by field name, a missing field
+takes its default and an unknown one is skipped, a float field reads an int, and a union writes the
+first member of each family as it is and all others with their names. Whatever is not known to
+read rightly is refused; `tests/test_evolution.py` holds each rule against the codecs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from statekit.codec.schema import Schema
+from statekit.codec.value_union import tagged_members
+
+_UNITED_WITH_NOTHING = frozenset({"null", "pickle", "dynamic"})
+
+
+def why_unreadable(
+    stored: Schema, declared: Schema, root: str = "value", *, drops_fields: bool = True
+) -> str | None:
+    """Why rows of the one type do not read rightly as the other; None if they do.
+
+    Parameters:
+        root: what the whole is called; parts are named from there.
+        drops_fields: whether a field that is no longer declared may be passed over.
+
+    >>> from statekit.codec.schema import schema_of
+    >>> why_unreadable(schema_of(list[int]), schema_of(list[float | None])) is None
+    True
+    >>> why_unreadable(schema_of(dict[str, float]), schema_of(dict[str, int]))
+    'value[…] was float and is int'
+    """
+    return _Comparison(drops_fields).reason(stored, declared, root)
+
+
+def is_same_type(one: Schema, other: Schema) -> bool:
+    """Whether two types are the same in rows: each reads the other, and nothing is passed over.
+
+    >>> from statekit.codec.schema import schema_of
+    >>> is_same_type(schema_of(int), schema_of(float))
+    False
+    """
+    pairs = ((one, other), (other, one))
+    return all(why_unreadable(a, b, drops_fields=False) is None for a, b in pairs)
+
+
+class _Comparison:
+    """Holds one type against another, part by part.
+
+    Attributes:
+        stored, declared: the structs met on the way here, by name: what a "ref" stands for.
+        open: pairs of structs, by name, that read rightly if those do that are being compared.
+    """
+
+    def __init__(self, drops_fields: bool) -> None:
+        self.drops_fields = drops_fields
+        self.stored: dict[str, Schema] = {}
+        self.declared: dict[str, Schema] = {}
+        self.open: frozenset[tuple[str, str]] = frozenset()
+
+    def reason(self, stored: Schema, declared: Schema, path: str) -> str | None:
+        if declared.kind == "optional":
+            inner = stored.items[0] if stored.kind == "optional" else stored
+            return self.reason(inner, declared.items[0], path)
+        if stored.kind == "optional":
+            return _changed(stored, declared, path)
+        kinds = {stored.kind, declared.kind}
+        if "union" in kinds and not kinds & _UNITED_WITH_NOTHING:
+            return self.union(stored, declared, path)
+        stored = self.stored[stored.name] if stored.kind == "ref" else stored
+        declared = self.declared[declared.name] if declared.kind == "ref" else declared
+        if stored.kind != declared.kind:
+            widened = (stored.kind, declared.kind) == ("int", "float")
+            return None if widened else _changed(stored, declared, path)
+        match stored.kind:
+            case "struct":
+                return self.struct(stored, declared, path)
+            case "enum" | "literal":
+                return _lost_value(stored, declared, path)
+            case "set" | "frozenset":
+                return None if self.is_equal(stored, declared) else _changed(stored, declared, path)
+            case "dict" if not self.is_equal(stored.items[0], declared.items[0]):
+                return _changed(stored.items[0], declared.items[0], f"{path}.keys()")
+            case "pickle" if stored.name != declared.name:
+                return _changed(stored, declared, path)
+        return self.items(stored, declared, path)
+
+    def items(self, stored: Schema, declared: Schema, path: str) -> str | None:
+        """Containers of one kind, item by item. A scalar has none."""
+        if len(stored.items) != len(declared.items):
+            return _changed(stored, declared, path)
+        for at, (one, other) in enumerate(zip(stored.items, declared.items, strict=True)):
+            part = f"{path}[{at if stored.kind == 'tuple' else '…'}]"
+            if found := self.reason(one, other, part):
+                return found
+        return None
+
+    def is_equal(self, stored: Schema, declared: Schema) -> bool:
+        """Whether two types are the very same, also in what their refs stand for."""
+        return stored == declared and all(
+            self.stored.get(name) == self.declared.get(name) for name in _refs(stored)
+        )
+
+    def struct(self, stored: Schema, declared: Schema, path: str) -> str | None:
+        pair, known = (stored.name, declared.name), self.open
+        if pair in known:
+            return None
+        self.open = known | {pair}
+        self.stored[stored.name], self.declared[declared.name] = stored, declared
+        found = self.fields(stored, declared, path)
+        if found:
+            self.open = known  # what was concluded meanwhile relied on this pair
+        return found
+
+    def fields(self, stored: Schema, declared: Schema, path: str) -> str | None:
+        before = {field.name: field for field in stored.fields}
+        now = {field.name: field for field in declared.fields}
+        lost = [name for name in before if name not in now]
+        if before and len(lost) == len(before) and now:
+            return f"{path} would lose all its fields, {', '.join(lost)}"
+        if lost and not self.drops_fields:
+            return f"{path}.{lost[0]} would be lost"
+        may_lack = stored.flavour == "typeddict"
+        for name, field in now.items():
+            part = f"{path}.{name}"
+            if name not in before:
+                found = f"{part} is new and has no default" if field.required else None
+            elif field.required and may_lack and not before[name].required:
+                found = f"{part} may be absent in what is stored, and has no default"
+            else:
+                found = self.reason(before[name].schema, field.schema, part)
+            if found:
+                return found
+        return None
+
+    def union(self, stored: Schema, declared: Schema, path: str) -> str | None:
+        """Each member must be written as it was: with its name, or without."""
+        before, now = _members(stored), _members(declared)
+        named_before, named_now = tagged_members(before), tagged_members(now)
+        by_name = {member.brief: member for member in now}
+        for member in before:
+            name = member.brief
+            if name not in by_name:
+                plain = [other for other in now if other.brief not in named_now]
+                if name in named_before or not self.is_taken(member, plain):
+                    return f"{path} was {name} and is {declared.brief}"
+            elif (name in named_before) != (name in named_now):
+                return (
+                    f"{path}: {name} is written with its name in only one of {stored.brief} and "
+                    f"{declared.brief}; add members at the end"
+                )
+            elif found := self.reason(member, by_name[name], path):
+                return found
+        return None
+
+    def is_taken(self, member: Schema, plain: list[Schema]) -> bool:
+        """Whether one of the members that are written without a name reads another one."""
+        return any(self.reason(member, other, "") is None for other in plain)
+
+
+def _members(schema: Schema) -> tuple[Schema, ...]:
+    return schema.items if schema.kind == "union" else (schema,)
+
+
+def _refs(schema: Schema) -> Iterator[str]:
+    """The names of the refs in a type."""
+    if schema.kind == "ref":
+        yield schema.name
+    for part in (*schema.items, *(field.schema for field in schema.fields)):
+        yield from _refs(part)
+
+
+def _changed(stored: Schema, declared: Schema, path: str) -> str:
+    return f"{path} was {stored.brief} and is {declared.brief}"
+
+
+def _lost_value(stored: Schema, declared: Schema, path: str) -> str | None:
+    lost = [name for name, value in stored.values if (name, value) not in declared.values]
+    what = stored.name or "the Literal"
+    return f"{path}: {what} has no longer {lost[0]} as it was" if lost else None

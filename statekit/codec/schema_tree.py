@@ -1,0 +1,145 @@
+"""Check the JSON form of a type before a `Schema` is made of it.
+
+A job description may have been written by anybody. Readers recurse over types and use their parts
+without looking again, so a tree is checked before it becomes a `Schema`. A declared type follows
+the same rules, so a job cannot write a description that nobody reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from statekit.names import text_fault
+
+LEVELS_MAX = 50
+"""How many levels a type may be nested. Parsers of JSON have limits; a struct takes three of it."""
+
+_SCALARS = frozenset(
+    {
+        *("null", "bool", "int", "float", "str", "bytes", "date", "datetime", "timedelta"),
+        *("decimal", "uuid", "dynamic"),
+    }
+)
+_ITEMS = {"list": 1, "set": 1, "frozenset": 1, "variadic": 1, "optional": 1, "dict": 2}
+_SEVERAL_ITEMS = {"tuple": 0, "union": 2}
+"""The fewest items of kinds that have any number."""
+_NO_MEMBERS = {
+    "optional": frozenset({"optional", "null"}),
+    "union": frozenset({"optional", "union", "null"}),
+}
+"""What is never directly inside of these kinds: such types are written in one way only."""
+_ALONE = frozenset({"pickle", "dynamic"})
+_NAMED = frozenset({"struct", "enum", "ref", "pickle"})
+_WITH_VALUES = frozenset({"enum", "literal"})
+
+KINDS = _SCALARS | _ITEMS.keys() | _SEVERAL_ITEMS.keys() | _NAMED | _WITH_VALUES
+
+_MEMBERS = {"kind", "name", "flavour", "items", "fields", "values"}
+_FLAVOURS = frozenset({"dataclass", "namedtuple", "typeddict", "msgspec", "pydantic"})
+_FIELD = {"name": str, "required": bool, "default": bool}
+_ENUMS = (frozenset({int}), frozenset({str}))
+_LITERALS = frozenset({bool, int, str, type(None)})
+
+
+def tree_fault(tree: object, *, is_part: bool = False) -> str | None:
+    """Why something is not the JSON form of a type; None if it is.
+
+    Parameters:
+        is_part: it may be a part of a type, and refer to a struct that it is in.
+
+    >>> tree_fault({"kind": "list", "items": ["int"]}) is None
+    True
+    >>> tree_fault({"kind": "list"})
+    'a list has 1 items, and here 0'
+    """
+    return _fault(tree, None if is_part else frozenset(), 0)
+
+
+def _fault(tree: object, outer: frozenset[str] | None, level: int) -> str | None:
+    """The same within structs of these names; None if they are not known."""
+    if level > LEVELS_MAX:
+        return f"it is nested more than {LEVELS_MAX} levels deep"
+    if isinstance(tree, str):
+        tree = {"kind": tree}
+    if not isinstance(tree, dict) or not tree.keys() <= _MEMBERS:
+        return f"{tree!r:.80} is not a type"
+    kind, name = tree.get("kind"), tree.get("name", "")
+    if not isinstance(kind, str) or kind not in KINDS:
+        return f"{kind!r:.80} is not a kind of type"
+    if level and kind in _ALONE:
+        return f"{kind} is the whole of a type, and no part of one"
+    if not isinstance(name, str) or (kind in _NAMED) != bool(name):
+        return f"a {kind} cannot have the name {name!r:.80}"
+    if (fault := text_fault(name)) is not None:
+        return f"the name {name!r:.80} of a {kind}: {fault}"
+    if kind == "ref" and outer is not None and name not in outer:
+        return f"it refers to {name!r:.80}, which it is not a part of"
+    items = tree.get("items", [])
+    return (
+        _items_fault(kind, items)
+        or _values_fault(kind, tree.get("values", []))
+        or _struct_fault(kind, tree, outer, level)
+        or next(filter(None, (_fault(item, outer, level + 1) for item in items)), None)
+    )
+
+
+def _items_fault(kind: str, items: object) -> str | None:
+    if not isinstance(items, list | tuple):
+        return f"the items of a {kind} are {items!r:.80}"
+    if kind in _SEVERAL_ITEMS:
+        least = _SEVERAL_ITEMS[kind]
+        if len(items) < least:
+            return f"a {kind} has {least} items or more, and here {len(items)}"
+    elif len(items) != _ITEMS.get(kind, 0):
+        return f"a {kind} has {_ITEMS.get(kind, 0)} items, and here {len(items)}"
+    taken = _NO_MEMBERS.get(kind, frozenset()) & {*map(_kind_of, items)}
+    return f"a {kind} cannot have the item {min(taken)}" if taken else None
+
+
+def _kind_of(tree: object) -> str:
+    kind = tree.get("kind") if isinstance(tree, dict) else tree
+    return kind if isinstance(kind, str) else ""
+
+
+def _values_fault(kind: str, values: object) -> str | None:
+    if not isinstance(values, list | tuple) or (kind in _WITH_VALUES) != bool(values):
+        return f"a {kind} cannot have the values {values!r:.80}"
+    if not values:
+        return None
+    for pair in values:
+        if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            return f"{pair!r:.80} is not a member of a {kind}"
+        if (fault := text_fault(pair[0])) is not None:
+            return f"the name {pair[0]!r:.80} of a member of a {kind}: {fault}"
+        if type(pair[1]) is int and not -(2**63) <= pair[1] < 2**63:
+            return f"{pair[1]!r:.80} does not fit 64 bits"
+    kinds = frozenset(type(value) for _, value in values)
+    if not (kinds in _ENUMS if kind == "enum" else kinds <= _LITERALS):
+        return f"a {kind} cannot have the values {values!r:.80}"
+    return None
+
+
+def _struct_fault(
+    kind: str, tree: dict[str, Any], outer: frozenset[str] | None, level: int
+) -> str | None:
+    fields, flavour = tree.get("fields", []), tree.get("flavour", "")
+    if kind != "struct":
+        return f"a {kind} has no fields" if fields or flavour else None
+    if not isinstance(flavour, str) or (flavour and flavour not in _FLAVOURS):
+        return f"a struct cannot be a {flavour!r:.80}"
+    if not isinstance(fields, list | tuple):
+        return f"the fields of a struct are {fields!r:.80}"
+    inner, names = None if outer is None else outer | {tree["name"]}, set[str]()
+    for field in fields:
+        if not isinstance(field, dict) or field.keys() != {*_FIELD, "type"}:
+            return f"{field!r:.80} is not a field of a struct"
+        if any(type(field[of]) is not known for of, known in _FIELD.items()):
+            return f"{field!r:.80} is not a field of a struct"
+        if (fault := text_fault(field["name"])) is not None:
+            return f"the name {field['name']!r:.80} of a field: {fault}"
+        if field["name"] in names:
+            return f"a struct has two fields {field['name']!r:.80}"
+        names.add(field["name"])
+        if (fault := _fault(field["type"], inner, level + 1)) is not None:
+            return fault
+    return None

@@ -1,0 +1,280 @@
+"""Compile checks of values: which values a type accepts, and which are their own stored form.
+
+Two questions are asked of a value. Does the declared type accept it, so that it can be written and
+read back? And is it *exact*: would reading it back give the very same value? An int in a float
+field is accepted and not exact. The same code builds the checks for both questions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import threading
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from statekit.errors import StateTypeError
+from statekit.timestamp import datetime_to_micros
+
+INT_MIN, INT_MAX = -(2**63), 2**64 - 1
+"""The ints that MessagePack can hold."""
+
+NESTING_MAX = 100
+"""How many levels a value of a recursive type may have. Readers recurse, and so do functions that
+handle such values: the bound leaves most of Python's stack to them."""
+
+Predicate = Callable[[Any], bool]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """A predicate over values, in the forms from which larger checks are compiled.
+
+    Args:
+        one: checks one value.
+        types: set where a value's exact class alone decides.
+        term: the same as `one`, as source text over `{0}`; None where only a call will do.
+        each: checks all values of a collection; None where `one` is called for each.
+    """
+
+    one: Predicate
+    types: frozenset[type] | None = None
+    term: str | None = None
+    each: Callable[[Collection[Any]], bool] | None = None
+
+
+def is_text(value: str) -> bool:
+    """Whether a str can be written as UTF-8: it has no lone surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+_NAMES: dict[str, Any] = {
+    "Decimal": decimal.Decimal,
+    "UTC": dt.UTC,
+    "UUID": uuid.UUID,
+    "date": dt.date,
+    "datetime": dt.datetime,
+    "is_text": is_text,
+    "timedelta": dt.timedelta,
+}
+_FITS = f"{INT_MIN} <= {{0}} <= {INT_MAX}"
+_CLASSES: dict[str, type] = {
+    "null": type(None),
+    "bool": bool,
+    "bytes": bytes,
+    "date": dt.date,
+    "timedelta": dt.timedelta,
+    "decimal": decimal.Decimal,
+    "uuid": uuid.UUID,
+}
+
+
+def _ints(values: Collection[Any]) -> bool:
+    return (
+        {int}.issuperset(map(type, values))
+        and min(values, default=0) >= INT_MIN
+        and max(values, default=0) <= INT_MAX
+    )
+
+
+def _texts(values: Collection[Any]) -> bool:
+    return {str}.issuperset(map(type, values)) and (
+        all(map(str.isascii, values)) or all(map(is_text, values))
+    )
+
+
+def _is_instant(value: Any) -> bool:
+    if type(value) is not dt.datetime:
+        return False
+    if value.tzinfo is not dt.UTC and value.utcoffset() is None:  # UTC need not be asked
+        return False
+    if 1 < value.year < 9999:
+        return True
+    try:
+        datetime_to_micros(value)
+    except StateTypeError:
+        return False
+    return True
+
+
+def _compiled(term: str) -> Predicate:
+    check: Predicate = eval(f"lambda value: {term.format('value')}", _NAMES)  # noqa: S307  own text
+    return check
+
+
+def _of_term(term: str, each: Callable[[Collection[Any]], bool] | None = None) -> Check:
+    return Check(_compiled(term), None, term, each)
+
+
+def check_types(types: frozenset[type]) -> Check:
+    """A check of nothing but a value's exact class."""
+    names = [kind.__name__ for kind in types]
+    if not types <= {*_CLASSES.values(), float}:
+        term = None
+    else:
+        known = [
+            "{0} is None" if name == "NoneType" else f"type({{0}}) is {name}" for name in names
+        ]
+        term = f"({' or '.join(sorted(known))})"
+    if len(types) == 1:
+        (only,) = types
+        return Check(lambda value: type(value) is only, types, term)
+    return Check(lambda value: type(value) in types, types, term)
+
+
+def scalar_checks(kind: str, cls: type) -> tuple[Check, Check]:
+    """What a scalar type accepts, and which of that is exact.
+
+    Args:
+        kind: of its schema.
+        cls: the class of an enum's members; of no meaning for other kinds.
+    """
+    return _SCALARS.get(kind) or (check_types(frozenset({cls})),) * 2
+
+
+def scalar_kinds() -> frozenset[str]:
+    """The kinds of scalars, but for enums."""
+    return frozenset(_SCALARS)
+
+
+_INT = _of_term(f"(type({{0}}) is int and {_FITS})", _ints)
+_STR = _of_term("(type({0}) is str and ({0}.isascii() or is_text({0})))", _texts)
+_SCALARS: dict[str, tuple[Check, Check]] = {
+    **{kind: (check_types(frozenset({cls})),) * 2 for kind, cls in _CLASSES.items()},
+    "int": (_INT, _INT),
+    "str": (_STR, _STR),
+    "float": (
+        _of_term(f"(type({{0}}) is float or type({{0}}) is int and {_FITS})"),
+        check_types(frozenset({float})),
+    ),
+    "datetime": (
+        Check(_is_instant),
+        _of_term("(type({0}) is datetime and {0}.tzinfo is UTC and {0}.fold == 0)"),
+    ),
+}
+
+
+# ------------------------------------------------------------------ of several
+
+
+def optional(check: Check) -> Check:
+    """The check of a type, or None."""
+    if check.types is not None:
+        return check_types(check.types | {type(None)})
+    if check.term is not None:
+        return _of_term(f"({{0}} is None or {check.term})")
+    one = check.one
+    return Check(lambda value: value is None or one(value))
+
+
+def any_of(checks: Sequence[Check]) -> Check:
+    """The check of a union."""
+    if all(check.types is not None for check in checks):
+        return check_types(frozenset().union(*(check.types or () for check in checks)))
+    if all(check.term is not None for check in checks):
+        return _of_term(f"({' or '.join(check.term or '' for check in checks)})")
+    ones = [check.one for check in checks]
+
+    def one(value: Any) -> bool:
+        for check in ones:  # noqa: SIM110  a generator costs a frame per level of nesting
+            if check(value):
+                return True
+        return False
+
+    return Check(one)
+
+
+def check_each(check: Check) -> Callable[[Any], bool]:
+    """A check of any number of values of one type."""
+    if check.each is not None:
+        return check.each
+    if check.types is not None:
+        return lambda values, types=check.types: types.issuperset(map(type, values))  # type: ignore[misc]
+    one = check.one
+    return lambda values: all(map(one, values))
+
+
+def check_parts(cls: type, checks: Sequence[Check], read: str, holds: str = "True") -> Check:
+    """A check of a class and of parts of its instances, compiled as `dataclasses` does it.
+
+    Args:
+        cls: the exact class of a value.
+        checks: of the parts.
+        read: a statement that assigns the parts of `value` to `part0`, `part1`, …
+        holds: a condition of `value` that is checked before its parts are read.
+    """
+    names: dict[str, Any] = {**_NAMES, "cls": cls}
+    terms = []
+    for at, check in enumerate(checks):
+        if check.term is not None:
+            terms.append(check.term.format(f"part{at}"))
+        elif check.types is not None and len(check.types) == 1:
+            (names[f"type{at}"],) = check.types
+            terms.append(f"type(part{at}) is type{at}")
+        else:
+            names[f"check{at}"] = check.one
+            terms.append(f"check{at}(part{at})")
+    source = f"""\
+def check(value):
+    if type(value) is not cls:
+        return False
+    try:
+        if not ({holds}):
+            return False
+        {read}
+    except AttributeError:
+        return False
+    return {" and ".join(terms) or "True"}
+"""
+    exec(source, names)
+    return Check(names["check"])
+
+
+def unpacking(size: int) -> tuple[str, str]:
+    """For `check_parts`: how the parts of a tuple are read, and that it has that many."""
+    targets = "".join(f"part{at}, " for at in range(size))
+    return (f"{targets}= value" if size else "pass"), f"len(value) == {size}"
+
+
+# ------------------------------------------------------------------ recursive types
+
+
+class _Depth(threading.local):
+    levels = 0
+    exceeded = False
+
+
+_DEPTH = _Depth()
+
+
+def deeper(check: Callable[[], Check], levels: int) -> Check:
+    """The check of a recursive type within itself: false below `NESTING_MAX` levels.
+
+    Args:
+        check: gives the type's own check, which is not there yet.
+        levels: how much deeper a value is nested each time.
+    """
+
+    def one(value: Any) -> bool:
+        _DEPTH.levels += levels
+        try:
+            if _DEPTH.levels > NESTING_MAX:
+                _DEPTH.exceeded = True
+                return False
+            return check().one(value)
+        finally:
+            _DEPTH.levels -= levels
+
+    return Check(one)
+
+
+def exceeds_nesting(check: Check, value: Any) -> bool:
+    """Whether a value is not accepted because it has more than `NESTING_MAX` levels."""
+    _DEPTH.exceeded = False
+    return not check.one(value) and _DEPTH.exceeded

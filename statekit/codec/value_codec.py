@@ -1,0 +1,274 @@
+"""Encode values of a declared type as bytes, and decode them.
+
+The bytes are specified in docs/format.md; every example there is executed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import pickle
+import typing
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import cloudpickle
+import msgspec
+
+from statekit.codec.annotations import unwrap
+from statekit.codec.schema import Schema, schema_of
+from statekit.codec.value_check import INT_MAX, INT_MIN, NESTING_MAX, exceeds_nesting, is_text
+from statekit.codec.value_plan import ENCODER, Convert, Plan
+from statekit.codec.value_planner import plan_values
+from statekit.errors import CorruptCheckpointError, StateTypeError
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ValueCodec(Generic[T]):
+    """Values of one type as bytes. Each attribute is a plain callable, to be bound locally.
+
+    Args:
+        name: how the bytes are written: "msgpack" or "pickle".
+        schema: the type as data.
+        annotation: the type as declared.
+        immutable: a decoded value may be handed out again and again.
+        accepts: whether the declared type can hold a value, and its bytes give it back.
+        exact: whether a value is accepted and reading its bytes gives the very same value. An int
+            in a float, or a datetime in another zone than UTC, is accepted and not exact.
+        encode: the bytes of a value that was accepted; StateTypeError where they cannot be.
+        decode: the value of bytes; CorruptCheckpointError where there is none.
+        reason: why a value is not accepted, with the path into it.
+    """
+
+    name: str
+    schema: Schema
+    annotation: Any
+    immutable: bool
+    accepts: Callable[[Any], bool]
+    exact: Callable[[Any], bool]
+    encode: Callable[[T], bytes]
+    decode: Callable[[bytes], T]
+    reason: Callable[[Any], str]
+
+
+def value_codec(annotation: Any) -> ValueCodec[Any]:
+    """The MessagePack codec for values of a type.
+
+    Raises:
+        StateTypeError: a part of the type is not supported; the message says what to use.
+
+    >>> codec = value_codec(list[float])
+    >>> codec.accepts([1.5, "x"])
+    False
+    >>> codec.reason([1.5, "x"])
+    "[1]: expected float, got str 'x'"
+    >>> codec.decode(codec.encode([1.5]))
+    [1.5]
+    """
+    schema = schema_of(annotation)
+    plan = plan_values(annotation)
+    try:
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(plan.wire)
+    except TypeError as error:
+        raise StateTypeError(
+            f"{schema.brief} cannot be stored ({error}): use a simpler type"
+        ) from error
+    encode = _checked_encode(schema.brief, plan.to_wire)
+    decode = checked_decode(schema.brief, decoder.decode, plan.from_wire)
+    return ValueCodec(
+        "msgpack",
+        schema,
+        annotation,
+        plan.immutable,
+        plan.accepts.one,
+        plan.exact.one,
+        _verified(schema.brief, encode, decode) if plan.runs_code else encode,
+        decode,
+        lambda value: _why_refused(plan, value),
+    )
+
+
+_ENCODE_ERRORS = (OverflowError, ValueError, TypeError, AttributeError, RecursionError)
+
+
+def _checked_encode(name: str, to_wire: Convert | None) -> Callable[[Any], bytes]:
+    write = ENCODER.encode
+
+    def encode(value: Any) -> bytes:
+        try:
+            return write(value)
+        except _ENCODE_ERRORS as error:
+            raise _no_value(name, value, error) from error
+
+    def encode_converted(value: Any) -> bytes:
+        try:
+            return write(to_wire(value))  # type: ignore[misc]
+        except _ENCODE_ERRORS as error:
+            raise _no_value(name, value, error) from error
+
+    return encode if to_wire is None else encode_converted
+
+
+def _no_value(name: str, value: object, error: Exception) -> StateTypeError:
+    return StateTypeError(
+        f"{shortened(value)} cannot be stored as {name} ({error}): ints must fit 64 bits,"
+        " text must be valid UTF-8 and nesting must end"
+    )
+
+
+def _verified(
+    name: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
+) -> Callable[[Any], bytes]:
+    """An `encode` that refuses values which change, or fail, when they are read back.
+
+    Reading calls `__post_init__` or `model_post_init` of a class once more. Where that adds up, a
+    value would change each time it is read and written again.
+    """
+
+    def encode_verified(value: Any) -> bytes:
+        data = encode(value)
+        try:
+            changes = encode(decode(data)) != data
+        except CorruptCheckpointError as error:
+            raise _unstable(name, value, f"it cannot be read back: {error.__cause__}") from error
+        if changes:
+            raise _unstable(name, value, "it changes when it is read back")
+        return data
+
+    return encode_verified
+
+
+def _unstable(name: str, value: object, why: str) -> StateTypeError:
+    return StateTypeError(
+        f"{shortened(value)} cannot be stored as {name} ({why}): `__post_init__` and "
+        "`model_post_init` are called again when a value is read, let them leave complete fields "
+        "as they are"
+    )
+
+
+def shortened(value: object, length: int = 100) -> str:
+    """The repr of a value for a message, cut to a length, however large or deep the value is."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"
+    except ValueError:  # an int of more digits than Python prints
+        return f"a large {type(value).__name__}"
+    return text[:length]
+
+
+def checked_decode(
+    name: str, read: Callable[[bytes], Any], from_wire: Convert | None
+) -> Callable[[bytes], Any]:
+    """`read`, then `from_wire` if there is one; whatever they raise is CorruptCheckpointError."""
+
+    def decode(data: bytes) -> Any:
+        try:
+            return read(data)
+        except Exception as error:
+            raise _corrupt_value(name, data, error) from error
+
+    def decode_converted(data: bytes) -> Any:
+        try:
+            return from_wire(read(data))  # type: ignore[misc]
+        except Exception as error:
+            raise _corrupt_value(name, data, error) from error
+
+    return decode if from_wire is None else decode_converted
+
+
+def _corrupt_value(name: str, data: bytes, why: object) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"{len(data)} bytes {bytes(data[:32]).hex()!r} do not hold a value of type {name} ({why}):"
+        " check that the declared type can read what was stored, else restore an earlier epoch"
+    )
+
+
+def _why_refused(plan: Plan, value: Any) -> str:
+    """Why a value is not accepted, with the path into it."""
+    if exceeds_nesting(plan.accepts, value):
+        return f"it is nested more than {NESTING_MAX} levels deep: keep the parts as rows of a map"
+    return _reason(plan, value, "") or f"{shortened(value)} is accepted"
+
+
+def _reason(plan: Plan, value: Any, path: str) -> str | None:
+    if plan.accepts.one(value):
+        return None
+    for suffix, part, inner in plan.parts(value):
+        if found := _reason(part, inner, path + suffix):
+            return found
+    problem = f"expected {plan.schema.brief}, got {type(value).__name__} {shortened(value)}"
+    if type(value) is dt.datetime and _unoptional(plan.schema).kind == "datetime":
+        problem = f"expected a datetime with a timezone within the years 1 to 9999, got {value!r}"
+    elif type(value) is int and not INT_MIN <= value <= INT_MAX:
+        problem += ": an int must fit 64 bits"
+    elif type(value) is str and not is_text(value):
+        problem += ": text must be valid UTF-8, without lone surrogates"
+    elif _unoptional(plan.schema).name in _base_names(value):
+        problem += ": it must be exactly that class, a subclass would lose fields"
+    return f"{path}: {problem}" if path else problem
+
+
+def _unoptional(schema: Schema) -> Schema:
+    return schema.items[0] if schema.kind == "optional" else schema
+
+
+def _base_names(value: object) -> list[str]:
+    return [base.__name__ for base in type(value).__mro__[1:]]
+
+
+class PickleCodec:
+    """Marks a state whose values are pickled, because no other codec can hold them.
+
+    Pickled rows run code when they are read. The program that declares the state reads them;
+    readers that know only the checkpoint must be told to.
+
+    >>> annotation = typing.Annotated[complex, PickleCodec()]
+    >>> codec = PickleCodec().codec(complex)
+    >>> codec.name, codec.decode(codec.encode(1j))
+    ('pickle', 1j)
+    """
+
+    name = "pickle"
+
+    def codec(self, annotation: Any) -> ValueCodec[Any]:
+        """The codec that pickles values of a type; only a class is checked, and only its name.
+
+        Args:
+            annotation: any type. Where it is not a class, every value is accepted.
+        """
+        inner = unwrap(annotation)
+        cls = typing.get_origin(inner) or inner
+        held: type = cls if isinstance(cls, type) else object
+        name = inner.__qualname__ if isinstance(inner, type) else str(inner)
+        return ValueCodec(
+            self.name,
+            Schema("pickle", name=name),
+            annotation,
+            False,
+            lambda value: isinstance(value, held),
+            lambda value: isinstance(value, held),
+            _pickle_encode,
+            checked_decode(name, pickle.loads, None),
+            lambda value: f"expected {name}, got {type(value).__name__} {shortened(value)}",
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PickleCodec)
+
+    def __hash__(self) -> int:
+        return hash(PickleCodec)
+
+    def __repr__(self) -> str:
+        return "PickleCodec()"
+
+
+def _pickle_encode(value: Any) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(value, protocol=5))
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        raise StateTypeError(
+            f"{shortened(value)} cannot be pickled ({error}): keep plain data in state"
+        ) from error

@@ -1,0 +1,318 @@
+"""Structs in MessagePack: dataclasses, NamedTuples, TypedDicts, msgspec and pydantic classes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import keyword
+import operator
+import typing
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+import pydantic
+
+from statekit.codec.annotations import (
+    FieldSpec,
+    struct_fields,
+    struct_flavour,
+    union_members,
+    unwrap,
+)
+from statekit.codec.schema import Schema, schema_of
+from statekit.codec.value_check import Check, check_parts, deeper, unpacking
+from statekit.codec.value_plan import Convert, Plan, is_map, unchanged
+from statekit.codec.value_union import tagged_members
+
+
+def is_native(annotation: Any, inside: frozenset[Any]) -> bool:
+    """Whether msgspec alone writes and reads the type as docs/format.md wants it."""
+    annotation = unwrap(annotation)
+    if (members := union_members(annotation)) is not None:
+        some = [member for member in members if member is not type(None)]
+        return not tagged_members(schema_of(member) for member in some) and all(
+            is_native(member, inside) for member in some
+        )
+    schema = schema_of(annotation)
+    args = [arg for arg in typing.get_args(annotation) if arg is not Ellipsis]
+    match schema.kind:
+        case "literal":
+            return not any(type(value) is bool for _, value in schema.values)
+        case "set" | "frozenset":
+            return False
+        case "dict" if not is_map(schema):
+            return False
+        case "struct":
+            return annotation in inside or (
+                _is_plain(annotation)
+                and all(
+                    not _is_constrained(spec.annotation)
+                    and is_native(spec.annotation, inside | {annotation})
+                    for spec in struct_fields(annotation)
+                )
+            )
+    return all(is_native(arg, inside) for arg in args) if schema.items else True
+
+
+def _is_plain(cls: Any) -> bool:
+    """Whether msgspec writes the class as a map of all its fields under their own names."""
+    flavour = struct_flavour(cls)
+    if flavour != "msgspec":
+        return flavour in ("dataclass", "typeddict")
+    config = cls.__struct_config__
+    special = (config.array_like, config.omit_defaults, config.forbid_unknown_fields, config.tag)
+    return not any(special) and cls.__struct_fields__ == cls.__struct_encode_fields__
+
+
+def _is_constrained(annotation: Any) -> bool:
+    """Whether msgspec would refuse values for more than their type (`msgspec.Meta`)."""
+    if annotation is pydantic.AwareDatetime:  # which it does not know
+        return True
+    if isinstance(annotation, typing.NewType):
+        return _is_constrained(annotation.__supertype__)
+    if hasattr(annotation, "__value__"):
+        return _is_constrained(annotation.__value__)
+    metadata = getattr(annotation, "__metadata__", ())
+    return any(isinstance(note, msgspec.Meta) for note in metadata) or any(
+        _is_constrained(arg) for arg in typing.get_args(annotation)
+    )
+
+
+def _is_frozen(cls: Any) -> bool:
+    match struct_flavour(cls):
+        case "namedtuple":
+            return True
+        case "msgspec":
+            return bool(cls.__struct_config__.frozen)
+        case "pydantic":
+            return bool(cls.model_config.get("frozen")) and not cls.__private_attributes__
+        case "dataclass":
+            return bool(cls.__dataclass_params__.frozen)
+    return False
+
+
+def plan_inside(schema: Schema, cls: type, outer: Plan, levels: int) -> Plan:
+    """A struct inside of itself: everything about it is looked up when it is used.
+
+    Args:
+        outer: the plan of the struct, which is not complete yet.
+        levels: how much deeper it is nested than the struct around it.
+    """
+    plan = Plan(
+        schema,
+        outer.wire,
+        deeper(lambda: outer.accepts, levels),
+        deeper(lambda: outer.exact, levels),
+        _is_frozen(cls),
+    )
+    plan.parts = lambda value: outer.parts(value)
+    if outer.to_wire:
+        plan.to_wire = lambda value: (outer.to_wire or unchanged)(value)
+        plan.from_wire = lambda wire: (outer.from_wire or unchanged)(wire)
+    return plan
+
+
+def plan_struct_checks(
+    plan: Plan, cls: type, specs: tuple[FieldSpec, ...], fields: list[Plan]
+) -> None:
+    """Fill in the checks, `immutable`, `runs_code` and `parts` of a struct's plan."""
+    named = {spec.name: field for spec, field in zip(specs, fields, strict=True)}
+    plan.immutable = _is_frozen(cls) and all(field.immutable for field in fields)
+    plan.runs_code = _runs_code(cls) or any(field.runs_code for field in fields)
+    flavour = struct_flavour(cls)
+    if flavour == "typeddict":
+        required = frozenset(spec.name for spec in specs if spec.required)
+        plan.accepts = _check_typeddict({n: named[n].accepts.one for n in named}, required)
+        exact = _check_typeddict({n: named[n].exact.one for n in named}, required)
+        plan.exact = _in_order(exact, list(named))
+        plan.parts = lambda value: (
+            [(f"[{name!r}]", named[name], item) for name, item in value.items() if name in named]
+            if type(value) is dict
+            else ()
+        )
+        return
+    read, holds = "; ".join(f"part{at} = {_attribute(n)}" for at, n in enumerate(named)), "True"
+    if flavour == "namedtuple":
+        read, holds = unpacking(len(named))
+    read = read or "pass"
+    read = read or "pass"
+    plan.accepts = check_parts(cls, [field.accepts for field in fields], read, holds)
+    holds = f"{holds} and {_only_fields(cls, named)}"
+    plan.exact = check_parts(cls, [field.exact for field in fields], read, holds)
+    plan.parts = lambda value: (
+        [(f".{name}", field, getattr(value, name, None)) for name, field in named.items()]
+        if type(value) is cls
+        else ()
+    )
+
+
+def _runs_code(cls: Any) -> bool:
+    """Whether reading an instance calls a method of its class."""
+    if struct_flavour(cls) == "pydantic":
+        return cls.__pydantic_post_init__ is not None
+    return hasattr(cls, "__post_init__")
+
+
+def _only_fields(cls: Any, names: Collection[str]) -> str:
+    """A condition, as source text: an instance has what reading it gives back, and no more."""
+    if _runs_code(cls):
+        return "False"
+    flavour = struct_flavour(cls)
+    if flavour == "pydantic":
+        if cls.__private_attributes__:
+            return "False"
+        return f"len(value.__dict__) == len(value.__pydantic_fields_set__) == {len(names)}"
+    if not cls.__dictoffset__:
+        return "True"
+    return f"len(value.__dict__) == {len(names) if flavour == 'dataclass' else 0}"
+
+
+def _attribute(name: str) -> str:
+    plain = name.isidentifier() and not keyword.iskeyword(name)
+    return f"value.{name}" if plain else f"getattr(value, {name!r})"
+
+
+def _check_typeddict(checks: dict[str, Callable[[Any], bool]], required: frozenset[str]) -> Check:
+    def one(value: Any) -> bool:
+        return (
+            type(value) is dict
+            and required <= value.keys() <= checks.keys()
+            and all(checks[name](item) for name, item in value.items())
+        )
+
+    return Check(one)
+
+
+def _in_order(check: Check, names: list[str]) -> Check:
+    """The same check of dicts whose keys are in the order of their declaration."""
+    one = check.one
+    return Check(lambda value: one(value) and list(value) == [n for n in names if n in value])
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) == 1:
+        get_one = operator.attrgetter(names[0])
+        return lambda value: (get_one(value),)
+    return operator.attrgetter(*names) if names else lambda value: ()
+
+
+def _columns(specs: tuple[FieldSpec, ...]) -> list[int]:
+    """The order of fields in a wire struct: those that a row must have come first."""
+    return sorted(range(len(specs)), key=lambda at: not specs[at].required)
+
+
+def wire_struct(cls: type, specs: tuple[FieldSpec, ...], fields: list[Plan]) -> type:
+    """A msgspec Struct with the fields of `cls`, in the form in which they are written."""
+    columns: list[tuple[str, Any] | tuple[str, Any, Any]] = [
+        (f"f{at}", fields[at].wire)
+        if specs[at].required
+        else (f"f{at}", fields[at].wire, msgspec.UNSET)
+        for at in _columns(specs)
+    ]
+    names = {f"f{at}": spec.name for at, spec in enumerate(specs)}
+    return msgspec.defstruct(cls.__name__, columns, rename=names)
+
+
+def struct_to_wire(
+    cls: type, wire: Any, specs: tuple[FieldSpec, ...], fields: list[Plan]
+) -> Convert:
+    order = _columns(specs)
+    names = tuple(specs[at].name for at in order)
+    converts = [fields[at].to_wire for at in order]
+    get = _getter(names)
+    if struct_flavour(cls) == "typeddict":
+        get = lambda value: tuple([value.get(name, msgspec.UNSET) for name in names])  # noqa: E731
+    if not any(converts):
+        if struct_flavour(cls) == "namedtuple" and order == list(range(len(specs))):
+            return lambda value: wire(*value)
+        return lambda value: wire(*get(value))
+
+    def to_wire(value: Any) -> Any:
+        return wire(
+            *[
+                convert(part) if convert and part is not msgspec.UNSET else part
+                for convert, part in zip(converts, get(value), strict=True)
+            ]
+        )
+
+    return to_wire
+
+
+def struct_from_wire(cls: Any, specs: tuple[FieldSpec, ...], fields: list[Plan]) -> Convert:
+    names = tuple(spec.name for spec in specs)
+    get = _getter(tuple(f"f{at}" for at in range(len(specs))))
+    restores = [field.from_wire for field in fields]
+    build = _builder(cls)
+    build_row: Callable[[Any], Any] = lambda row: build(dict(zip(names, row, strict=True)))  # noqa: E731
+    if struct_flavour(cls) == "namedtuple":
+        build_row = functools.partial(tuple.__new__, cls)  # `_make` takes three times as long
+
+    def from_wire(wire: Any) -> Any:
+        return build(
+            {
+                name: restore(part) if restore else part
+                for name, restore, part in zip(names, restores, get(wire), strict=True)
+                if part is not msgspec.UNSET
+            }
+        )
+
+    def from_plain_wire(wire: Any) -> Any:
+        values = get(wire)
+        return from_wire(wire) if msgspec.UNSET in values else build_row(values)
+
+    if any(restores):
+        return from_wire
+    if all(spec.required for spec in specs):
+        return lambda wire: build_row(get(wire))
+    return from_plain_wire
+
+
+def _builder(cls: Any) -> Callable[[dict[str, Any]], Any]:
+    """Makes an instance from its fields; those that are missing take their defaults."""
+    match struct_flavour(cls):
+        case "typeddict":
+            return lambda found: found
+        case "pydantic":
+            return _model_builder(cls)
+        case "dataclass":
+            return lambda found: _build_dataclass(cls, found)
+    return lambda found: cls(**found)
+
+
+def _model_builder(cls: Any) -> Callable[[dict[str, Any]], Any]:
+    """As `model_construct` does it, without its search for aliases where no field is missing."""
+    size = len(cls.model_fields)
+    if cls.__pydantic_post_init__ is not None:
+        return lambda found: cls.model_construct(**found)
+
+    def build(found: dict[str, Any]) -> Any:
+        if len(found) < size:
+            return cls.model_construct(**found)
+        made = cls.__new__(cls)
+        _set(made, "__dict__", found)
+        _set(made, "__pydantic_fields_set__", set(found))
+        _set(made, "__pydantic_extra__", None)
+        _set(made, "__pydantic_private__", None)
+        return made
+
+    return build
+
+
+_set = object.__setattr__
+
+
+def _build_dataclass(cls: Any, found: dict[str, Any]) -> Any:
+    """As msgspec does it: `__init__` is not called, `__post_init__` is."""
+    made = object.__new__(cls)
+    for field in dataclasses.fields(cls):
+        if field.name in found:
+            value = found[field.name]
+        elif field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        else:
+            value = field.default
+        object.__setattr__(made, field.name, value)
+    if hasattr(made, "__post_init__"):
+        made.__post_init__()
+    return made

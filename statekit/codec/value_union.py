@@ -1,0 +1,167 @@
+"""Unions in MessagePack: how the bytes say which member a value belongs to."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import typing
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from statekit.codec.schema import Schema
+from statekit.codec.value_check import any_of
+from statekit.codec.value_plan import ENCODER, Convert, Plan, is_map, unchanged
+
+UNION_EXT = 1
+"""MessagePack extension type of a union member that its bytes alone do not tell apart."""
+
+_FAMILIES: dict[str, tuple[str, ...]] = {
+    "bool": ("bool",),
+    "int": ("int",),
+    "float": ("float", "int"),
+    **dict.fromkeys(("list", "tuple", "variadic", "set", "frozenset"), ("array",)),
+    **dict.fromkeys(("struct", "ref", "dict"), ("map",)),
+    **dict.fromkeys(
+        ("str", "bytes", "date", "datetime", "timedelta", "decimal", "uuid"), ("text",)
+    ),
+}
+_TYPE_FAMILIES: dict[type, str] = {
+    bool: "bool",
+    int: "int",
+    float: "float",
+    **dict.fromkeys((str, bytes, dt.date, dt.datetime, dt.timedelta), "text"),
+    **dict.fromkeys((decimal.Decimal, uuid.UUID), "text"),
+    **dict.fromkeys((list, tuple, set, frozenset), "array"),
+}
+
+
+def _families(schema: Schema) -> frozenset[str]:
+    """The families of MessagePack values that a member of a union is written as."""
+    if schema.kind in ("enum", "literal"):
+        kinds = {type(value) for _, value in schema.values if value is not None}
+        return frozenset(_TYPE_FAMILIES[kind] for kind in kinds)
+    if schema.kind == "dict" and not is_map(schema):
+        return frozenset({"array"})
+    return frozenset(_FAMILIES[schema.kind])
+
+
+def tagged_members(members: Iterable[Schema]) -> frozenset[str]:
+    """The names of a union's members that need a tag: all but the first of each family."""
+    taken: dict[str, str] = {}
+    tagged = set()
+    for member in members:
+        numbers = ("int", "float") if member.kind in ("int", "float") else ()
+        if any(
+            taken.get(family, "float" if numbers else None) not in (*numbers, None)
+            for family in _families(member)
+        ):
+            tagged.add(member.brief)
+        else:
+            for family in _families(member):
+                taken.setdefault(family, member.kind)
+    return frozenset(tagged)
+
+
+def plan_union(schema: Schema, plans: list[Plan], hold: Callable[[Any], Any]) -> Plan:
+    tagged = tagged_members(schema.items)
+    plain = [plan for plan in plans if plan.schema.brief not in tagged]
+    wires = [plan.wire for plan in plain] + ([msgspec.msgpack.Ext] if tagged else [])
+    # A float member also accepts an int: ask the members that mean an int before it.
+    ordered = sorted(plans, key=lambda plan: plan.schema.kind == "float")
+    plan = Plan(
+        schema,
+        typing.Union[tuple(wires)],  # noqa: UP007  built at run time
+        any_of([plan.accepts for plan in ordered]),
+        any_of([plan.exact for plan in ordered]),
+        all(plan.immutable for plan in plans),
+        runs_code=any(plan.runs_code for plan in plans),
+    )
+    if tagged or any(member.to_wire for member in plans):
+        plan.to_wire = _union_to_wire(schema, ordered, tagged)
+        plan.from_wire = _union_from_wire(schema, plans, tagged, hold)
+    return plan
+
+
+def _union_to_wire(schema: Schema, ordered: list[Plan], tagged: frozenset[str]) -> Convert:
+    def write(member: Plan, value: Any) -> Any:
+        wire = member.to_wire(value) if member.to_wire else value
+        name = member.schema.brief
+        if name not in tagged:
+            return wire
+        return msgspec.msgpack.Ext(UNION_EXT, ENCODER.encode((name, wire)))
+
+    def to_wire(value: Any) -> Any:
+        # A member that gives back the very same value comes before one that would convert it.
+        for member in ordered:
+            if member.exact.one(value):
+                return write(member, value)
+        for member in ordered:
+            if member.accepts.one(value):
+                return write(member, value)
+        raise TypeError(f"{value!r:.100} is none of {schema.brief}")
+
+    return to_wire
+
+
+def _union_from_wire(
+    schema: Schema, plans: list[Plan], tagged: frozenset[str], hold: Callable[[Any], Any]
+) -> Convert:
+    named = {plan.schema.brief: plan for plan in plans}
+    held = {name: hold(named[name].wire) for name in tagged}
+    decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {}
+    peek = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+    restores = {
+        family: plan.from_wire
+        for plan in plans
+        if plan.from_wire and plan.schema.brief not in tagged
+        for family in _families(plan.schema)
+    }
+
+    def from_wire(wire: Any) -> Any:
+        if wire is None:  # of a Literal that names it
+            return None
+        if type(wire) is not msgspec.msgpack.Ext:
+            return restores.get(_family(wire), unchanged)(wire)
+        name = _member_name(wire, peek)
+        if name not in tagged:
+            raise ValueError(f"{name!r} is not a tagged member of {schema.brief}")
+        if name not in decoders:
+            decoders[name] = msgspec.msgpack.Decoder(held[name])
+        value = decoders[name].decode(wire.data).value
+        restore = named[name].from_wire or unchanged
+        return restore(value)
+
+    return from_wire
+
+
+def _family(wire: Any) -> str:
+    """The family that a decoded value came from."""
+    family = _TYPE_FAMILIES.get(type(wire))
+    if family is None:
+        family = _family(wire.value) if isinstance(wire, enum.Enum) else "map"
+    return family
+
+
+def _member_name(wire: msgspec.msgpack.Ext, peek: msgspec.msgpack.Decoder[Any]) -> str:
+    if wire.code != UNION_EXT:
+        raise ValueError(f"MessagePack extension {wire.code} is not a member of a union")
+    name: str = peek.decode(wire.data)[0]
+    return name
+
+
+def split_member(schema: Schema, wire: Any) -> tuple[Schema, Any]:
+    """The member of a union that a value belongs to, and the value without its tag."""
+    if isinstance(wire, msgspec.msgpack.Ext):
+        name, wire = msgspec.msgpack.decode(wire.data, type=tuple[str, Any])
+        return next(item for item in schema.items if item.brief == name), wire
+    if wire is None:
+        return next(item for item in schema.items if ("None", None) in item.values), wire
+    tagged = tagged_members(schema.items)
+    family = _family(wire)
+    plain = [i for i in schema.items if i.brief not in tagged and family in _families(i)]
+    exact = [item for item in plain if item.kind == type(wire).__name__]
+    return (exact or plain)[0], wire

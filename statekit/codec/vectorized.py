@@ -1,0 +1,46 @@
+"""Build columns of bytes from many numbers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+
+
+def big_endian(values: Iterable[int], count: int) -> list[bytes]:
+    """Numbers of 16 bits as two bytes each, the higher one first.
+
+    >>> big_endian([1, 258], 2)
+    [b'\\x00\\x01', b'\\x01\\x02']
+    """
+    packed: list[bytes] = np.fromiter(values, ">u2", count).view("V2").tolist()
+    return packed
+
+
+def sortable_ints(values: Collection[int]) -> list[bytes]:
+    """Ints of 64 bits as eight bytes each that sort as they do.
+
+    Raises:
+        OverflowError: one has more bits.
+
+    >>> [packed.hex() for packed in sortable_ints([-1, 1])]
+    ['7fffffffffffffff', '8000000000000001']
+    """
+    found = np.fromiter(values, np.int64, len(values))
+    flipped = found.view(np.uint64) ^ np.uint64(1 << 63)
+    packed: list[bytes] = flipped.astype(">u8").view("V8").tolist()
+    return packed
+
+
+def numbered(start: bytes, first: int, count: int) -> list[bytes]:
+    """So many numbers from the first one on as six bytes each, behind six that all start with.
+
+    >>> [packed.hex() for packed in numbered(b"prefix", 255, 2)]
+    ['7072656669780000000000ff', '707265666978000000000100']
+    """
+    numbers = np.arange(first, first + count, dtype=np.int64).astype(">i8")
+    found = np.empty((count, 12), np.uint8)
+    found[:, 4:] = numbers.view(np.uint8).reshape(count, 8)
+    found[:, :6] = np.frombuffer(start, np.uint8)  # in place of the two bytes that are zero
+    packed: list[bytes] = found.view("V12").reshape(count).tolist()
+    return packed

@@ -1,0 +1,89 @@
+"""Broadcast handlers: functions that every shard calls with broadcast records.
+
+A broadcast record comes to all shards, and what they make of it must be the same in all of them. So
+a handler sees nothing that differs from shard to shard: neither state of keys nor other state of
+the shard, and no context. That is checked when it is declared, and not left to good will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from statekit.errors import StateTypeError
+from statekit.functions.context import Context
+from statekit.functions.signature import Bound, Signature
+from statekit.functions.state_parameters import annotation_text
+from statekit.records.record_type import RecordType
+from statekit.records.union import Records, records_of
+from statekit.state.base import State
+from statekit.state.operator_state import BroadcastState
+
+
+class Handlers:
+    """The functions that handle the broadcast records of an operator, one per record type.
+
+    Parameters:
+        declared: the signature of the process function.
+
+    Attributes:
+        record_type: what they take; None if there are none.
+        signatures: of the functions, in the order in which they were declared.
+    """
+
+    def __init__(self, declared: Signature) -> None:
+        self._declared = declared
+        self._by_class: dict[type, Signature] = {}
+        self.record_type: Records | None = None
+
+    @property
+    def signatures(self) -> list[Signature]:
+        return list(self._by_class.values())
+
+    def take(self, handler: Signature) -> None:
+        """Add a function.
+
+        Raises:
+            StateTypeError: it cannot be called in all shards with the same effect; the message
+                names the parameter.
+        """
+        where = f"{handler.name}, parameter {handler.first!r}"
+        cls = RecordType.of(handler.hints[handler.first], where=where).cls
+        if cls in self._by_class:
+            raise StateTypeError(
+                f"{where}: {self._by_class[cls].name} handles {cls.__name__} already"
+            )
+        _check_effects(handler)
+        handler.check_declared_by(self._declared)
+        types = (*self._by_class, cls)
+        self.record_type = records_of(*types, where=f"{self._declared.name}.on_broadcast")
+        self._by_class[cls] = handler
+
+    def bind(self, states: dict[str, State], context: Context) -> Callable[[Any], Bound]:
+        """A function from a record to what is called, as `handler(record, *arguments)`."""
+        bound = {cls: of.bind(states, context) for cls, of in self._by_class.items()}
+        if len(bound) == 1:  # takes dicts and subclasses, too
+            (only,) = bound.values()
+            return lambda record: only
+        return lambda record: bound[type(record)]
+
+
+def _check_effects(handler: Signature) -> None:
+    """Make sure that a handler does and sees only what is the same in all shards."""
+    if handler.emits is not None:
+        raise StateTypeError(
+            f"{handler.name}: it returns {annotation_text(handler.hints['return'])}, which each "
+            "shard would put out: return None, and put out what follows where records are handled"
+        )
+    if handler.context_parameter is not None:
+        raise StateTypeError(
+            f"{handler.name}, parameter {handler.context_parameter!r}: a broadcast record is "
+            "handled at no key, and the same in all shards: take no Context"
+        )
+    for spec in handler.states:
+        if not issubclass(spec.kind, BroadcastState):
+            raise StateTypeError(
+                f"{handler.name}, parameter {spec.name!r}: a broadcast record is handled at no "
+                f"key, and the same in all shards, and {spec.kind.__name__} is not: use "
+                "BroadcastState"
+            )

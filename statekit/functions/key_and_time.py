@@ -1,0 +1,99 @@
+"""The key and event time of records, read from their fields."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from statekit.codec.key_codec import KeyCodec, dynamic_key_codec, key_codec
+from statekit.codec.schema import schema_of
+from statekit.codec.value_codec import ValueCodec, value_codec
+from statekit.errors import StateTypeError
+from statekit.functions.state_parameters import explained
+from statekit.records.declaration import peel, show
+from statekit.records.union import Records
+
+KEY_TYPES = frozenset({"bool", "int", "str", "bytes", "date", "datetime"})
+"""Schema kinds of key fields; a field may also be Optional."""
+
+
+def codec_of_keys(operator: str, records: Records, key: tuple[str, ...]) -> KeyCodec[Any]:
+    """The codec of the whole key: of the one field, or of a tuple of the fields.
+
+    Raises:
+        StateTypeError: a field is missing, or its type cannot be a key.
+    """
+    if not key:
+        return key_codec(tuple[()])
+    if _are_untyped(records):
+        return dynamic_key_codec()
+    annotations = []
+    for name in key:
+        annotation = _annotation_in_all(records, name, f"key field {name!r}")
+        where = f"{operator}, key field {name!r}"
+        codec = explained(where, functools.partial(key_codec, annotation))
+        schema = codec.schema.items[0] if codec.schema.kind == "optional" else codec.schema
+        if schema.kind not in KEY_TYPES:
+            raise StateTypeError(
+                f"{where}: {codec.schema} cannot be a key: use bool, int, str, bytes, date or "
+                "datetime, or Optional of one of them (floats never compare reliably)"
+            )
+        annotations.append(annotation)
+    if len(annotations) == 1:
+        return key_codec(annotations[0])
+    return key_codec(tuple[tuple(annotations)])  # type: ignore[misc]
+
+
+def check_event_time(records: Records, name: str | None) -> None:
+    """Make sure that the event time, if there is any, is a datetime of the records.
+
+    Raises:
+        StateTypeError: it is not.
+    """
+    if name is None or _are_untyped(records):
+        return
+    annotation = _annotation_in_all(records, name, f"event_time={name!r}")
+    schema = explained(records.where, lambda: schema_of(annotation))
+    kind = schema.items[0].kind if schema.kind == "optional" else schema.kind
+    if kind != "datetime":
+        raise StateTypeError(
+            f"{records.where}: event_time={name!r} is {schema}: it must be a datetime"
+        )
+
+
+def codec_of_waiting(records: Records) -> ValueCodec[Any]:
+    """How records are stored that wait for the watermark.
+
+    Raises:
+        StateTypeError: they cannot be stored.
+    """
+    if _are_untyped(records):
+        raise StateTypeError(
+            f"{records.where}: ordered=True keeps records in state, and dict says nothing of what "
+            "is in them: annotate it with a NamedTuple, dataclass, TypedDict, Struct or pydantic "
+            "model"
+        )
+    made: ValueCodec[Any] = explained(records.where, lambda: value_codec(records.cls))
+    return made
+
+
+def _are_untyped(records: Records) -> bool:
+    """Whether records are plain dicts, of which nothing is declared."""
+    return any(member.fields is None for member in records.members)
+
+
+def _annotation_in_all(records: Records, name: str, what: str) -> Any:
+    """The annotation of a field that all record types have, and with the same type."""
+    found = {}
+    for member in records.members:
+        fields = member.fields or {}
+        if name not in fields:
+            raise StateTypeError(
+                f"{records.where}: {what} is not a field of {member.name} (it has "
+                f"{', '.join(fields)})"
+            )
+        found[member.name] = fields[name].annotation
+    if len({(frozenset(peel(of)[0]), peel(of)[1]) for of in found.values()}) > 1:
+        told = " and ".join(f"{show(of)} in {record}" for record, of in found.items())
+        raise StateTypeError(f"{records.where}: {what} is {told}: give it one type in all of them")
+    return next(iter(found.values()))

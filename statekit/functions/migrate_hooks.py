@@ -1,0 +1,95 @@
+"""Migration hooks: `@process(migrate={"last": from_text})`."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from statekit.codec.value_codec import PickleCodec, ValueCodec, value_codec
+from statekit.errors import StateTypeError
+from statekit.functions.signature import hints_of
+from statekit.functions.state_parameters import explained
+from statekit.state.row_versions import Hook
+
+MigrateOption = Mapping[str, Callable[[Any], Any] | Sequence[Callable[[Any], Any]]]
+"""What `migrate=` takes: per state a function, or several."""
+
+Hooks = dict[str, tuple[tuple[Callable[[Any], Any], Any], ...]]
+"""Per state, its functions, each with the resolved annotation of its parameter; None without."""
+
+
+def checked_hooks(operator: str, migrate: object, caller: dict[str, Any]) -> Hooks:
+    """The functions given as `migrate=`, with what they take.
+
+    Parameters:
+        caller: names that annotations may use beside those of the functions' modules.
+
+    Raises:
+        StateTypeError: it is no mapping from names of states to functions of one argument.
+    """
+    if not isinstance(migrate, Mapping):
+        raise StateTypeError(
+            f"{operator}: migrate={migrate!r}: give a dict from names of states to functions"
+        )
+    return {
+        name: tuple(_checked(f"{operator}, migrate[{name!r}]", fn, caller) for fn in _listed(given))
+        for name, given in migrate.items()
+    }
+
+
+def _listed(given: object) -> list[object]:
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _checked(where: str, fn: object, caller: dict[str, Any]) -> tuple[Callable[[Any], Any], Any]:
+    if not inspect.isfunction(fn):
+        raise StateTypeError(
+            f"{where}: a hook is a function that takes an old value and returns a new one, not "
+            f"{fn!r}"
+        )
+    parameters = list(inspect.signature(fn).parameters.values())
+    taken = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    others = [p for p in parameters if p is not taken[0]] if taken else parameters
+    if not taken or any(p.default is p.empty and p.kind != p.VAR_KEYWORD for p in others):
+        raise StateTypeError(
+            f"{where}: {fn.__name__}{inspect.signature(fn)} must be callable with one argument, "
+            "the old value"
+        )
+    hints: dict[str, Any] = explained(where, lambda: hints_of(fn, caller))
+    annotation = hints.get(taken[0].name)
+    return fn, None if annotation in (Any, object) else annotation
+
+
+def hooks_of(operator: str, states: Sequence[str], given: Hooks) -> dict[str, tuple[Hook, ...]]:
+    """The hooks of each state.
+
+    Raises:
+        StateTypeError: there is no such state, or values cannot be of an annotated type.
+    """
+    for name in given:
+        if name not in states:
+            raise StateTypeError(
+                f"{operator}: migrate has {name!r}, which is no state of it (it has "
+                f"{', '.join(states) or 'none'})"
+            )
+    return {
+        name: tuple(_hook(operator, name, *declared) for declared in given.get(name, ()))
+        for name in states
+    }
+
+
+def _hook(operator: str, state: str, fn: Callable[[Any], Any], annotation: Any) -> Hook:
+    parameter = next(iter(inspect.signature(fn).parameters))
+    where = f"{operator}, migrate[{state!r}], parameter {parameter!r} of {fn.__name__}"
+    return Hook(fn, explained(where, lambda: _codec(annotation)))
+
+
+def _codec(annotation: Any) -> ValueCodec[Any] | None:
+    """How values of the annotated type were stored: pickled only if the annotation says so."""
+    if annotation is None:
+        return None
+    notes = typing.get_args(annotation)[1:] if hasattr(annotation, "__metadata__") else ()
+    pickled = next((note for note in notes if isinstance(note, PickleCodec)), None)
+    return value_codec(annotation) if pickled is None else pickled.codec(annotation)

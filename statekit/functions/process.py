@@ -1,0 +1,592 @@
+"""`@process`: a user's function and its signature, validated and kept as data.
+
+A decorator only reads and checks. Everything wrong with a declaration is an error when the module
+is imported, with a message that names the parameter; nothing is found out on a cluster.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
+from types import MappingProxyType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Never,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
+
+from statekit.backend.interface import Backend
+from statekit.checkpoint.job_file import EXPIRY, TIMERS, WAITING
+from statekit.checkpoint.manifest import ShardPlan
+from statekit.codec.value_codec import ValueCodec
+from statekit.errors import ProcessError, StateTypeError
+from statekit.functions.broadcast import Handlers
+from statekit.functions.context import Context
+from statekit.functions.key_and_time import check_event_time, codec_of_keys, codec_of_waiting
+from statekit.functions.migrate_hooks import Hooks, MigrateOption, checked_hooks, hooks_of
+from statekit.functions.signature import Bound, Signature, hints_of
+from statekit.functions.state_parameters import annotation_text
+from statekit.records.output_type import OutputType
+from statekit.records.preaggregate import Combiner, told_with
+from statekit.records.union import Records, records_of
+from statekit.state.base import State, StateSpec
+from statekit.state.key_scope import Visit
+from statekit.state.timers import DUE, Timer, Timers
+from statekit.timestamp import datetime_to_micros, duration_to_micros
+from statekit.watermark import BEGINNING
+
+R = TypeVar("R")
+U = TypeVar("U")
+Emitted = TypeVar("Emitted")
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+B = TypeVar("B")
+
+_Annotated = tuple[Callable[..., Any], dict[str, Any]]
+"""A function with its annotations."""
+
+_Packed = tuple[tuple[Any, ...], dict[str | None, _Annotated], list[_Annotated], Combiner | None]
+"""What a process is made of, its callbacks for timers, those for broadcast records, its combiner.
+"""
+
+
+class Process(Generic[R, P, U]):
+    """A process function with everything its signature says.
+
+    Made by `@process`. Calling it calls the function, so it can be tested like any other.
+
+    Attributes:
+        name: the function's name; the operator's unless the job gives another.
+        key: the names of the key fields; none for an operator without a key.
+        event_time: the name of the field with the event time; None without event time.
+        lateness_us: how far records may lag behind the largest event time.
+        ordered: the codec of records that wait for the watermark; None where they do not wait.
+        record_type: of the first parameter; several types if that is annotated `A | B`.
+        output_type: of what it yields; None if it yields nothing.
+        states: what it declares, in order.
+        handlers: of broadcast records.
+        combiner: makes records fewer before they are routed, and the function takes what is left;
+            None calls it with each record.
+        definition: what may not change while there is state, beside the types of states: for
+            functions that are made from options, as those of windows are. By name.
+        widths: how many bits numbers in states have at most, by name, where types say so. They
+            may grow, and not shrink.
+    """
+
+    definition: dict[str, str] | None = None
+    widths: Mapping[str, int] = MappingProxyType({})
+    takes_columns = False
+    """Whether it takes what its combiner leaves as columns of many keys at a time, not by row."""
+
+    takes_parts = False
+    """Whether the records of a key may come in parts, if it takes all of them at once."""
+
+    timers_join = True
+    """Whether timers that are set and deleted while others are called join in and stay out."""
+
+    outputs_at_once = 10_000
+    """How many outputs are gathered in Python before they become columns."""
+
+    settles = False
+    """Whether an epoch without records follows where event time has moved on and nothing comes."""
+
+    earliest_us = BEGINNING
+    """What shards are told of a watermark that is before it, or not there yet."""
+
+    gives_up: frozenset[str] = frozenset()
+    """States that go if the checkpoint has them and the function does not declare them."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        key: tuple[str, ...],
+        hints: dict[str, Any],
+        event_time: str | None = None,
+        lateness_us: int = 0,
+        ordered: bool = False,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self.fn = fn
+        self.name = fn.__name__
+        self.key = key
+        self.event_time = event_time
+        self.lateness_us = lateness_us
+        self.combiner: Combiner | None = None
+        self.__doc__ = fn.__doc__
+        self.__name__ = fn.__name__
+        self.__wrapped__ = fn
+        self.signature = signature = Signature(fn, hints, takes="record")
+        where = f"{self.name}, parameter {signature.first!r}"
+        self.record_type: Records = records_of(signature.given, where=where)
+        emits = signature.emits
+        self.output_type = (
+            None if emits is None else OutputType.of(emits, where=f"{self.name}, return annotation")
+        )
+        self.key_codec = codec_of_keys(self.name, self.record_type, key)
+        check_event_time(self.record_type, event_time)
+        self.ordered: ValueCodec[Any] | None = None
+        if ordered:
+            _check_takes_one(self)
+            self.ordered = codec_of_waiting(self.record_type)
+        self._hooks = hooks or {}
+        of_state = hooks_of(self.name, [spec.name for spec in signature.states], self._hooks)
+        self.states: tuple[StateSpec, ...] = tuple(
+            replace(spec, hooks=of_state[spec.name]) for spec in signature.states
+        )
+        _check_keyed_states(self)
+        _check_clocks(self)
+        self._callbacks: dict[str | None, Signature] = {}
+        self.handlers = Handlers(signature)
+
+    def __call__(self, record: R, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.fn(record, *args, **kwargs)
+
+    @overload
+    def on_timer(self, name: str, /) -> _TimerDecorator[U]: ...
+    @overload
+    def on_timer(
+        self, fn: Callable[Concatenate[Timer, Q], None], /
+    ) -> Callable[Concatenate[Timer, Q], None]: ...
+    @overload
+    def on_timer(
+        self, fn: Callable[Concatenate[Timer, Q], Iterable[U]], /
+    ) -> Callable[Concatenate[Timer, Q], Iterable[U]]: ...
+    def on_timer(self, given: Any, /) -> Any:
+        """Decorate the function that is called when a timer of a key is due.
+
+        `@fn.on_timer("name")` takes the timers of that name, `@fn.on_timer` all others. The first
+        parameter takes the `Timer`; the others are states of the process function, just those that
+        are needed, and a `Context`.
+
+        Raises:
+            StateTypeError: the declaration cannot be; the message names the parameter.
+
+        >>> import datetime as dt
+        >>> from collections.abc import Iterator
+        >>> from statekit.state.single_row_states import ValueState
+        >>> from statekit.testing import Harness
+        >>> @process(key="user", event_time="at")
+        ... def visits(record: dict, ctx: Context, last: ValueState[str]) -> Iterator[str]:
+        ...     last.update(record["page"])
+        ...     ctx.timers.replace(record["at"] + dt.timedelta(minutes=30))
+        ...     yield f"{ctx.key} opens {record['page']}"
+        >>> @visits.on_timer
+        ... def gone(timer: Timer, ctx: Context, last: ValueState[str]) -> Iterator[str]:
+        ...     yield f"{ctx.key} left from {last.get()}"
+        >>> noon = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+        >>> harness = Harness(visits)
+        >>> harness.send({"user": "ada", "page": "/", "at": noon})
+        ['ada opens /']
+        >>> harness.advance_watermark(noon + dt.timedelta(hours=1))
+        ['ada left from /']
+        """
+        if not isinstance(given, str):
+            self._take_callback(None, given, sys._getframe(1).f_locals)
+            return given
+        caller = sys._getframe(1).f_locals
+
+        def decorate(fn: Any) -> Any:
+            self._take_callback(given, fn, caller)
+            return fn
+
+        return decorate
+
+    def _take_callback(
+        self, name: str | None, fn: Callable[..., Any], caller: dict[str, Any]
+    ) -> None:
+        if not inspect.isfunction(fn):
+            raise StateTypeError(f"{self.name}.on_timer decorates a function, not {fn!r}")
+        if not self.key:
+            raise StateTypeError(
+                f"{fn.__name__}: timers belong to keys, and {self.name} has none: declare "
+                "@process(key=...)"
+            )
+        if name in self._callbacks:
+            which = "all other timers" if name is None else f"timers named {name!r}"
+            raise StateTypeError(
+                f"{fn.__name__}: {self._callbacks[name].name} handles {which} of {self.name} "
+                "already"
+            )
+        callback = Signature(fn, hints_of(fn, caller), takes="timer")
+        callback.check_declared_by(self.signature)
+        emits = callback.emits
+        if emits is not None and emits != self.signature.emits:
+            raise StateTypeError(
+                f"{fn.__name__}: it yields {annotation_text(emits)}, and {self.name} "
+                f"{annotation_text(self.signature.emits)}: yield the same type, or return None"
+            )
+        self._callbacks[name] = callback
+
+    def on_broadcast(
+        self, fn: Callable[Concatenate[B, Q], None], /
+    ) -> Callable[Concatenate[B, Q], None]:
+        """Decorate the function that every shard calls with each record of a broadcast stream.
+
+        The first parameter takes the record, and its type says which ones; there may be a function
+        for each of several types. The others are `BroadcastState` of the process function, which
+        only these functions may change. All shards call them with the same records in the same
+        order, so that the state is the same in all of them.
+
+        Raises:
+            StateTypeError: the declaration cannot be; the message names the parameter.
+
+        >>> from collections.abc import Iterator
+        >>> from typing import NamedTuple
+        >>> from statekit.state.operator_state import BroadcastState
+        >>> from statekit.testing import Harness
+        >>> class Price(NamedTuple):
+        ...     amount: float
+        ...     currency: str
+        >>> class Rate(NamedTuple):
+        ...     currency: str
+        ...     dollars: float
+        >>> @process()
+        ... def in_dollars(price: Price, rates: BroadcastState[str, float]) -> Iterator[float]:
+        ...     yield price.amount * rates[price.currency]
+        >>> @in_dollars.on_broadcast
+        ... def new_rate(rate: Rate, rates: BroadcastState[str, float]) -> None:
+        ...     rates[rate.currency] = rate.dollars
+        >>> harness = Harness(in_dollars, parallelism=2)
+        >>> harness.send(Price(3.0, "EUR"), Price(4.0, "EUR"), broadcast=[Rate("EUR", 1.5)])
+        [4.5, 6.0]
+        >>> harness.operator_state("rates")
+        [{'EUR': 1.5}, {'EUR': 1.5}]
+        """
+        if not inspect.isfunction(fn):
+            raise StateTypeError(f"{self.name}.on_broadcast decorates a function, not {fn!r}")
+        hints = hints_of(fn, sys._getframe(1).f_locals)
+        self.handlers.take(Signature(fn, hints, takes="broadcast record"))
+        return fn
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether it is called once per key and epoch, with an iterator over the key's records."""
+        return self.signature.takes_runs
+
+    @property
+    def handles_timers(self) -> bool:
+        """Whether there is a callback."""
+        return bool(self._callbacks)
+
+    def late_us(self, plan: ShardPlan) -> int:
+        """The watermark that makes a record late."""
+        return plan.watermark_us
+
+    @property
+    def has_event_timers(self) -> bool:
+        """Whether timers may be set by event time."""
+        return self.event_time is not None
+
+    @property
+    def timer_names(self) -> tuple[str | None, ...]:
+        """The names of timers that have a callback; None, last, if there is one for all others."""
+        named = sorted(name for name in self._callbacks if name is not None)
+        return (*named, None) if None in self._callbacks else tuple(named)
+
+    @property
+    def reads_clocks(self) -> bool:
+        """Whether it may see what time it is, so that a replay has to see the same."""
+        signatures = (self.signature, *self._callbacks.values())
+        if any(of.context_parameter is not None for of in signatures) or self.handles_timers:
+            return True
+        return any(spec.ttl is not None and spec.ttl.clock == "processing" for spec in self.states)
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """All that has rows in a shard: the states, timers where they are handled, and so on."""
+        states = tuple(spec.name for spec in self.states)
+        if any(spec.ttl is not None for spec in self.states):
+            states += (EXPIRY,)
+        if self.handles_timers:
+            states += (TIMERS, DUE)
+        return states if self.ordered is None else (*states, WAITING)
+
+    @property
+    def local_states(self) -> frozenset[str]:
+        """The states of shards."""
+        return frozenset(spec.name for spec in self.states if spec.kind.is_local)
+
+    def families_in(self, plan: ShardPlan) -> tuple[str, ...]:
+        """The same, with what states had in former eras."""
+        families = self.families
+        return (*families, EXPIRY) if plan.eras and EXPIRY not in families else families
+
+    def bind_timers(self, visit: Visit, backend: Backend, plan: ShardPlan) -> Timers | None:
+        """The timers of the key being visited; None if nobody handles them."""
+        if not self.handles_timers:
+            return None
+        return Timers(
+            visit,
+            backend,
+            handled=lambda name: name in self._callbacks or None in self._callbacks,
+            has_event_time=self.has_event_timers,
+            now_us=plan.now_us,
+            joins=self.timers_join,
+        )
+
+    def bind_callbacks(self, states: dict[str, State], context: Context) -> Callable[[str], Bound]:
+        """A function from a timer's name to what is called, as `callback(timer, *arguments)`.
+
+        Nobody handles a timer that was given up at a start: it goes, and nothing is called.
+        """
+        bound = {name: of.bind(states, context) for name, of in self._callbacks.items()}
+        others = bound.get(None, _nobody)
+        return lambda name: bound.get(name, others)
+
+    def hint(self, error: Exception) -> str:
+        """What may be done about an error of the function, as a sentence behind a space."""
+        return ""
+
+    def ended(self, context: Context) -> None:
+        """Called when a shard has handled everything there is in an epoch."""
+
+    @property
+    def taken(self) -> Records:
+        """What is routed to its shards."""
+        return self.record_type if self.combiner is None else self.combiner.combined
+
+    def combined(self, records: Sequence[Any], plan: ShardPlan) -> Sequence[Any]:
+        """What is taken of records in an epoch: rows of the combiner, or the records themselves.
+
+        Parameters:
+            plan: of one of the shards.
+
+        Raises:
+            ProcessError: a record does not fit its type.
+        """
+        if self.combiner is None:
+            return records
+        with told_with(plan.operator):
+            return self.combiner.records(records, self.late_us(plan))
+
+    def count_of(self, taken: Sequence[Any]) -> int:
+        """How many records these were."""
+        if self.combiner is None:
+            return len(taken)
+        numbers = self.combiner.number_at
+        return sum(taken[numbers] if self.takes_columns else map(itemgetter(numbers), taken))
+
+    def key_of(self) -> Callable[[Any], Any]:
+        """A function from a record to its key: a scalar, a tuple for several fields, or ()."""
+        if not self.key:
+            return lambda record: ()
+        return self.taken.getter(self.key)
+
+    def time_of_taken(self) -> Callable[[Any], int]:
+        """The same as `time_of`, for what is routed to its shards."""
+        return self.time_of() if self.combiner is None else self.combiner.time_of
+
+    def time_of(self) -> Callable[[Any], int]:
+        """A function from a record to its event time in microseconds.
+
+        The function raises ProcessError for a record without one.
+        """
+        assert self.event_time is not None
+        get, name = self.record_type.getter((self.event_time,)), self.event_time
+
+        def time(record: Any) -> int:
+            try:
+                return datetime_to_micros(get(record))
+            except KeyError as error:
+                raise self.record_type.missing(error, record) from None
+            except (StateTypeError, AttributeError, TypeError) as error:
+                raise ProcessError(
+                    f"{self.name}: event time {name!r} of {record!r} is no instant: {error}"
+                ) from error
+
+        return time
+
+    def __getstate__(self) -> _Packed:
+        """What it was made of, for pickle: the state of an object, so that it may be in a cycle."""
+        hints, is_ordered = self.signature.hints, self.ordered is not None
+        times = (self.event_time, self.lateness_us, is_ordered)
+        made = (self.fn, self.key, hints, *times, self._hooks)
+        callbacks = {name: (of.fn, of.hints) for name, of in self._callbacks.items()}
+        handlers = [(of.fn, of.hints) for of in self.handlers.signatures]
+        return made, callbacks, handlers, self.combiner
+
+    def __setstate__(self, packed: _Packed) -> None:
+        self.__dict__["_packed"] = packed
+
+    if not TYPE_CHECKING:  # else every attribute would be one of a process, to mypy
+
+        def __getattr__(self, name: str) -> Any:
+            """Put an unpickled process together when it is first looked at.
+
+            Not before: its functions may name it, and each other, so while pickle is still at work
+            they may lack their defaults, and its classes their fields.
+            """
+            packed = self.__dict__.pop("_packed", None)
+            if packed is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            made, callbacks, handlers, combiner = packed
+            self.__init__(*made)
+            self.combiner = combiner
+            for timer, (fn, hints) in callbacks.items():
+                self._callbacks[timer] = Signature(fn, hints, takes="timer")
+            for fn, hints in handlers:
+                self.handlers.take(Signature(fn, hints, takes="broadcast record"))
+            return getattr(self, name)
+
+    def __repr__(self) -> str:
+        by = f" by {', '.join(self.key)}" if self.key else ""
+        return f"<process {self.name}{by}: {[spec.name for spec in self.states]}>"
+
+    def __get__(self, instance: object, owner: type | None = None) -> Process[R, P, U]:
+        if instance is not None:
+            raise StateTypeError(
+                f"{self.name}: a process function cannot be a method; define it at module level"
+            )
+        return self
+
+
+_nobody: Bound = (lambda timer: None, ())
+
+
+class _TimerDecorator(Protocol[Emitted]):
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Timer, Q], None], /
+    ) -> Callable[Concatenate[Timer, Q], None]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Timer, Q], Iterable[Emitted]], /
+    ) -> Callable[Concatenate[Timer, Q], Iterable[Emitted]]: ...
+
+
+class _Decorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[Concatenate[R, P], Iterable[U]], /) -> Process[R, P, U]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[R, P], None], /) -> Process[R, P, Never]: ...
+
+
+def process(
+    *,
+    key: str | tuple[str, ...] | list[str] | None = None,
+    event_time: str | None = None,
+    lateness: dt.timedelta | str = dt.timedelta(0),
+    ordered: bool = False,
+    migrate: MigrateOption = MappingProxyType({}),
+) -> _Decorator:
+    """Turn an ordinary function into a process function.
+
+    The first parameter takes one record; it is annotated with a pydantic model, a dataclass, a
+    NamedTuple, a msgspec Struct, a TypedDict or `dict`, or with several record classes, such as
+    `Order | Payment`, for records of several streams (`Stream.union`). Parameters annotated with a
+    state type become states named like the parameter; a parameter annotated `Context` gets the
+    context. The return annotation is `Iterator[T]` for outputs of type T, or None.
+
+    Annotated with an iterator, such as `Iterator[Order]`, the first parameter takes all records
+    that an epoch has of a key, in their order, and the function is called once per key and epoch;
+    without a key, once per shard. Records that it does not ask for are skipped. How many come
+    together follows from how the input was cut into epochs, so results should not. Each is taken
+    at its own event time; what is done before the first is done at its time, and what is done
+    behind the last of all, at the latest of them.
+
+    Parameters:
+        key: the record field, or fields, that say which state a record meets. Without one, records
+            are dealt out to the shards in turn, and there is only state of shards: `OperatorState`,
+            `OperatorListState`, `BroadcastState` and `Checkpointed` objects; and no timers.
+        event_time: the record field, an aware datetime, that says when a record happened.
+        lateness: how far records may lag behind the largest event time before they are late; a
+            timedelta or a text such as "2 hours".
+        ordered: let records wait, in state, until the watermark has passed them, and handle each
+            key's records and timers in order of time. The result is then the same for every order
+            of arrival within the lateness, every cut into epochs and every parallelism.
+        migrate: per state a function, or several, that makes a value of its declared type of one
+            of a type that it had before. The annotation of its parameter says which; without one
+            it takes what no other takes, as plain data. It may be called again for the same value.
+
+    Raises:
+        StateTypeError: the declaration cannot be; the message names the parameter.
+
+    >>> from collections.abc import Iterator
+    >>> from typing import NamedTuple
+    >>> from statekit.state.single_row_states import ValueState
+    >>> class Order(NamedTuple):
+    ...     customer: str
+    ...     cents: int
+    >>> class Total(NamedTuple):
+    ...     customer: str
+    ...     cents: int
+    >>> @process(key="customer")
+    ... def totals(order: Order, total: ValueState[int]) -> Iterator[Total]:
+    ...     total.update((total.get() or 0) + order.cents)
+    ...     yield Total(order.customer, total.get() or 0)
+    >>> totals
+    <process totals by customer: ['total']>
+
+    The same, with one read and one write of state for all orders of a customer in an epoch:
+
+    >>> @process(key="customer")
+    ... def totals(orders: Iterator[Order], total: ValueState[int]) -> Iterator[Total]:
+    ...     cents = total.get() or 0
+    ...     for order in orders:
+    ...         cents += order.cents
+    ...         yield Total(order.customer, cents)
+    ...     total.update(cents)
+    """
+    if not isinstance(key, str | tuple | list | None):
+        raise StateTypeError(f"@process(key={key!r}): give the name of a record field, or several")
+    fields = (key,) if isinstance(key, str) else tuple(key or ())
+    if event_time is None and lateness != dt.timedelta(0):
+        raise StateTypeError(f"@process(lateness={lateness!r}): say which field has the event_time")
+    if ordered and event_time is None:
+        raise StateTypeError("@process(ordered=True): say which field has the event_time")
+    if ordered and key is None:
+        raise StateTypeError("@process(ordered=True): say which field has the key to order by")
+    lateness_us = duration_to_micros(lateness, "lateness")
+    caller = sys._getframe(1).f_locals
+
+    def decorate(fn: Callable[..., Any]) -> Process[Any, Any, Any]:
+        if not inspect.isfunction(fn):
+            raise StateTypeError(f"@process decorates a function, not {fn!r}")
+        if (key is not None and not fields) or len(set(fields)) != len(fields):
+            raise StateTypeError(f"{fn.__name__}: key={fields} must name different fields")
+        hooks = checked_hooks(fn.__name__, migrate, caller)
+        hints = hints_of(fn, caller)
+        return Process(fn, fields, hints, event_time, lateness_us, ordered, hooks)
+
+    return typing.cast("_Decorator", decorate)
+
+
+def _check_takes_one(declared: Process[Any, Any, Any]) -> None:
+    """Make sure that records which are handled in order are taken one by one."""
+    if declared.takes_runs:
+        raise StateTypeError(
+            f"{declared.name}, parameter {declared.signature.first!r}: with ordered=True a key's "
+            f"records come one by one, with timers between them: annotate it with "
+            f"{declared.record_type.name}"
+        )
+
+
+def _check_keyed_states(declared: Process[Any, Any, Any]) -> None:
+    """Make sure that there is a key where state is kept by key."""
+    for spec in declared.states:
+        if not declared.key and not spec.kind.is_local:
+            raise StateTypeError(
+                f"{declared.name}, parameter {spec.name!r}: {spec.kind.__name__} is kept by key: "
+                "declare @process(key=...), or use state of the shard, such as OperatorState"
+            )
+
+
+def _check_clocks(declared: Process[Any, Any, Any]) -> None:
+    """Make sure that the clocks run by which states expire."""
+    for spec in declared.states:
+        if spec.ttl is not None and spec.ttl.clock == "event" and declared.event_time is None:
+            raise StateTypeError(
+                f"{declared.name}, parameter {spec.name!r}: there is no event time to expire by: "
+                'declare @process(event_time=...), or use TTL(..., clock="processing")'
+            )

@@ -1,0 +1,225 @@
+"""Read the signature of a process function or of a timer callback."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import typing
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence, Set
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from statekit.errors import StateTypeError
+from statekit.functions.context import Context
+from statekit.functions.state_parameters import (
+    annotation_text,
+    explained,
+    state_class,
+    state_spec,
+    with_stored_type,
+)
+from statekit.names import name_fault
+from statekit.state.base import State, StateSpec
+from statekit.state.timers import Timer
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_OUTPUTS = (Iterator, Iterable, Generator, list)
+_SEVERAL = (Iterable, Generator, Collection, Sequence, Set, list, tuple, set, frozenset, deque)
+
+
+Bound = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function, and what it is called with behind its first argument."""
+
+Given = Literal["record", "timer", "broadcast record"]
+"""What a function is called with."""
+
+
+class Signature:
+    """A function with its parameters as statekit fills them.
+
+    Parameters:
+        fn: the function.
+        hints: its resolved annotations.
+        takes: what its first parameter is given.
+
+    Attributes:
+        name: the function's.
+        first: the name of the parameter that takes what it is called with.
+        given: what that is annotated with; of `Iterator[Event]`, `Event`.
+        takes_runs: whether it is given an iterator.
+        states: what it declares, in order.
+
+    Raises:
+        StateTypeError: a parameter cannot be; the message names it.
+    """
+
+    def __init__(self, fn: Callable[..., Any], hints: dict[str, Any], *, takes: Given) -> None:
+        self.fn = fn
+        self.hints = hints
+        self.name = fn.__name__
+        if inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+            raise StateTypeError(
+                f"{self.name} is async, and there is no event loop to run it: leave async out"
+            )
+        parameters = list(inspect.signature(fn).parameters.values())
+        first, *others = _checked_parameters(self.name, parameters, hints, takes)
+        self.first = first.name
+        self.takes_runs, self.given = False, hints[first.name]
+        if takes == "record":
+            where = f"{self.name}, parameter {first.name!r}"
+            self.takes_runs, self.given = _records_given(self.given, where)
+        self.states: tuple[StateSpec, ...] = tuple(
+            state_spec(self.name, p.name, hints[p.name]) for p in others if _is_state(hints, p)
+        )
+        self._others = tuple(p for p in others if p.name in hints)
+
+    @property
+    def context_parameter(self) -> str | None:
+        """The name of the parameter that takes the context, if there is one."""
+        return next((p.name for p in self._others if self.hints[p.name] is Context), None)
+
+    def bind(self, states: dict[str, State], context: Context) -> Bound:
+        """What to call: `fn(first, *arguments)` with states and context in place."""
+        given = {
+            p.name: context if self.hints[p.name] is Context else states[p.name].handle
+            for p in self._others
+        }
+        fn, names = self.fn, list(inspect.signature(self.fn).parameters)[1:]
+        by_position = names[: len(given)] == list(given) and all(
+            p.kind is not inspect.Parameter.KEYWORD_ONLY for p in self._others
+        )
+        if by_position:
+            return fn, tuple(given.values())
+        return (lambda first: fn(first, **given)), ()
+
+    def check_declared_by(self, declared: Signature) -> None:
+        """Make sure that a process function has the states of this callback of it, too.
+
+        Raises:
+            StateTypeError: it has not, or has others of that name.
+        """
+        for spec in self.states:
+            hint = declared.hints.get(spec.name)
+            if hint != self.hints[spec.name]:
+                raise StateTypeError(
+                    f"{self.name}, parameter {spec.name!r}: {declared.name} has no such state: "
+                    "declare it there, too"
+                    if hint is None
+                    else f"{self.name}, parameter {spec.name!r}: {declared.name} declares "
+                    f"{annotation_text(hint)} of that name"
+                )
+
+    @property
+    def emits(self) -> Any:
+        """The type of what it yields; None if it is declared to return None.
+
+        Raises:
+            StateTypeError: the return annotation is missing, or neither Iterator[T] nor None.
+        """
+        if "return" not in self.hints:
+            raise StateTypeError(
+                f"{self.name}: annotate what it returns: Iterator[T] for outputs of type T, or None"
+            )
+        hint = self.hints["return"]
+        if hint is None or hint is type(None):
+            return None
+        origin, args = typing.get_origin(hint), typing.get_args(hint)
+        if args and any(origin in (kind, typing.get_origin(kind[Any])) for kind in _OUTPUTS):
+            return args[0]
+        raise StateTypeError(
+            f"{self.name}: the return annotation must be Iterator[T] for outputs of type T, or "
+            f"None; it is {annotation_text(hint)}"
+        )
+
+
+def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
+    """The annotations of a function, resolved one by one so that an error names its parameter."""
+    hints: dict[str, Any] = {}
+    for name, annotation in fn.__annotations__.items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            found = typing.get_type_hints(alone, fn.__globals__, caller, include_extras=True)
+        except (NameError, AttributeError, TypeError, SyntaxError) as error:
+            where = "return annotation" if name == "return" else f"parameter {name!r}"
+            raise StateTypeError(
+                f"{fn.__name__}, {where}: the annotation {annotation!r} cannot be resolved "
+                f"({error}): correct it, or define its names before the function"
+            ) from error
+        where = f"{fn.__name__}, parameter {name!r}"
+        hints |= {
+            of: explained(where, partial(with_stored_type, hint, caller))
+            for of, hint in found.items()
+        }
+    return hints
+
+
+def _records_given(hint: Any, where: str) -> tuple[bool, Any]:
+    """Whether an annotation is that of an iterator over records, and theirs.
+
+    Raises:
+        StateTypeError: it is one of several records, and no such iterator.
+    """
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated and typing.get_origin(args[0]) is Iterator:
+        return _records_given(args[0], where)
+    if origin is Iterator and args:
+        return True, args[0]
+    is_bare = not args and (origin or hint) in (Iterator, *_SEVERAL)
+    if is_bare or any(typing.get_origin(arg) is Iterator for arg in args):
+        raise StateTypeError(
+            f"{where}: {annotation_text(hint)} cannot be given: for all records of a key annotate "
+            "it with Iterator[Event], where Event is their type, or Iterator[Order | Payment]"
+        )
+    if origin in _SEVERAL and args:
+        raise StateTypeError(
+            f"{where}: {annotation_text(hint)} cannot be given: for all records of a key annotate "
+            f"it with Iterator[{annotation_text(args[0])}], for one with {annotation_text(args[0])}"
+        )
+    return False, hint
+
+
+def _is_state(hints: dict[str, Any], parameter: inspect.Parameter) -> bool:
+    return parameter.name in hints and hints[parameter.name] is not Context
+
+
+def _checked_parameters(
+    name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], takes: str
+) -> list[inspect.Parameter]:
+    """The parameters given at each call: the record or timer first, then states and context."""
+    if not parameters:
+        raise StateTypeError(f"{name}: the first parameter takes the {takes}; there is none")
+    given = []
+    for position, parameter in enumerate(parameters):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise StateTypeError(f"{name}, parameter {parameter.name!r}: declare states one by one")
+        hint = hints.get(parameter.name)
+        needed = hint is Context or state_class(hint) is not None
+        if position and parameter.default is not parameter.empty and not needed:
+            continue  # the function's own business
+        if parameter.name not in hints:
+            first = "Timer" if takes == "timer" else "the type of the records"
+            wanted = "a state type" if position else first
+            raise StateTypeError(f"{name}, parameter {parameter.name!r}: annotate it with {wanted}")
+        if position and hints[parameter.name] is not Context:
+            _checked_state_name(name, parameter.name)
+        given.append(parameter)
+    first = hints[given[0].name]
+    is_state = first is Context or state_class(first) is not None
+    if is_state or (takes == "timer") != (first is Timer):
+        raise StateTypeError(
+            f"{name}, parameter {given[0].name!r}: the first parameter takes the {takes}, "
+            f"not {annotation_text(first)}"
+        )
+    return given
+
+
+def _checked_state_name(operator: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise StateTypeError(
+            f"{operator}, parameter {name!r}: state names start with a letter and have letters, "
+            "digits and underscores; other names are reserved"
+        )
+    if (fault := name_fault(name)) is not None:
+        raise StateTypeError(f"{operator}, parameter {name[:200]!r}: {fault}")

@@ -1,0 +1,263 @@
+"""Read and check the annotation of one state parameter."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+from statekit.codec.key_codec import key_codec
+from statekit.codec.value_codec import PickleCodec, ValueCodec, value_codec
+from statekit.errors import StateTypeError
+from statekit.state.base import State, StateSpec
+from statekit.state.list_state import ListState
+from statekit.state.map_state import MapState
+from statekit.state.operator_state import (
+    BroadcastState,
+    ObjectState,
+    OperatorListState,
+    OperatorState,
+    is_checkpointed,
+)
+from statekit.state.options import TTL, Aggregate, Default, Redistribute, Reduce
+from statekit.state.single_row_states import AggregatingState, ReducingState, ValueState
+
+_KEYED: tuple[type[State], ...] = (
+    ValueState,
+    ListState,
+    MapState,
+    ReducingState,
+    AggregatingState,
+)
+_STATE_CLASSES = (*_KEYED, OperatorState, OperatorListState, BroadcastState)
+
+
+def state_class(annotation: Any) -> type[State] | None:
+    """The kind of state that an annotation declares; None if it declares none."""
+    if typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
+    origin = typing.get_origin(annotation) or annotation
+    if is_checkpointed(origin):
+        return ObjectState
+    return origin if isinstance(origin, type) and issubclass(origin, State) else None
+
+
+def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
+    """Read one state parameter."""
+    where = f"{operator}, parameter {name!r}"
+    options: tuple[Any, ...] = ()
+    bare = annotation
+    if typing.get_origin(annotation) is Annotated:
+        bare, *found = typing.get_args(annotation)
+        options = tuple(found)
+    kind = state_class(bare)
+    if kind is ObjectState:
+        return _object_spec(where, operator, name, bare, options)
+    if kind not in _STATE_CLASSES:
+        known = ", ".join(sorted(cls.__name__ for cls in _STATE_CLASSES))
+        raise StateTypeError(
+            f"{where}: {annotation_text(annotation)} is neither a state type ({known}), nor a "
+            "class with snapshot_state and restore_state, nor Context; a parameter that is none of "
+            "these needs a default"
+        )
+    args = typing.get_args(bare)
+    several: dict[type[State], int] = {MapState: 2, BroadcastState: 2, AggregatingState: 3}
+    wanted = several.get(kind, 1)
+    if len(args) != wanted:
+        example = {1: "[int]", 2: "[str, int]", 3: "[float, tuple[float, int], float]"}[wanted]
+        raise StateTypeError(f"{where}: give the types, as in {kind.__name__}{example}")
+    given = _options(where, kind, options)
+
+    codec = partial(_codec, where, given.get("pickle"))
+    spec = StateSpec(
+        operator=operator,
+        name=name,
+        kind=kind,
+        codec=codec(args[1] if wanted > 1 else args[0]),
+        key_codec=explained(where, lambda: key_codec(args[0])) if wanted == 2 else None,
+        added=codec(args[0]) if wanted == 3 else None,
+        default=given["default"].value if "default" in given else None,
+        reduce=given.get("reduce"),
+        aggregate=given.get("aggregate"),
+        ttl=given["ttl"].record if "ttl" in given else None,
+        redistribute=_redistribution(where, kind, given.get("redistribute")),
+    )
+    if "default" in given and not spec.codec.accepts(spec.default):
+        raise StateTypeError(
+            f"{where}: Default({spec.default!r}) does not fit {spec.codec.schema}: "
+            f"{spec.codec.reason(spec.default)}"
+        )
+    if spec.default is not None:
+        explained(where, lambda: spec.codec.encode(spec.default))
+    if spec.reduce is not None and spec.reduce.known == "count" and not spec.codec.accepts(1):
+        raise StateTypeError(
+            f"{where}: Reduce('count') makes an int, and {spec.codec.schema} cannot hold one: "
+            "declare ReducingState[int]"
+        )
+    return spec
+
+
+_OPTION_KINDS: dict[type, tuple[str, tuple[type[State], ...]]] = {
+    Default: ("default", (ValueState, OperatorState)),
+    Reduce: ("reduce", (ReducingState,)),
+    Aggregate: ("aggregate", (AggregatingState,)),
+    PickleCodec: ("pickle", (*_STATE_CLASSES, ObjectState)),
+    TTL: ("ttl", _KEYED),
+    Redistribute: ("redistribute", (OperatorState, OperatorListState, BroadcastState, ObjectState)),
+}
+
+
+def _codec(where: str, pickled: PickleCodec | None, annotation: Any) -> ValueCodec[Any]:
+    """The codec of values of a type, or the one that pickles them."""
+    made = pickled.codec if pickled else value_codec
+    return typing.cast("ValueCodec[Any]", explained(where, lambda: made(annotation)))
+
+
+def _redistribution(
+    where: str, kind: type[State], declared: Redistribute | None
+) -> Redistribute | None:
+    """What is declared, if it fits the kind of state."""
+    if kind is BroadcastState:
+        if declared is not None and declared.rule != "broadcast":
+            raise StateTypeError(
+                f"{where}: BroadcastState is the same in all shards, and can only be "
+                'Redistribute("broadcast"), which needs not be said'
+            )
+        return Redistribute("broadcast")
+    if (
+        declared is not None
+        and declared.rule in ("even", "union")
+        and kind is not OperatorListState
+    ):
+        raise StateTypeError(
+            f'{where}: Redistribute("{declared.rule}") is for the elements of an '
+            'OperatorListState: use Redistribute("broadcast"), or the functions split= and merge='
+        )
+    return declared
+
+
+def _object_spec(
+    where: str, operator: str, name: str, cls: type[Any], options: tuple[Any, ...]
+) -> StateSpec:
+    """A parameter annotated with a class of `Checkpointed` objects."""
+    made = typing.get_origin(cls) or cls
+    given = _options(where, ObjectState, options)
+    needed = [p.name for p in _parameters(made) if p.default is p.empty and p.kind not in _VARIADIC]
+    if needed:
+        raise StateTypeError(
+            f"{where}: {made.__name__} is made without arguments before its state is restored, and "
+            f"needs {', '.join(needed)}: give its parameters defaults"
+        )
+    stored = next((option.annotation for option in options if isinstance(option, _StoredAs)), None)
+    if stored is None and "pickle" not in given:
+        raise StateTypeError(
+            f"{where}: annotate what {made.__name__}.snapshot_state returns: that type is stored"
+        )
+    split, merge = (getattr(made, hook, None) for hook in ("split_state", "merge_states"))
+    declared = given.get("redistribute")
+    if declared is None and (split is not None or merge is not None):
+        if split is None or merge is None:
+            raise StateTypeError(
+                f"{where}: {made.__name__} has one of split_state and merge_states: define both"
+            )
+        declared = Redistribute(split=split, merge=merge)
+    return StateSpec(
+        operator=operator,
+        name=name,
+        kind=ObjectState,
+        codec=_codec(where, given.get("pickle"), object if stored is None else stored),
+        redistribute=_redistribution(where, ObjectState, declared),
+        made=made,
+    )
+
+
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _parameters(cls: type[Any]) -> list[inspect.Parameter]:
+    """What a class takes when it is called; nothing for one that does not say."""
+    try:
+        return list(inspect.signature(cls).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
+@dataclass(frozen=True)
+class _StoredAs:
+    """What the snapshot of an object is stored as."""
+
+    annotation: Any
+
+
+def with_stored_type(annotation: Any, caller: dict[str, Any]) -> Any:
+    """The annotation of a `Checkpointed` object with what its snapshot is stored as; others as is.
+
+    It is read where the function is decorated: a worker has the class, and not the names that its
+    annotations are written with.
+
+    Parameters:
+        caller: names where the function is decorated.
+
+    Raises:
+        StateTypeError: the annotation of `snapshot_state` cannot be resolved.
+    """
+    if state_class(annotation) is not ObjectState:
+        return annotation
+    bare, *options = (
+        typing.get_args(annotation) if typing.get_origin(annotation) is Annotated else (annotation,)
+    )
+    cls = typing.get_origin(bare) or bare
+    try:
+        hints = typing.get_type_hints(cls.snapshot_state, None, caller, include_extras=True)
+    except (NameError, AttributeError, TypeError) as error:
+        raise StateTypeError(
+            f"the annotations of {cls.__name__}.snapshot_state cannot be resolved ({error}): "
+            "correct them, or define their names before the function that takes the object"
+        ) from error
+    if "return" not in hints:
+        return annotation
+    return Annotated[(bare, *options, _StoredAs(hints["return"]))]
+
+
+def _options(where: str, kind: type[State], options: tuple[Any, ...]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for option in options:
+        if isinstance(option, type) and option in _OPTION_KINDS:
+            raise StateTypeError(f"{where}: write {option.__name__}(...), not the class itself")
+        name, kinds = _OPTION_KINDS.get(type(option), ("", ()))
+        if not name:
+            continue  # Annotated may carry what belongs to other tools
+        if kind not in kinds:
+            raise StateTypeError(
+                f"{where}: {type(option).__name__} is no option of {kind.__name__}"
+            )
+        if name in given:
+            raise StateTypeError(f"{where}: {type(option).__name__} is given twice")
+        given[name] = option
+    for needed, option_class in (("reduce", Reduce), ("aggregate", Aggregate)):
+        if kind in _OPTION_KINDS[option_class][1] and needed not in given:
+            example = "Reduce(max)" if needed == "reduce" else "Aggregate(create, add, result)"
+            raise StateTypeError(
+                f"{where}: {kind.__name__} needs to know how: "
+                f"Annotated[{kind.__name__}[...], {example}]"
+            )
+    if "reduce" in given:
+        explained(where, lambda: given["reduce"].combine)
+    return given
+
+
+def explained(where: str, make: Callable[[], Any]) -> Any:
+    """What `make` returns; its errors say where."""
+    try:
+        return make()
+    except StateTypeError as error:
+        raise StateTypeError(f"{where}: {error}") from None
+
+
+def annotation_text(annotation: Any) -> str:
+    if state_class(annotation) is ObjectState and typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)

@@ -1,0 +1,280 @@
+"""Compare what a checkpoint contains with what the code declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+from statekit.checkpoint.job_file import TIMERS, WAITING, JobFile, OperatorRecord, StateRecord
+from statekit.codec.schema import Schema
+from statekit.codec.schema_diff import side_by_side
+from statekit.codec.schema_evolution import why_unreadable
+from statekit.errors import RescaleError, RestoreError, StateSchemaError
+from statekit.job.job import Job
+from statekit.job.plan import Operator
+from statekit.job.state_succession import Succession, succession
+
+
+def continued_job_file(
+    stored: JobFile, job: Job, url: str, *, allow_dropped_state: bool
+) -> JobFile:
+    """The job file that a job asks for, if a checkpoint that holds state can go on with it.
+
+    Parameters:
+        url: of the checkpoint, for messages.
+        allow_dropped_state: go on although the code no longer declares a stored state.
+
+    Raises:
+        RescaleError: the number of key groups is another one.
+        StateSchemaError: stored and declared state do not match.
+    """
+    if job.key_groups not in (None, stored.key_groups):
+        raise RescaleError(
+            f"{url} has {stored.key_groups} key groups, the job asks for {job.key_groups}: leave "
+            "key_groups out to keep what is stored; changing it means rewriting the checkpoint"
+        )
+    return next_job_file(stored, job.operators, allow_dropped_state=allow_dropped_state)
+
+
+def check_job_name(stored: JobFile, job: Job, url: str) -> None:
+    """Make sure that a checkpoint is one of this job.
+
+    Raises:
+        RestoreError: it is not.
+    """
+    if stored.name != job.name:
+        raise RestoreError(
+            f"{url} is a checkpoint of job {stored.name!r}, not of {job.name!r}: pass another "
+            "checkpoint, or give the job its old name"
+        )
+
+
+def next_job_file(
+    stored: JobFile, operators: Sequence[Operator], *, allow_dropped_state: bool
+) -> JobFile:
+    """The job file that the code asks for, if the checkpoint can go on with it.
+
+    Parameters:
+        operators: of the job, as the code declares them.
+        allow_dropped_state: go on although the code no longer declares a stored state.
+
+    Raises:
+        StateSchemaError: stored and declared state do not match.
+    """
+    for operator in stored.operators:
+        _check_operator(operator, operators, allow_dropped_state)
+    declared = tuple(_continued(operator, stored) for operator in operators)
+    dropped = {operator.name: _dropped_names(operator, stored) for operator in declared}
+    named = {name: states for name, states in dropped.items() if states}
+    return stored.model_copy(update={"operators": declared, "dropped": named})
+
+
+def successions(stored: JobFile, operators: Sequence[Operator]) -> list[Succession]:
+    """What becomes of each state that is stored and still declared, allowed or refused."""
+    return [
+        found
+        for operator in operators
+        if (before := stored.operator(operator.name)) is not None
+        for found in _of_states(operator, before)
+    ]
+
+
+def _of_states(operator: Operator, before: OperatorRecord) -> Iterator[Succession]:
+    declared = {state.name: state for state in operator.record().states}
+    hooks = {spec.name: spec.hooks for spec in operator.declared.states}
+    for state in before.states:
+        if state.name in declared:
+            yield succession(operator.name, state, declared[state.name], hooks[state.name])
+
+
+def _continued(operator: Operator, stored: JobFile) -> OperatorRecord:
+    """The declaration of an operator as it follows from what is stored.
+
+    Raises:
+        StateSchemaError: rows of a state would not be read rightly.
+    """
+    declared, before = operator.record(), stored.operator(operator.name)
+    if before is None:
+        return declared
+    follow = {found.record.name: found.allowed() for found in _of_states(operator, before)}
+    states = tuple(follow.get(state.name, state) for state in declared.states)
+    return declared.model_copy(
+        update={
+            "states": states,
+            "ordered_past": _types_waiting(before, declared),
+            "widths": {**before.widths, **declared.widths},  # a field that went may come back
+        }
+    )
+
+
+def _types_waiting(before: OperatorRecord, declared: OperatorRecord) -> tuple[Any, ...]:
+    """The types of records that may wait from before, without that which is declared."""
+    if before.ordered is None or declared.ordered is None:
+        return before.ordered_past
+    types = (*before.ordered_past, before.ordered)
+    return tuple(
+        found
+        for at, found in enumerate(types)
+        if found not in types[:at] and found != declared.ordered
+    )
+
+
+def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]:
+    """The states that an operator has given up so far.
+
+    Raises:
+        StateSchemaError: it declares one of them again.
+    """
+    names = declared.holds
+    before = stored.operator(declared.name)
+    given_up = stored.dropped.get(declared.name, ()) if before else ()
+    again = [name for name in names if name in given_up]
+    if again:
+        raise StateSchemaError(_given_up_text(declared.name, again))
+    had = before.holds if before else ()
+    return (*given_up, *(name for name in had if name not in names))
+
+
+def _given_up_text(operator: str, again: list[str]) -> str:
+    """Why what was given up cannot be had again."""
+    if TIMERS in again:
+        return (
+            f"operator {operator!r} handles timers, and gave up all of its timers earlier: they "
+            "are still in the checkpoint, and would come due; go on without callbacks for timers, "
+            "or give the operator another name="
+        )
+    if WAITING in again:
+        return (
+            f"operator {operator!r} is ordered, and gave up the records that waited earlier: they "
+            "are still in the checkpoint, and would be handled; go on without ordered=True, or "
+            "give the operator another name="
+        )
+    return (
+        f"operator {operator!r} declares {again}, names of states that it gave up earlier: rows of "
+        "the old states are still in the checkpoint; choose other names"
+    )
+
+
+def _check_operator(
+    stored: OperatorRecord, operators: Sequence[Operator], allow_dropped_state: bool
+) -> None:
+    """Hold one stored operator against the code."""
+    operator = next((found for found in operators if found.name == stored.name), None)
+    if operator is None:
+        if stored.holds and not allow_dropped_state:
+            raise StateSchemaError(
+                f"the checkpoint has an operator {stored.name!r} with {_held_text(stored)}, the "
+                "job has none of that name: give the operator its old name=, or pass "
+                "allow_dropped_state=True to give its state up"
+            )
+        return
+    declared = operator.record()
+    if [field.type for field in stored.key] != [field.type for field in declared.key]:
+        raise StateSchemaError(
+            f"operator {stored.name!r} is keyed by {_key_text(stored)} in the checkpoint and by "
+            f"{_key_text(declared)} in the code: keys cannot change their types; give the operator "
+            "another name, or start a new checkpoint"
+        )
+    if redefined := _redefined(stored, declared):
+        _refuse_definition(stored, declared, redefined)
+    _check_widths(stored, declared)
+    if stored.timers and not allow_dropped_state:
+        _check_timers(stored, declared, f"@{operator.declared.name}.on_timer")
+    if stored.ordered is not None and not allow_dropped_state:
+        _check_waiting(stored, declared)
+    names = {state.name for state in declared.states} | operator.declared.gives_up
+    for state in stored.states:
+        if state.name not in names and not allow_dropped_state:
+            _refuse_dropped(stored.name, state)
+
+
+def _redefined(stored: OperatorRecord, declared: OperatorRecord) -> list[str]:
+    """What of a definition is not as it was. Aggregates come and go with their states."""
+    before, now = stored.definition, declared.definition
+    if before is None or now is None:
+        return list(before or now or ())
+    return [name for name in before if name in now and before[name] != now[name]]
+
+
+def _refuse_definition(
+    stored: OperatorRecord, declared: OperatorRecord, changed: list[str]
+) -> NoReturn:
+    before, now = stored.definition or {}, declared.definition or {}
+    lines = [
+        f"  {name}: {before.get(name, 'nothing')} in the checkpoint, {now.get(name, 'nothing')} in "
+        "the code"
+        for name in changed
+    ]
+    raise StateSchemaError(
+        f"operator {stored.name!r} is declared in another way than its state was made:\n"
+        + "\n".join(lines)
+        + "\nDeclare it as it was, or give the operator another name= and let the old one go with "
+        "allow_dropped_state=True"
+    )
+
+
+def _check_widths(stored: OperatorRecord, declared: OperatorRecord) -> None:
+    """Find out now, and not when a row is read, that numbers may have become too large."""
+    for name, bits in declared.widths.items():
+        if bits < stored.widths.get(name, bits):
+            raise StateSchemaError(
+                f"operator {stored.name!r}: numbers of {stored.widths[name]} bits are stored as "
+                f"{name}, and its type has {bits} now, so that some may not fit: declare the wider "
+                "type again, or give the new one another name"
+            )
+
+
+def _check_timers(stored: OperatorRecord, declared: OperatorRecord, on_timer: str) -> None:
+    """Find out now, and not when one of them is due, that timers have lost their callback."""
+    if not declared.timers:
+        raise StateSchemaError(
+            f"operator {stored.name!r} handled timers and no longer does: decorate a function with "
+            f"{on_timer}, or pass allow_dropped_state=True to give the timers up"
+        )
+    handled = declared.timer_names or ()
+    lost = [name for name in stored.timer_names or () if name not in handled]
+    if lost and None not in handled:
+        name = lost[0]
+        which = "all timers without one of their own" if name is None else f"timers named {name!r}"
+        again = on_timer if name is None else f"{on_timer}({name!r})"
+        raise StateSchemaError(
+            f"operator {stored.name!r} had a callback for {which} and no longer has: some may be "
+            f"set. Decorate a function with {again}, if only one that does nothing, or pass "
+            "allow_dropped_state=True to give them up: those that come due are then dropped"
+        )
+
+
+def _check_waiting(stored: OperatorRecord, declared: OperatorRecord) -> None:
+    if declared.ordered is None:
+        raise StateSchemaError(
+            f"records of operator {stored.name!r} wait in the checkpoint, and it is no longer "
+            "ordered: declare ordered=True, or pass allow_dropped_state=True to give them up"
+        )
+    now = Schema.from_json(declared.ordered)
+    for found in (stored.ordered, *stored.ordered_past):
+        before = Schema.from_json(found)
+        if why := why_unreadable(before, now, root="record"):
+            shown = side_by_side("waits", [("record", before)], "waits", [("record", now)])
+            raise StateSchemaError(
+                f"records of operator {stored.name!r} wait in the checkpoint, and changed their "
+                f"type: {why}.\n{shown}\nDeclare the stored type again, give a new field a "
+                "default, or give the operator another name"
+            )
+
+
+def _refuse_dropped(operator: str, stored: StateRecord) -> NoReturn:
+    raise StateSchemaError(
+        f"state {stored.name!r} of operator {operator!r} is in the checkpoint and no "
+        "longer declared: declare it, or pass allow_dropped_state=True to give it up"
+    )
+
+
+def _held_text(operator: OperatorRecord) -> str:
+    held = [f"states {[state.name for state in operator.states]}"] if operator.states else []
+    held += ["timers"] if operator.timers else []
+    held += ["waiting records"] if operator.ordered is not None else []
+    return " and ".join(held)
+
+
+def _key_text(operator: OperatorRecord) -> str:
+    return ", ".join(f"{field.name}: {Schema.from_json(field.type)}" for field in operator.key)

@@ -1,0 +1,71 @@
+"""Load a job by name: `module:attribute`, as commands take it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+from statekit.errors import StateTypeError
+from statekit.job.job import Job
+
+_T = TypeVar("_T")
+
+
+def load_job(text: str) -> Job:
+    """The job that `module:attribute` names.
+
+    The attribute is a `Job`, or a function without arguments that returns one. The current
+    directory is where modules are looked for first.
+
+    Raises:
+        StateTypeError: there is no such module or attribute, or it is no job.
+    """
+    return load_named(text, Job, "a job")
+
+
+def load_named(text: str, kind: type[_T], what: str) -> _T:
+    """The object that `module:attribute` names.
+
+    The attribute is such an object, or a function without arguments that returns one. The current
+    directory is where modules are looked for first.
+
+    Parameters:
+        kind: its class.
+        what: it is, for messages.
+
+    Raises:
+        StateTypeError: there is no such module or attribute, or it is something else.
+    """
+    module_name, colon, attribute = text.partition(":")
+    if not (module_name and colon and attribute):
+        raise StateTypeError(f"{text!r} names nothing: write module:attribute, as in fleet:job")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = importlib.import_module(module_name)
+    except Exception as error:
+        raise StateTypeError(
+            f"{text!r}: the module {module_name} cannot be imported from {here} "
+            f"({type(error).__name__}: {error}): correct it, or go to the directory that has it"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise StateTypeError(f"{text!r}: {module_name} has no {attribute}")
+        found = getattr(found, part)
+    made: object = found
+    if callable(made) and not isinstance(made, kind):
+        try:
+            made = made()
+        except Exception as error:
+            raise StateTypeError(
+                f"{text!r} was called to make {what}, and failed with {type(error).__name__}: "
+                f"{error}: give a function that needs no arguments"
+            ) from error
+    if not isinstance(made, kind):
+        raise StateTypeError(
+            f"{text!r} is {made!r:.100}, and no {kind.__name__}: name one, or what makes one"
+        )
+    return made

@@ -1,0 +1,325 @@
+"""The plan of a job: sources, operators and sinks, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from statekit.checkpoint.job_file import KeyFieldRecord, OperatorRecord, StateRecord
+from statekit.checkpoint.sealed_json import faults_of
+from statekit.errors import StateTypeError
+from statekit.functions.process import Process
+from statekit.keygroup import DEFAULT_GROUPS
+from statekit.names import name_fault
+from statekit.records.declaration import show
+from statekit.records.union import Records
+from statekit.state.base import StateSpec
+from statekit.state.ttl import ttl_text
+
+RESERVED = "__statekit"
+"""The first characters of columns that statekit adds to frames; inputs are columns there, too."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where records come in: a name that the runtime is given an input for."""
+
+    name: str
+    record_type: Records
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A process function in its place: named, and fed by sources or other operators.
+
+    Parameters:
+        inputs: names of the streams whose records it handles by key.
+        broadcasts: names of the streams whose records every shard handles.
+    """
+
+    name: str
+    declared: Process[Any, Any, Any]
+    inputs: tuple[str, ...]
+    broadcasts: tuple[str, ...] = ()
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """All that feeds it. Where an input is meant by number, it is the place in here."""
+        return self.inputs + self.broadcasts
+
+    @property
+    def late(self) -> str:
+        """The name of the stream of records that arrived too late."""
+        return late_name(self.name)
+
+    def record(self) -> OperatorRecord:
+        """What the checkpoint keeps of it: key and states with their types.
+
+        Raises:
+            StateTypeError: a name or a type in it could not be read back.
+        """
+        try:
+            return self._record()
+        except ValidationError as error:
+            raise StateTypeError(
+                f"operator {self.name!r} cannot be stored: {faults_of(error)}. Use other names"
+            ) from error
+
+    def _record(self) -> OperatorRecord:
+        fields = self.declared.record_type.members[0].fields
+        schema = self.declared.key_codec.schema
+        whole = schema.to_json()
+        parts = schema.items if len(self.declared.key) > 1 and fields is not None else ()
+        waiting = self.declared.ordered
+        types = [part.to_json() for part in parts] or [whole] * len(self.declared.key)
+        return OperatorRecord(
+            name=self.name,
+            inputs=self.inputs,
+            broadcasts=self.broadcasts,
+            key=tuple(
+                KeyFieldRecord(name=name, type=type_)
+                for name, type_ in zip(self.declared.key, types, strict=True)
+            ),
+            states=tuple(_state_record(spec) for spec in self.declared.states),
+            event_time=self.declared.event_time,
+            lateness_us=self.declared.lateness_us,
+            timers=self.declared.handles_timers,
+            timer_names=self.declared.timer_names or None,
+            ordered=waiting.schema.to_json() if waiting is not None else None,
+            definition=self.declared.definition,
+            widths=dict(self.declared.widths),
+        )
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where outputs leave: a name that the runtime is given an output for."""
+
+    name: str
+    stream: str
+
+
+class Plan:
+    """What is computed from what. `Job` puts it together.
+
+    Attributes:
+        name: of the job.
+        key_groups: how many it asks for; None takes what a checkpoint has.
+        sources, operators, sinks: each operator comes after those that feed it.
+    """
+
+    def __init__(self, name: str, key_groups: int | None) -> None:
+        self.name = name
+        self.key_groups = key_groups
+        self.sources: list[Source] = []
+        self.operators: list[Operator] = []
+        self.sinks: list[Sink] = []
+
+    def free_source(self, name: str) -> str:
+        """`name`, if a new source may have it.
+
+        Raises:
+            StateTypeError: another stream has that name, or it cannot be a name.
+        """
+        return self._free("source", name, {name: f"source {name!r}"})
+
+    def free_operator(self, name: str) -> str:
+        """`name`, if a new operator may have it, and its late stream the name that follows from it.
+
+        Raises:
+            StateTypeError: another stream has one of the names, or it cannot be a name.
+        """
+        return self._free("operator", name, _streams_of(name))
+
+    def _free(self, kind: str, name: str, streams: dict[str, str]) -> str:
+        """`name`, if no stream of this job has the name of one of these.
+
+        Parameters:
+            streams: what each new stream is called in errors, by its name.
+        """
+        check_name(kind, name)
+        if name.startswith(RESERVED):
+            raise StateTypeError(
+                f"{kind} {name!r}: columns of statekit itself begin with {RESERVED!r}. "
+                f"The {kind} was not added. Choose another name"
+            )
+        taken = {source.name: f"source {source.name!r}" for source in self.sources}
+        for operator in self.operators:
+            taken |= _streams_of(operator.name)
+        by_case = {stream.casefold(): stream for stream in taken}
+        for stream, new in streams.items():
+            other = by_case.get(stream.casefold(), stream)
+            if other != stream:
+                raise StateTypeError(
+                    f"job {self.name!r}: the names of {new} and of {taken[other]} differ in case "
+                    f"alone, which some file systems ignore. The {kind} was not added. Choose "
+                    "another name"
+                )
+            if stream in taken:
+                raise StateTypeError(
+                    f"job {self.name!r}: {new} would have the same name as {taken[stream]}. "
+                    f"The {kind} was not added. Choose another name for the {kind}: "
+                    "sources, operators and late streams share one namespace"
+                )
+        return name
+
+    def record_of(self, stream: str) -> Records | None:
+        """The type, or types, of a stream's records; None if it carries none."""
+        for source in self.sources:
+            if source.name == stream:
+                return source.record_type
+        for operator in self.operators:
+            if operator.late == stream:
+                return operator.declared.record_type
+        output = self.operator(stream).declared.output_type
+        return output.record_type if output is not None else None
+
+    def operator(self, name: str) -> Operator:
+        """The operator of that name."""
+        return next(found for found in self.operators if found.name == name)
+
+    def sinks_of(self, stream: str) -> list[Sink]:
+        """The sinks that a stream leaves by."""
+        return [sink for sink in self.sinks if sink.stream == stream]
+
+    def consumers_of(self, stream: str) -> list[Operator]:
+        """The operators that a stream feeds, be it broadcast to them or not."""
+        return [operator for operator in self.operators if stream in operator.streams]
+
+    def is_source(self, stream: str) -> bool:
+        """Whether a stream comes from outside of the job."""
+        return any(source.name == stream for source in self.sources)
+
+    def wants_late(self, operator: Operator) -> bool:
+        """Whether anything takes the late records of an operator."""
+        return bool(self.sinks_of(operator.late) or self.consumers_of(operator.late))
+
+    def check_names(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+        """Make sure that there is an input for each source and an output for each sink.
+
+        Raises:
+            StateTypeError: one is missing, or belongs to nothing.
+        """
+        for kind, declared, given in (
+            ("source", [source.name for source in self.sources], inputs),
+            ("sink", [sink.name for sink in self.sinks], outputs),
+        ):
+            if set(declared) != set(given):
+                word = "inputs" if kind == "source" else "outputs"
+                raise StateTypeError(
+                    f"job {self.name!r} has the {kind}s {sorted(declared)}; {word}= has "
+                    f"{sorted(given)}: give each {kind} its own"
+                )
+
+    def describe(self) -> dict[str, Any]:
+        """The whole plan as JSON-able data."""
+        return {
+            "name": self.name,
+            "key_groups": self.key_groups or DEFAULT_GROUPS,
+            "sources": [
+                {"name": source.name, "record": source.record_type.name} for source in self.sources
+            ],
+            "operators": [
+                {**operator.record().model_dump(mode="json"), "output": _output_text(operator)}
+                for operator in self.operators
+            ],
+            "sinks": [{"name": sink.name, "input": sink.stream} for sink in self.sinks],
+        }
+
+    def __str__(self) -> str:
+        lines = [f"job {self.name}"]
+        for position, source in enumerate(self.sources):
+            last = position == len(self.sources) - 1
+            corner = "└" if last else "├"
+            lines.append(f"{corner}── source {source.name}: {source.record_type.name}")
+            self._draw(source.name, "    " if last else "│   ", lines, states=())
+        return "\n".join(lines)
+
+    def _draw(
+        self, stream: str, indent: str, lines: list[str], *, states: tuple[StateSpec, ...]
+    ) -> None:
+        below: list[tuple[str, Operator | None]] = [
+            (f"state {spec.name}: {_state_text(spec)}", None) for spec in states
+        ]
+        below += [(f"sink {sink.name}", None) for sink in self.sinks_of(stream)]
+        for operator in self.consumers_of(stream):
+            below += _drawn_under(operator, stream)
+        for position, (title, child) in enumerate(below):
+            last = position == len(below) - 1
+            lines.append(f"{indent}{'└' if last else '├'}── {title}")
+            if child is not None:
+                deeper = indent + ("    " if last else "│   ")
+                self._draw(child.name, deeper, lines, states=child.declared.states)
+                if self.wants_late(child):
+                    lines.append(f"{deeper}late records of {child.name}")
+                    self._draw(child.late, deeper, lines, states=())
+
+
+def _streams_of(operator: str) -> dict[str, str]:
+    """The streams of an operator by name, each as errors call it."""
+    late = late_name(operator)
+    return {
+        operator: f"operator {operator!r}",
+        late: f"the late stream {late!r} of operator {operator!r}",
+    }
+
+
+def late_name(operator: str) -> str:
+    """The name of an operator's stream of late records."""
+    return f"{operator}.late"
+
+
+def check_name(what: str, name: str) -> str:
+    """`name`, if it may be one.
+
+    Raises:
+        StateTypeError: it may not, since files are called by names.
+    """
+    if (fault := name_fault(name)) is not None:
+        raise StateTypeError(f"{what} {name[:200]!r}: {fault}")
+    return name
+
+
+def _state_record(spec: StateSpec) -> StateRecord:
+    types = {"value": spec.codec.schema.to_json()}
+    fingerprint = spec.codec.schema.fingerprint
+    if spec.key_codec is not None:
+        types["key"] = spec.key_codec.schema.to_json()
+        fingerprint = f"{spec.key_codec.schema.fingerprint}-{fingerprint}"
+    return StateRecord(
+        name=spec.name,
+        kind=spec.kind.kind_name,
+        codec=spec.codec.name,
+        types=types,
+        fingerprint=fingerprint,
+        ttl=spec.ttl,
+        era=0 if spec.ttl is None else 1,
+        redistribute=None if spec.redistribute is None else spec.redistribute.known,
+    )
+
+
+def _state_text(spec: StateSpec) -> str:
+    key = f"{spec.key_codec.schema} → " if spec.key_codec is not None else ""
+    expires = "" if spec.ttl is None else f", {ttl_text(spec.ttl)}"
+    return f"{spec.kind.kind_name}[{key}{spec.codec.schema}]{expires}"
+
+
+def _drawn_under(operator: Operator, stream: str) -> Iterator[tuple[str, Operator | None]]:
+    """What is drawn of an operator under a stream that feeds it: all of it under the first."""
+    for number, name in enumerate(operator.inputs):
+        if name == stream and number == 0:
+            key = ", ".join(operator.declared.key)
+            by = f" by {key}" if key else ""
+            yield f"operator {operator.name}{by} → {_output_text(operator)}", operator
+        elif name == stream:
+            yield f"operator {operator.name}: input {number + 1} of {len(operator.inputs)}", None
+    if stream in operator.broadcasts:
+        yield f"operator {operator.name}: broadcast", None
+
+
+def _output_text(operator: Operator) -> str:
+    output = operator.declared.output_type
+    return "nothing" if output is None else show(output.annotation)

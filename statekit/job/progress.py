@@ -1,0 +1,103 @@
+"""What a job reports while it runs and after it ended."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+OutputCallback = Callable[[list[Any], int], None]
+"""What takes the outputs of an epoch: `(records, epoch)`. A replay gives the same epoch number."""
+
+
+@dataclass
+class Run:
+    """What a run in this process did.
+
+    Attributes:
+        outputs: records per sink, for sinks without a callback.
+        epochs: how many epochs were committed.
+        last_epoch: the number of the last committed epoch, of this run or one before it.
+    """
+
+    outputs: dict[str, list[Any]] = field(default_factory=dict)
+    epochs: int = 0
+    last_epoch: int | None = None
+
+    def take(self, emitted: Mapping[str, list[Any]]) -> None:
+        """Add what one epoch emitted per sink."""
+        for name, collected in self.outputs.items():
+            collected += emitted[name]
+        self.epochs += 1
+
+    def __getitem__(self, sink: str) -> list[Any]:
+        return self.outputs[sink]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What one epoch did.
+
+    Attributes:
+        epoch: its number.
+        batch: Spark's number of the micro-batch; None for a bounded run.
+        records_in: records read from sources.
+        records_out: records put out by all operators.
+        seconds: from the start of the epoch to its commit.
+        late: records that came too late, in all operators.
+        watermarks: per operator with event time, what its watermark was.
+        processing_time: the one instant that the epoch took place at.
+        state_rows, state_bytes: what each `operator.state` holds after it.
+        changed_bytes: size of the change files.
+    """
+
+    epoch: int
+    batch: int | None
+    records_in: int
+    records_out: int
+    seconds: float
+    processing_time: dt.datetime
+    late: int = 0
+    watermarks: dict[str, dt.datetime] = field(default_factory=dict)
+    state_rows: dict[str, int] = field(default_factory=dict)
+    state_bytes: dict[str, int] = field(default_factory=dict)
+    changed_bytes: int = 0
+
+    @property
+    def events_per_second(self) -> float:
+        """Records that came in, by the seconds that the epoch took."""
+        return self.records_in / self.seconds if self.seconds else 0.0
+
+
+class RunningJob(Protocol):
+    """A job that runs on Spark; `statekit.spark.Query` is one."""
+
+    @property
+    def query(self) -> Any:
+        """Spark's `StreamingQuery`; None for a bounded run, which has ended."""
+
+    @property
+    def progress(self) -> Sequence[Progress]:
+        """What the last epochs did, oldest first."""
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """What the last epoch did; None before the first."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the last epoch that this run committed."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it still runs."""
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until it ends, for at most `timeout_s` seconds; whether it did."""
+
+    def savepoint(self, name: str) -> str:
+        """Write all state after the last committed epoch to a savepoint; returns its URL."""
+
+    def stop(self) -> None:
+        """Stop; what is committed stays."""

@@ -1,0 +1,148 @@
+"""The streams of one epoch in this process: each consumer gets records of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from statekit.errors import ProcessError
+from statekit.job.plan import Operator, Plan
+from statekit.records.output_type import OutputType
+from statekit.records.record_type import RecordType
+from statekit.records.union import Records
+
+
+class RecordForm(Protocol):
+    """What `RecordStreams` needs of the type of a stream's records."""
+
+    def received(self, stored: list[Any]) -> list[Any]:
+        """Stored records as an operator receives them."""
+
+    def copies(self, stored: list[Any]) -> list[Any]:
+        """The same records for one more consumer, which may change them."""
+
+
+class _Inputs(OutputType):
+    told_as = "record"
+
+
+class SourceForm:
+    """Records that a caller gives for a source.
+
+    The class has computed its fields already, as it does for rows of a frame: once.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        # Other kinds of record types, such as rows of Spark, make records anew in `coerce`.
+        self._by_class = {
+            member.cls: _Inputs.of(member.cls, where=f"{records.where}, input")
+            for member in records.members
+            if type(member) is RecordType
+        }
+
+    def taken(self, given: Iterable[Any]) -> list[Any]:
+        """The records of the caller in their stored form, as objects that the caller does not have.
+
+        An instance whose fields do not fit their types passes as it is: its class accepted it, and
+        an error is raised where the value is used.
+
+        Raises:
+            ProcessError: one is no such record.
+        """
+        records = list(map(self._records.coerce, given))
+        return self._each(records, lambda form, some: _stored(form, form.copies(some)))
+
+    def received(self, stored: list[Any]) -> list[Any]:
+        return stored
+
+    def copies(self, stored: list[Any]) -> list[Any]:
+        return self._each(stored, lambda form, some: form.copies(some))
+
+    def _each(
+        self, records: list[Any], made: Callable[[OutputType, list[Any]], list[Any]]
+    ) -> list[Any]:
+        """Records of each class handled by the form of that class, in the order of all."""
+        if not self._by_class or not records:
+            return records
+        if len(self._by_class) == 1:
+            (form,) = self._by_class.values()
+            return made(form, records)
+        found = list(records)
+        for cls, form in self._by_class.items():
+            places = [place for place, record in enumerate(records) if type(record) is cls]
+            own = made(form, [records[place] for place in places])
+            for place, record in zip(places, own, strict=True):
+                found[place] = record
+        return found
+
+
+def _stored(form: OutputType, records: list[Any]) -> list[Any]:
+    """The stored form of records; those that do not fit their type as they are."""
+    try:
+        return form.stored(records)
+    except ProcessError:
+        if len(records) == 1:
+            return records
+        middle = len(records) // 2
+        return _stored(form, records[:middle]) + _stored(form, records[middle:])
+
+
+class RecordStreams:
+    """The records of all streams in one epoch.
+
+    Parameters:
+        plan: who takes which stream.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._parts: dict[str, list[tuple[list[Any], RecordForm | None]]] = {}
+
+    def put(self, stream: str, records: list[Any], form: RecordForm | None) -> None:
+        """Add the stored records of a source or operator.
+
+        Parameters:
+            form: of the records; None for an operator that emits nothing.
+        """
+        self._parts[stream] = [(records, form)]
+
+    def put_late(self, operator: Operator, is_late: Callable[[Any], bool]) -> None:
+        """Add those records of an operator's inputs that are late."""
+        parts = []
+        for stream in operator.inputs:
+            for records, form in self._parts[stream]:
+                received = records if form is None else form.received(records)
+                late = [r for r, read in zip(records, received, strict=True) if is_late(read)]
+                parts.append((late, form))
+        self._parts[operator.late] = parts
+
+    def for_operator(self, stream: str) -> list[Any]:
+        """The records of a stream for one operator, or for one shard that they are broadcast to."""
+        return [
+            record
+            for own, form in self._own(stream)
+            for record in (own if form is None else form.received(own))
+        ]
+
+    def for_sink(self, stream: str) -> list[Any]:
+        """The records of a stream for one sink."""
+        return [record for own, _ in self._own(stream) for record in own]
+
+    def _own(self, stream: str) -> list[tuple[list[Any], RecordForm | None]]:
+        """The records of a stream for one consumer: copies, if others take them, too."""
+        if not self._is_shared(stream):
+            return self._parts[stream]
+        return [
+            (records if form is None else form.copies(records), form)
+            for records, form in self._parts[stream]
+        ]
+
+    def _is_shared(self, stream: str) -> bool:
+        uses = len(self._plan.sinks_of(stream))
+        for operator in self._plan.operators:
+            if stream in operator.broadcasts:
+                return True  # to any number of shards
+            if stream in operator.inputs:
+                uses += 2 if self._plan.wants_late(operator) else 1
+        return uses > 1

@@ -1,0 +1,192 @@
+"""What happens to a stored state when its declaration changes.
+
+A declaration that reads all rows of the present generation goes on with it, and the one before is
+kept in `past`: a field that was removed and comes back with another type is found out. Otherwise a
+new generation begins, and hooks take the rows of all those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from statekit.checkpoint.job_file import PastState, StateRecord
+from statekit.codec.schema import Schema
+from statekit.codec.schema_diff import side_by_side
+from statekit.codec.schema_evolution import is_same_type, why_unreadable
+from statekit.errors import StateSchemaError
+from statekit.state.row_versions import Hook, hook_for, value_schema
+
+GENERATIONS_MAX = 255
+
+_ROOTS = {
+    "list": "element",
+    "operator_list": "element",
+    "map": "entry",
+    "broadcast": "entry",
+}
+
+
+@dataclass(frozen=True)
+class Succession:
+    """A state as it is stored, and as it goes on.
+
+    Parameters:
+        operator: whose state it is.
+        stored: the record in the checkpoint.
+        record: the record that follows; as declared, where it is refused.
+        verdict: "same": all rows are of the declared type. "compatible": it reads them all.
+            "migrated": hooks convert some. "refused": some would not be read rightly.
+        problem: why it is refused, and what to do.
+    """
+
+    operator: str
+    stored: StateRecord
+    record: StateRecord
+    verdict: Literal["same", "compatible", "migrated", "refused"]
+    problem: str = ""
+
+    def allowed(self) -> StateRecord:
+        """The record that follows.
+
+        Raises:
+            StateSchemaError: it is refused.
+        """
+        if self.problem:
+            raise StateSchemaError(self.problem)
+        return self.record
+
+
+class _RefusedError(Exception):
+    """Why a declaration cannot follow, in the words of the message."""
+
+
+def succession(
+    operator: str, stored: StateRecord, declared: StateRecord, hooks: Sequence[Hook]
+) -> Succession:
+    """What becomes of a state.
+
+    Parameters:
+        declared: as the code has it, in its first era and generation.
+        hooks: as declared with it.
+    """
+    try:
+        record = _in_its_era(_in_its_generation(stored, declared, hooks), stored)
+        _check_hooks(record, hooks)
+    except (_RefusedError, StateSchemaError) as error:
+        problem = f"state {stored.name!r} of operator {operator!r} {error}"
+        return Succession(operator, stored, declared, "refused", problem)
+    verdict: Literal["same", "compatible", "migrated"] = "compatible" if record.past else "same"
+    return Succession(operator, stored, record, "migrated" if record.generation else verdict)
+
+
+def _in_its_era(declared: StateRecord, stored: StateRecord) -> StateRecord:
+    """The declaration, in the era of expiry that follows from what is stored.
+
+    The time of rows begins with their next write when expiry is turned on or changes its clock.
+    """
+    if declared.ttl is None:
+        return declared.model_copy(update={"era": stored.era})
+    same = stored.ttl is not None and stored.ttl.clock == declared.ttl.clock
+    era = stored.era if same else stored.era + 1
+    if era > 255:
+        raise _RefusedError(
+            "would expire anew: expiry was turned on, or moved to another clock, 255 times; give "
+            "the state another name"
+        )
+    return declared.model_copy(update={"era": era})
+
+
+def _in_its_generation(
+    stored: StateRecord, declared: StateRecord, hooks: Sequence[Hook]
+) -> StateRecord:
+    """The declaration, with its generation and all those before it."""
+    if stored.kind != declared.kind or stored.types.get("key") != declared.types.get("key"):
+        raise _RefusedError(
+            f"changed what it is, and no hook can convert that:\n{_compared(stored, declared)}\n"
+            "Declare it as it was, or give the state another name"
+        )
+    before, generation = stored.as_past, stored.generation
+    rows = [*(state for state in stored.past if state.generation == generation), before]
+    why = next((found for state in rows if (found := _why(state, declared))), "")
+    if why or _is_converted(before, declared, hooks):
+        if hook_for(hooks, rows) is None:
+            why = why or "a hook is for its last type, and does not take rows of those before it"
+            raise _RefusedError(_changed_text(stored, declared, why))
+        generation += 1
+    if generation > GENERATIONS_MAX:
+        raise _RefusedError(
+            f"changed its type {GENERATIONS_MAX} times in a way that needs a hook: run `statekit "
+            "migrate CHECKPOINT --app module:job` with the code of before, which rewrites all rows "
+            "and counts from there"
+        )
+    made = declared.model_copy(update={"generation": generation})
+    return made.model_copy(update={"past": _former((*stored.past, before), made.as_past)})
+
+
+def _former(states: Sequence[PastState], now: PastState) -> tuple[PastState, ...]:
+    """Each once, and without the one that is declared now."""
+    kept: list[PastState] = []
+    for state in states:
+        if state not in (now, *kept):
+            kept.append(state)
+    return tuple(kept)
+
+
+def _why(stored: PastState, declared: StateRecord) -> str | None:
+    """Why rows of a former declaration do not read rightly; None if they do."""
+    if stored.codec != declared.codec:
+        return f"rows were written by the codec {stored.codec} and would be by {declared.codec}"
+    root = _ROOTS.get(declared.kind, "value")
+    return why_unreadable(value_schema(stored), value_schema(declared), root)
+
+
+def _is_converted(before: PastState, declared: StateRecord, hooks: Sequence[Hook]) -> bool:
+    """Whether a hook is for the very type that changed, though rows could be read without it."""
+    if is_same_type(value_schema(before), value_schema(declared)):
+        return False
+    return any(hook.is_meant_for(before) for hook in hooks)
+
+
+def _check_hooks(record: StateRecord, hooks: Sequence[Hook]) -> None:
+    """Make sure that rows of all generations before are taken by a hook."""
+    for rows in record.past_generations.values():
+        if hook_for(hooks, rows) is None:
+            last = record.model_copy(update={"types": rows[-1].types, "codec": rows[-1].codec})
+            raise _RefusedError(
+                "may still have rows of a type that it had before, and no hook takes "
+                f"them:\n{_compared(last, record)}\nKeep the hook for them in "
+                f"{_hook_text(record)}, or run `statekit migrate CHECKPOINT --app module:job` with "
+                "it once, which rewrites the rows"
+            )
+
+
+# ------------------------------------------------------------------------------------ messages
+
+
+def _changed_text(stored: StateRecord, declared: StateRecord, why: str) -> str:
+    return (
+        f"changed its type, and what is stored would be misread: {why}.\n"
+        f"{_compared(stored, declared)}\n"
+        "Declare the stored type again, or give a new field a default, or give "
+        f"{_hook_text(stored)} a function that makes a new value of an old one; or give the state "
+        "another name"
+    )
+
+
+def _hook_text(state: StateRecord) -> str:
+    return f"@process(migrate={{{state.name!r}: …}})"
+
+
+def _compared(stored: StateRecord, declared: StateRecord) -> str:
+    return side_by_side(_heading(stored), _parts(stored), _heading(declared), _parts(declared))
+
+
+def _heading(state: StateRecord) -> str:
+    return f"{state.kind} state" if state.codec == "msgpack" else f"{state.kind} state, pickled"
+
+
+def _parts(state: StateRecord) -> list[tuple[str, Schema]]:
+    key = [("key", Schema.from_json(state.types["key"]))] if "key" in state.types else []
+    return [*key, (_ROOTS.get(state.kind, "value"), value_schema(state))]

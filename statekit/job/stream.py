@@ -1,0 +1,449 @@
+"""`Stream`: what a user can do with the records of a source or an operator."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from statekit.errors import StateTypeError
+from statekit.functions.process import Process
+from statekit.job.plan import Operator, Plan, Sink, check_name
+from statekit.job.windows.aggregate_operator import aggregation
+from statekit.job.windows.definitions import Window
+from statekit.job.windows.field_aggregates import FieldAggregate
+from statekit.job.windows.window_operator import Windowing
+from statekit.records.record_type import RecordType
+from statekit.records.union import Records
+from statekit.state.options import TTL, Aggregate
+
+T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
+
+
+class Stream(Generic[T]):
+    """Records of type T on their way through a job. Made by `Job.source`, `process` and `union`."""
+
+    def __init__(self, job: Plan, *names: str) -> None:
+        self._job = job
+        self._names = names
+
+    @property
+    def name(self) -> str:
+        """Of the source or operator that the records come from; of all of them for a union."""
+        return " | ".join(self._names)
+
+    @overload
+    def union(self, *others: Stream[T]) -> Stream[T]: ...
+    @overload
+    def union(self, other: Stream[U], /) -> Stream[T | U]: ...
+    @overload
+    def union(self, other: Stream[U], another: Stream[V], /) -> Stream[T | U | V]: ...
+    def union(self, *others: Stream[Any]) -> Stream[Any]:
+        """These records and those of other streams, for a process function that takes them all.
+
+        Its first parameter is annotated with all of their types, such as `Order | Payment`. Within
+        an epoch a key sees the records of this stream first, then those of the others in turn.
+
+        Raises:
+            StateTypeError: a stream is of another job, or there already.
+
+        >>> from collections.abc import Iterator
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> from statekit.functions.process import process
+        >>> from statekit.state.single_row_states import ValueState
+        >>> class Order(NamedTuple):
+        ...     account: str
+        ...     cents: int
+        >>> class Payment(NamedTuple):
+        ...     account: str
+        ...     cents: int
+        >>> @process(key="account")
+        ... def settle(event: Order | Payment, open: ValueState[int]) -> Iterator[tuple[str, int]]:
+        ...     cents = event.cents if isinstance(event, Order) else -event.cents
+        ...     open.update((open.get() or 0) + cents)
+        ...     yield event.account, open.get() or 0
+        >>> job = Job("shop")
+        >>> orders, payments = job.source("orders", Order), job.source("payments", Payment)
+        >>> _ = orders.union(payments).process(settle).sink("open")
+        >>> run = job.run({"orders": [Order("ada", 500)], "payments": [Payment("ada", 200)]})
+        >>> run["open"]
+        [('ada', 500), ('ada', 300)]
+        """
+        names = (*self._names, *_names_of(self._job, "union()", others))
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise StateTypeError(
+                f"union(): {', '.join(map(repr, twice))} would be in it twice, and each record "
+                "would be handled twice: name each stream once"
+            )
+        return Stream(self._job, *names)
+
+    def process(
+        self,
+        declared: Process[T, ..., U] | Process[Iterator[T], ..., U],
+        *,
+        name: str | None = None,
+        broadcast: Stream[Any] | Sequence[Stream[Any]] = (),
+    ) -> Stream[U]:
+        """Feed these records to a process function.
+
+        Parameters:
+            name: of the operator; by default the function's. State is found again by it.
+            broadcast: streams whose records every shard handles, with the functions decorated with
+                `@….on_broadcast`; within an epoch they come before all others, in the order given.
+
+        Raises:
+            StateTypeError: the function takes other records, or the name is taken.
+        """
+        if not isinstance(declared, Process):
+            raise StateTypeError(
+                f"process() takes a function decorated with @process, not {declared!r}"
+            )
+        given = (broadcast,) if isinstance(broadcast, Stream) else broadcast
+        broadcasts = _names_of(self._job, "process(broadcast=…)", given)
+        if declared.combiner is not None and len(self._names) > 1:
+            raise StateTypeError(
+                f"{declared.name} takes what is made of the records of one stream, and {self.name} "
+                "is a union: ask for windows of the union itself"
+            )
+        self._check_fed(declared.name, declared.record_type, self._names)
+        self._check_broadcast(declared, broadcasts)
+        name = self._job.free_operator(name or declared.name)
+        self._job.operators.append(Operator(name, declared, self._names, broadcasts))
+        return Stream(self._job, name)
+
+    def _check_broadcast(self, declared: Process[Any, ..., U], streams: tuple[str, ...]) -> None:
+        """Make sure that what is broadcast is handled, and the other way round."""
+        taken = declared.handlers.record_type
+        if taken is None and streams:
+            raise StateTypeError(
+                f"{declared.name} handles no broadcast records, and {', '.join(streams)} would be "
+                f"broadcast to it: decorate a function with @{declared.name}.on_broadcast"
+            )
+        if taken is not None and not streams:
+            raise StateTypeError(
+                f"{declared.name} handles broadcast records of {taken.name}, and no stream is "
+                f"broadcast to it: give process({declared.name}, broadcast=…) the stream"
+            )
+        if len(set(streams)) != len(streams):
+            raise StateTypeError(f"{declared.name}: broadcast={streams} must be different streams")
+        if taken is not None:
+            self._check_fed(f"{declared.name}.on_broadcast", taken, streams)
+
+    def _check_fed(self, who: str, taken: Records, streams: tuple[str, ...]) -> None:
+        """Make sure that streams have just those records that are taken."""
+        wanted = {member.cls: member.name for member in taken.members}
+        fed = set()
+        for stream in streams:
+            given = self._job.record_of(stream)
+            if given is None or any(member.cls not in wanted for member in given.members):
+                raise StateTypeError(
+                    f"{who} takes {taken.name}; stream {stream!r} has {self._told(stream)}: "
+                    "declare both with the same type"
+                )
+            fed |= {member.cls for member in given.members}
+        missing = [name for cls, name in wanted.items() if cls not in fed]
+        if missing:
+            raise StateTypeError(
+                f"{who} takes {taken.name}, and none of the streams {', '.join(streams)} has "
+                f"{' or '.join(missing)}: add one, or take no such records"
+            )
+
+    def _told(self, stream: str) -> str:
+        """What a stream has, where it is not what is wanted."""
+        given = self._job.record_of(stream)
+        if given is not None:
+            return given.name
+        output = self._job.operator(stream).declared.output_type
+        if output is None:
+            return "no records"
+        return f"{output.name}, which is not one type of records"
+
+    def window(
+        self,
+        window: Window,
+        *,
+        key: str | tuple[str, ...] | list[str],
+        event_time: str,
+        lateness: dt.timedelta | str = dt.timedelta(0),
+        allowed_lateness: dt.timedelta | str = dt.timedelta(0),
+        emit: Literal["close", "change"] = "close",
+        ordered: bool = False,
+    ) -> Windowed[T]:
+        """Gather these records by key and window; then say what is to be known of each window.
+
+        Parameters:
+            window: `tumbling`, `sliding` or `session`.
+            key, event_time, lateness, ordered: as for `@process`.
+            allowed_lateness: how long a window that was put out stays for records that come later
+                still; it is put out again in each epoch in which it gets any.
+            emit: put a window out once it is complete ("close"), or at each record ("change").
+
+        Raises:
+            StateTypeError: an option cannot be; the message names it.
+
+        >>> from typing import NamedTuple
+        >>> from statekit.job.job import Job
+        >>> from statekit.job.windows.definitions import tumbling
+        >>> class Click(NamedTuple):
+        ...     ad: str
+        ...     at: dt.datetime
+        >>> job = Job("ads")
+        >>> clicks = job.source("clicks", Click)
+        >>> _ = clicks.window(tumbling("1 hour"), key="ad", event_time="at").count().sink("hourly")
+        >>> noon = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+        >>> run = job.run({"clicks": [Click("a", noon), Click("a", noon)]})
+        >>> [(found.ad, f"{found.start:%H:%M}", found.count) for found in run["hourly"]]
+        [('a', '12:00', 2)]
+        """
+        record = self._record_type("window")
+        options: dict[str, Any] = {"lateness": lateness, "allowed_lateness": allowed_lateness}
+        options |= {"key": key, "event_time": event_time, "emit": emit, "ordered": ordered}
+        options["combines"] = len(self._names) == 1
+        return Windowed(self, Windowing(record, window, **options))
+
+    @overload
+    def aggregate(
+        self,
+        *,
+        key: str | tuple[str, ...] | list[str],
+        into: type[U],
+        ttl: TTL | None = None,
+        name: str | None = None,
+        **aggregates: FieldAggregate,
+    ) -> Stream[U]: ...
+    @overload
+    def aggregate(
+        self,
+        *,
+        key: str | tuple[str, ...] | list[str],
+        ttl: TTL | None = None,
+        name: str | None = None,
+        **aggregates: FieldAggregate,
+    ) -> Stream[Any]: ...
+    def aggregate(
+        self,
+        *,
+        key: str | tuple[str, ...] | list[str],
+        into: Any = None,
+        ttl: TTL | None = None,
+        name: str | None = None,
+        **aggregates: FieldAggregate,
+    ) -> Stream[Any]:
+        """Keep counts, sums, extremes and means of fields for each key.
+
+        No function is called per record: records are combined in Arrow before they are shuffled.
+        Each epoch puts out one result for every key that it had records of: the key fields, and a
+        field per aggregate. The states are called like these: `get`, queries, savepoints and
+        rescaling find them as any other. An aggregate that is added later begins with nothing.
+
+        Parameters:
+            key: the field, or fields, that records are grouped by.
+            into: a record class to make results of, by the names of its fields; without it they
+                are NamedTuples.
+            ttl: how long the aggregates of a key are kept.
+            name: of the operator; by default `aggregate_by_` and the key.
+            aggregates: `Count()`, `Sum(field)`, `Min(field)`, `Max(field)`, `Mean(field)`, by name.
+
+        Raises:
+            StateTypeError: there is no such field, or no such aggregate of it; or this is a union.
+
+        >>> from typing import NamedTuple
+        >>> from statekit.job.windows.field_aggregates import Count, Max
+        >>> from statekit.job.job import Job
+        >>> class Order(NamedTuple):
+        ...     customer: str
+        ...     cents: int
+        >>> job = Job("shop")
+        >>> orders = job.source("orders", Order)
+        >>> of_customers = orders.aggregate(key="customer", orders=Count(), dearest=Max("cents"))
+        >>> _ = of_customers.sink("customers")
+        >>> run = job.run({"orders": [Order("ada", 500), Order("bob", 100), Order("ada", 200)]})
+        >>> sorted(tuple(found) for found in run["customers"])
+        [('ada', 2, 500), ('bob', 1, 100)]
+        """
+        self._check_single("aggregate")
+        record = self._record_type("aggregate")
+        made = aggregation(record, key=key, aggregates=aggregates, ttl=ttl, into=into)
+        return self.process(made, name=name)
+
+    def _record_type(self, doing: str) -> RecordType:
+        """The one type that these records are of.
+
+        Parameters:
+            doing: what they are wanted for: `window`, or `aggregate`.
+        """
+        found: dict[Any, RecordType] = {}
+        for name in self._names:
+            given = self._job.record_of(name)
+            if given is None:
+                told = self._told(name)
+                raise StateTypeError(f"stream {name!r} has {told}: there is nothing to {doing}")
+            found |= {member.cls: member for member in given.members}
+        first, *others = found.values()
+        if others:
+            told = " | ".join(member.name for member in found.values())
+            raise StateTypeError(
+                f"stream {self.name!r} has {told}, and {doing}s are of records of one type: "
+                "use a process function"
+            )
+        return first
+
+    @property
+    def declared(self) -> Process[Any, ..., T] | None:
+        """The process function that these records come from; None for a source or a union."""
+        found = next((op for op in self._job.operators if op.name == self.name), None)
+        return None if found is None else found.declared
+
+    @property
+    def late(self) -> Stream[Any]:
+        """The records that came too late for this operator, as they came in.
+
+        Without a sink or another operator they are dropped, and counted in any case.
+
+        Raises:
+            StateTypeError: this is no operator with event time.
+        """
+        self._check_single("late")
+        declared = self.declared
+        if declared is None or declared.event_time is None:
+            raise StateTypeError(
+                f"stream {self.name!r} has no late records: only an operator with "
+                "@process(event_time=...) has"
+            )
+        return Stream(self._job, self._job.operator(self.name).late)
+
+    def sink(self, name: str) -> Stream[T]:
+        """Let these records leave the job under a name; returns the stream itself.
+
+        Raises:
+            StateTypeError: the name is taken, or cannot be; or this is a union.
+        """
+        self._check_single("sink")
+        if any(sink.name == name for sink in self._job.sinks):
+            raise StateTypeError(f"job {self._job.name!r} has a sink {name!r} already")
+        check_name("sink", name)
+        self._job.sinks.append(Sink(name, self.name))
+        return self
+
+    def _check_single(self, what: str) -> None:
+        if len(self._names) > 1:
+            raise StateTypeError(
+                f"{self.name} is a union, which can only be processed: use .{what} of each stream"
+            )
+
+
+def _names_of(job: Plan, what: str, streams: Iterable[Any]) -> tuple[str, ...]:
+    """The names of streams that are to be combined with one of `job`."""
+    names: list[str] = []
+    for stream in streams:
+        if not isinstance(stream, Stream) or stream._job is not job:
+            raise StateTypeError(
+                f"{what} takes streams of job {job.name!r}, not {stream!r}: give it what "
+                "source() and process() of that job return"
+            )
+        names += stream._names
+    return tuple(names)
+
+
+class Windowed(Generic[T]):
+    """Records by key and window. Made by `Stream.window`; each method makes an operator.
+
+    A result has the key fields, `start`, `end` and a field for what was asked. `into=` gives a
+    record class to make results of, by the names of its fields; without it they are NamedTuples.
+    `name=` is that of the operator; by default the name says what it does. What cannot be is a
+    StateTypeError that says why.
+    """
+
+    def __init__(self, stream: Stream[T], windowing: Windowing) -> None:
+        self._stream = stream
+        self._windowing = windowing
+
+    @overload
+    def count(self, *, name: str | None = None, into: type[U]) -> Stream[U]: ...
+    @overload
+    def count(self, *, name: str | None = None) -> Stream[Any]: ...
+    def count(self, *, name: str | None = None, into: Any = None) -> Stream[Any]:
+        """How many records a window has, as `count`."""
+        return self._stream.process(self._windowing.count(into), name=name)
+
+    @overload
+    def sum(self, field: str, *, name: str | None = None, into: type[U]) -> Stream[U]: ...
+    @overload
+    def sum(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
+    def sum(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
+        """The sum of a field, named like it. None is passed over, and the sum of nothing else."""
+        return self._stream.process(self._windowing.fold("sum", field, into), name=name)
+
+    @overload
+    def min(self, field: str, *, name: str | None = None, into: type[U]) -> Stream[U]: ...
+    @overload
+    def min(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
+    def min(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
+        """The least value of a field, named like it. None is passed over."""
+        return self._stream.process(self._windowing.fold("min", field, into), name=name)
+
+    @overload
+    def max(self, field: str, *, name: str | None = None, into: type[U]) -> Stream[U]: ...
+    @overload
+    def max(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
+    def max(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
+        """The largest value of a field, named like it. None is passed over."""
+        return self._stream.process(self._windowing.fold("max", field, into), name=name)
+
+    @overload
+    def collect(
+        self, field: str | None = None, *, name: str | None = None, into: type[U]
+    ) -> Stream[U]: ...
+    @overload
+    def collect(self, field: str | None = None, *, name: str | None = None) -> Stream[Any]: ...
+    def collect(
+        self, field: str | None = None, *, name: str | None = None, into: Any = None
+    ) -> Stream[Any]:
+        """All `records`, or the values of a field, named like it, as a list in order of time."""
+        return self._stream.process(self._windowing.collect(field, into), name=name)
+
+    @overload
+    def aggregate(
+        self,
+        aggregate: Aggregate[Any, Any, Any],
+        *,
+        accumulator: Any,
+        result: Any,
+        field: str | None = None,
+        name: str | None = None,
+        into: type[U],
+    ) -> Stream[U]: ...
+    @overload
+    def aggregate(
+        self,
+        aggregate: Aggregate[Any, Any, Any],
+        *,
+        accumulator: Any,
+        result: Any,
+        field: str | None = None,
+        name: str | None = None,
+    ) -> Stream[Any]: ...
+    def aggregate(
+        self,
+        aggregate: Aggregate[Any, Any, Any],
+        *,
+        accumulator: Any,
+        result: Any,
+        field: str | None = None,
+        name: str | None = None,
+        into: Any = None,
+    ) -> Stream[Any]:
+        """What an aggregate of your own makes of the records, or of a field of theirs.
+
+        Parameters:
+            aggregate: sessions need its `merge`.
+            accumulator, result: the types of what it keeps per window, and of what comes out.
+            field: what it adds; None adds whole records.
+            name: of the operator, and of the field with the result, which is `result` otherwise.
+        """
+        made = self._windowing.aggregate(aggregate, accumulator, result, field, name, into)
+        return self._stream.process(made, name=name)

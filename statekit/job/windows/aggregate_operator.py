@@ -1,0 +1,123 @@
+"""Built-in aggregates as an operator that calls no Python function per record."""
+
+from __future__ import annotations
+
+import decimal
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Annotated, Any
+
+from statekit.functions.process import Process
+from statekit.job.windows.field_aggregates import EXACT_DIGITS, FieldAggregate
+from statekit.records.keyed_batch import ManyKeys
+from statekit.records.preaggregate import Combiner, Part
+from statekit.records.record_type import RecordType
+from statekit.records.result_type import Make, ResultRecords
+from statekit.state.options import TTL
+
+_KEYS = "_keys"  # the parameter that takes keys: no state is called so
+
+
+class _Fold:
+    """Takes the combined rows of many keys into their states, and tells what these come to.
+
+    Parameters:
+        name: of the operator.
+        key_size: how many fields the key has.
+        aggregates: with the place of the first of their parts in a row.
+        results: makes results of columns with keys and values.
+    """
+
+    __doc__ = None
+
+    def __init__(
+        self,
+        name: str,
+        key_size: int,
+        aggregates: Mapping[str, tuple[FieldAggregate, int]],
+        results: Callable[..., list[Any]],
+    ) -> None:
+        self.__name__ = name
+        self._key_size = key_size
+        self._aggregates = aggregates
+        self._added = [of.added(place) for of, place in aggregates.values()]
+        self._results = results
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = (_KEYS, *self._aggregates)
+        return inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+    def __call__(self, keys: ManyKeys, *states: Any) -> list[Any]:
+        with decimal.localcontext(prec=EXACT_DIGITS):
+            held = [
+                state._add_all(keys.prefixes, added(keys.columns))
+                for state, added in zip(states, self._added, strict=True)
+            ]
+        return self._results(*keys.columns[: self._key_size], *held)
+
+
+class AggregateProcess(Process[Any, Any, Any]):
+    """A process function over combined rows. Made by `aggregation`."""
+
+    takes_columns = True  # so chunks have one row for each key
+
+
+def aggregation(
+    record: RecordType,
+    *,
+    key: str | tuple[str, ...] | list[str],
+    aggregates: Mapping[str, FieldAggregate],
+    ttl: TTL | None = None,
+    into: Any = None,
+) -> AggregateProcess:
+    """A process function that keeps aggregates of the records of each key.
+
+    Parameters:
+        record: the type of the records.
+        key: the fields that they are grouped by.
+        aggregates: by the names of their states, which are those of the fields of a result, too.
+        ttl: how long they are kept.
+        into: a record class that results are made of; None makes NamedTuples.
+
+    Raises:
+        StateTypeError: there is no such field, or no such aggregate of it; the message names it.
+    """
+    fields = (key,) if isinstance(key, str) else tuple(key)
+    results = ResultRecords(record, "aggregate")
+    if not aggregates:
+        raise results.wrong("say what is to be known, such as orders=Count() or cents=Sum('cents')")
+    parts: list[Part] = []
+    places: dict[str, tuple[FieldAggregate, int]] = {}
+    first = len(fields) + 1  # behind the key and the number of records
+    types = {name: results.annotation(name) for name in fields}
+    hints: dict[str, Any] = {_KEYS: record.cls}
+    for name, of in aggregates.items():
+        if not isinstance(of, FieldAggregate):
+            raise results.wrong(f"{name}={of!r}: give Count(), or Sum, Min, Max or Mean of a field")
+        if name in types:
+            raise results.wrong(f"{name!r} would be two fields of the results: give another name")
+        annotation: Any = None if of.field is None else results.annotation(of.field)
+        kept = None if of.verb == "count" else results.check_combines(of.verb, of.field or "")
+        places[name] = of, first + len(parts)
+        parts += of.parts
+        types[name] = of.result(annotation)
+        hints[name] = of.state(kept) if ttl is None else Annotated[of.state(kept), ttl]
+    name = "_".join(("aggregate", "by", *fields))
+    put_out, make = results.made(name, types, into)
+    hints["return"] = Iterator[put_out]  # type: ignore[valid-type]
+    fold = _Fold(name, len(fields), places, partial(_made, make))
+    made = AggregateProcess(fold, fields, hints)
+    made.combiner = Combiner(record, fields, parts)
+    made.definition = {name: repr(of) for name, of in aggregates.items()}
+    return made
+
+
+def _made(make: Make, *columns: Sequence[Any]) -> list[Any]:
+    """A result of each row of columns."""
+    if isinstance(make, type) and issubclass(make, tuple):  # a NamedTuple's own takes twice as long
+        return list(map(tuple.__new__, repeat(make), zip(*columns, strict=True)))
+    return list(map(make, *columns))

@@ -1,0 +1,463 @@
+"""Windows: tumbling, sliding and session, where open windows are kept, and when they end.
+
+An operator keeps one row per open window of a key:
+
+    tumbling, sliding    the window's start                      → accumulator
+    session              its end, rounded down to whole gaps     → start, end, accumulator
+
+Sessions of a key end at least a gap apart, so that no two of them share a row. The end finds the
+sessions that a record may belong to; rounded, it stays where it is while most records move the end.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from statekit.errors import StateTypeError
+from statekit.functions.context import Context
+from statekit.records.panes import SessionPanes, SlidingPanes
+from statekit.state.map_state import MapState
+from statekit.state.options import Aggregate
+from statekit.state.timers import Timer
+from statekit.timestamp import (
+    MAX_MICROS,
+    MIN_MICROS,
+    duration_to_micros,
+    micros_to_datetime,
+    timedelta_to_micros,
+)
+
+FIRST, LAST = micros_to_datetime(MIN_MICROS), micros_to_datetime(MAX_MICROS)
+"""The first and the last instant there are. A window that ends at the last one includes it."""
+
+_EPOCH = micros_to_datetime(0)
+_ZERO, _MICROSECOND = dt.timedelta(0), dt.timedelta(microseconds=1)
+# The soonest at which a window closes: the first instant is over before there is a watermark.
+_EARLIEST = FIRST + _MICROSECOND
+_NEW: Any = object()
+# So many windows of a key are held at once while its records are added to them, beside those of
+# two records.
+_WINDOWS_AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Windows of one size that begin at equal distances. Made by `tumbling` and `sliding`."""
+
+    size: dt.timedelta
+    every: dt.timedelta
+    offset: dt.timedelta = _ZERO
+
+    def __str__(self) -> str:
+        offset = f", offset {self.offset}" if self.offset else ""
+        if self.size == self.every:
+            return f"tumbling {self.size}{offset}"
+        return f"sliding {self.size} every {self.every}{offset}"
+
+    def panes(self, event_time: str) -> SlidingPanes:
+        """The stretches of time all of whose records are in the same windows.
+
+        Parameters:
+            event_time: the field that says when a record happened.
+        """
+        every_us = timedelta_to_micros(self.every)
+        origin_us = timedelta_to_micros(self.offset % self.every)
+        return SlidingPanes(event_time, timedelta_to_micros(self.size), every_us, origin_us)
+
+
+@dataclass(frozen=True)
+class Session:
+    """Windows that last until a key was silent for a time. Made by `session`."""
+
+    gap: dt.timedelta
+
+    def __str__(self) -> str:
+        return f"session {self.gap}"
+
+    def panes(self, event_time: str) -> SessionPanes:
+        """Records of a key that are in one session, whatever else is.
+
+        Parameters:
+            event_time: the field that says when a record happened.
+        """
+        return SessionPanes(event_time, timedelta_to_micros(self.gap))
+
+
+Window = Sliding | Session
+
+
+def tumbling(size: dt.timedelta | str, offset: dt.timedelta | str = _ZERO) -> Sliding:
+    """Windows of one size, side by side, so that each record is in one.
+
+    Parameters:
+        size: a timedelta or a text such as "1 hour".
+        offset: windows begin at 1970-01-01 00:00 UTC plus this.
+
+    Raises:
+        StateTypeError: a duration is none, or the size is zero.
+
+    >>> tumbling("1 day", offset="6 hours").offset
+    datetime.timedelta(seconds=21600)
+    """
+    length = _duration(size, "size")
+    return Sliding(length, length, _duration(offset, "offset", least=0))
+
+
+def sliding(
+    size: dt.timedelta | str, every: dt.timedelta | str, offset: dt.timedelta | str = _ZERO
+) -> Sliding:
+    """Windows of one size that overlap: one begins `every` so often.
+
+    Parameters:
+        size: a timedelta or a text such as "1 hour".
+        every: from the start of one window to that of the next; not more than the size.
+        offset: windows begin at 1970-01-01 00:00 UTC plus this.
+
+    Raises:
+        StateTypeError: a duration is none, zero, or `every` is more than the size.
+
+    >>> sliding("1 hour", every="15 minutes").every
+    datetime.timedelta(seconds=900)
+    """
+    made = Sliding(
+        _duration(size, "size"), _duration(every, "every"), _duration(offset, "offset", least=0)
+    )
+    if made.every > made.size:
+        raise StateTypeError(
+            f"every={every!r} is more than size={size!r}, and records between two windows would be "
+            "in none: give at most the size"
+        )
+    return made
+
+
+def session(gap: dt.timedelta | str) -> Session:
+    """Windows that follow what a key does: from a record to `gap` after the last one.
+
+    Records belong to one session if less than the gap lies between them.
+
+    Parameters:
+        gap: a timedelta or a text such as "30 minutes".
+
+    Raises:
+        StateTypeError: the gap is no duration, or zero.
+
+    >>> session("30 minutes")
+    Session(gap=datetime.timedelta(seconds=1800))
+    """
+    return Session(_duration(gap, "gap"))
+
+
+def _duration(given: dt.timedelta | str, what: str, least: int = 1) -> dt.timedelta:
+    micros = duration_to_micros(given, what)
+    if micros < least:
+        raise StateTypeError(f'{what}={given!r}: give more than nothing, such as "10 minutes"')
+    return dt.timedelta(microseconds=micros)
+
+
+# ------------------------------------------------------------------------------------ open windows
+
+
+class OpenWindow(NamedTuple):
+    """A window of a key that may still get records: where its row is, and what is in it."""
+
+    row: dt.datetime
+    start: dt.datetime
+    end: dt.datetime
+    held: Any
+
+
+class Deadlines:
+    """When windows end by the watermark.
+
+    Parameters:
+        leads: the names of the timers that each window has, and how long before the last moment at
+            which a record of the window may come each is due.
+        ordered: whether records are handled in order of time. A timer then comes before the records
+            of its instant, so that the moment is the end of the window. Otherwise it is the last
+            microsecond before: once the watermark is there, no record of the window is let in.
+    """
+
+    def __init__(self, leads: dict[str, dt.timedelta], ordered: bool) -> None:
+        self.margin = _ZERO if ordered else _MICROSECOND
+        self.leads = leads
+
+    def of(self, end: dt.datetime, name: str) -> dt.datetime:
+        """When a timer of a window that ends then is due."""
+        lead = self.leads[name]
+        return max(_plus(end, -lead if end == LAST else -lead - self.margin), _EARLIEST)
+
+    @property
+    def closes_again(self) -> bool:
+        """Whether a window may get records when it was put out, and comes out once more."""
+        return len(self.leads) > 1
+
+    def set_all(self, ctx: Context, end: dt.datetime) -> None:
+        """Set the timers of a new window."""
+        for name in self.leads:
+            ctx.timers.set(self.of(end, name), name)
+
+    def has_closed(self, ctx: Context, end: dt.datetime) -> bool:
+        """Whether a window was put out already, and stays for records that come too late.
+
+        Without such a stay there is no such window: who may be in it comes before it is closed.
+        """
+        return self.closes_again and self.of(end, "close") <= ctx.watermark
+
+    def close_again(self, ctx: Context, end: dt.datetime) -> None:
+        """Put a window out, at its end or, if that is over, behind the records of this epoch."""
+        ctx.timers.set(self.of(end, "close"), "close")
+
+    def passed(self, timer: Timer) -> dt.datetime | None:
+        """The end of the windows for which a timer was set; None if it might be any."""
+        if timer.at == _EARLIEST:
+            return None  # clipped
+        return _plus(timer.at, self.leads[timer.name] + self.margin)
+
+
+class SlidingRows:
+    """Tumbling and sliding windows as rows."""
+
+    def __init__(
+        self, window: Sliding, aggregate: Aggregate[Any, Any, Any], deadlines: Deadlines
+    ) -> None:
+        self._size, self._every = window.size, window.every
+        self._origin = _EPOCH + window.offset % window.every
+        self._cut_off = self._into(FIRST) > _ZERO
+        self._create, self._add = aggregate.create, aggregate.add
+        self._deadlines = deadlines
+
+    def put(
+        self,
+        ctx: Context,
+        windows: MapState[dt.datetime, Any],
+        value: Any,
+        first: dt.datetime | None = None,
+    ) -> list[OpenWindow]:
+        """Add a value to the windows of the record that is being handled; returns these.
+
+        Parameters:
+            first: as for `SessionRows.put`; it is in the same windows.
+        """
+        touched = []
+        for start, end in self._bounds(ctx.event_time):
+            windows[start] = held = self._add(self._held(ctx, windows, start, end), value)
+            touched.append(OpenWindow(start, start, end, held))
+        return touched
+
+    def put_all(
+        self, ctx: Context, windows: MapState[dt.datetime, Any], values: Iterable[Any]
+    ) -> None:
+        """Add a value for each record of a key, and read and write its windows once for all.
+
+        Parameters:
+            values: taken one by one, each while its record is handled.
+        """
+        held: dict[dt.datetime, Any] = {}
+        add, of_one = self._add, -(-self._size // self._every)
+        at_once, is_tumbling = _WINDOWS_AT_ONCE + 2 * of_one, of_one == 1
+        start = end = LAST
+        for value in values:
+            at = ctx.event_time
+            if is_tumbling and start <= at < end:  # as most records of a key that follow each other
+                held[start] = add(held[start], value)
+                continue
+            if len(held) > at_once:
+                windows.update(held)
+                held.clear()
+            for start, end in self._bounds(at):
+                if start not in held:
+                    held[start] = self._held(ctx, windows, start, end)
+                held[start] = add(held[start], value)
+        windows.update(held)
+
+    def _held(
+        self,
+        ctx: Context,
+        windows: MapState[dt.datetime, Any],
+        start: dt.datetime,
+        end: dt.datetime,
+    ) -> Any:
+        """What a window holds to which something is added, once its timers are set."""
+        held = windows.get(start, _NEW)
+        if held is _NEW:
+            held = self._create()
+            self._deadlines.set_all(ctx, end)
+        elif self._deadlines.has_closed(ctx, end):
+            self._deadlines.close_again(ctx, end)
+        return held
+
+    def ending(
+        self, timer: Timer, ctx: Context, windows: MapState[dt.datetime, Any]
+    ) -> Iterator[OpenWindow]:
+        """The windows for which a timer was set: one, or several at the ends of time."""
+        passed = self._deadlines.passed(timer)
+        start = None if passed is None else _plus(passed, -self._size)
+        if start is None or passed == LAST:
+            found = windows.scan(start)
+        else:  # it is one, and read as a single row it is at hand when it goes
+            held = windows.get(start, _NEW)
+            found = iter(() if held is _NEW else ((start, held),))
+        opened = (OpenWindow(start, start, self._end(start), held) for start, held in found)
+        return takewhile(lambda w: self._deadlines.of(w.end, timer.name) == timer.at, opened)
+
+    def alone(self, window: OpenWindow) -> tuple[dt.datetime, dt.datetime]:
+        """From when to when records are in no window that is forgotten later."""
+        return window.start, _plus(window.start, self._every - self._into(window.start))
+
+    def _bounds(self, at: dt.datetime) -> list[tuple[dt.datetime, dt.datetime]]:
+        """Start and end of the windows that an instant is in, the earliest first."""
+        into = self._into(at)
+        found = []
+        while into < self._size:
+            end = _plus(at, self._size - into)
+            try:
+                found.append((at - into, end))
+            except OverflowError:
+                # Of windows that would begin before the year 1, there is the latest, cut off.
+                if self._cut_off:
+                    found.append((FIRST, end))
+                break
+            into += self._every
+        return found[::-1]
+
+    def _into(self, at: dt.datetime) -> dt.timedelta:
+        """How far an instant lies behind the latest start."""
+        return (at - self._origin) % self._every
+
+    def _end(self, start: dt.datetime) -> dt.datetime:
+        return _plus(start, self._size - self._into(start))
+
+
+class SessionRows:
+    """Sessions as rows."""
+
+    def __init__(
+        self, window: Session, aggregate: Aggregate[Any, Any, Any], deadlines: Deadlines
+    ) -> None:
+        assert aggregate.merge is not None
+        self._gap = window.gap
+        self._create, self._add, self._merge = aggregate.create, aggregate.add, aggregate.merge
+        self._deadlines = deadlines
+
+    def put(
+        self,
+        ctx: Context,
+        windows: MapState[dt.datetime, Any],
+        value: Any,
+        first: dt.datetime | None = None,
+    ) -> list[OpenWindow]:
+        """Add a value to the session of the record that is being handled; returns it.
+
+        Parameters:
+            first: the event time of the first of the records, if the value is made of several.
+        """
+        start, end = first or ctx.event_time, _plus(ctx.event_time, self._gap)
+        joined = list(self._overlapping(windows, start, end))
+        if not joined:
+            self._deadlines.set_all(ctx, end)
+            held = self._create()
+        else:
+            held = joined[0].held
+            for other in joined[1:]:
+                held = self._merge(held, other.held)
+            start = min(start, joined[0].start)
+            end = max(end, joined[-1].end)
+            # The timer of one that is still to close finds what it has become.
+            if all(self._deadlines.has_closed(ctx, other.end) for other in joined):
+                self._deadlines.close_again(ctx, end)
+        held = self._add(held, value)
+        row = self._store(windows, [other.row for other in joined], start, end, held)
+        return [OpenWindow(row, start, end, held)]
+
+    def put_all(
+        self, ctx: Context, windows: MapState[dt.datetime, Any], values: Iterable[Any]
+    ) -> None:
+        """Add a value for each record of a key; a session is written at the first and the last one
+        of those that follow each other in it.
+
+        Parameters:
+            values: taken one by one, each while its record is handled.
+        """
+        add, grows = self._add, not self._deadlines.closes_again
+        row, start, end, held = LAST, LAST, LAST, None
+        is_behind, limit = False, None  # whether its row is; where the next session begins
+        for value in values:
+            at = ctx.event_time
+            if grows and start <= at < end:
+                limit = limit or self._next_start(windows, end)
+                until = _plus(at, self._gap)
+                if until <= limit and until < LAST:  # no other one is touched
+                    end, held, is_behind = max(end, until), add(held, value), True
+                    continue
+            if is_behind:
+                self._store(windows, (row,), start, end, held)
+            ((row, start, end, held),) = self.put(ctx, windows, value)
+            is_behind, limit = False, None
+        if is_behind:
+            self._store(windows, (row,), start, end, held)
+
+    def ending(
+        self, timer: Timer, ctx: Context, windows: MapState[dt.datetime, Any]
+    ) -> Iterator[OpenWindow]:
+        """The sessions that end with a timer. One that has grown since gets a timer at its end."""
+        passed = self._deadlines.passed(timer)
+        for row, found in windows.scan(None if passed is None else self._row(passed)):
+            window = OpenWindow(row, *found)
+            if passed is not None and passed < LAST and window.start >= passed:
+                return
+            at = self._deadlines.of(window.end, timer.name)
+            if at == timer.at:
+                yield window
+            else:
+                ctx.timers.set(at, timer.name)
+
+    def alone(self, window: OpenWindow) -> tuple[dt.datetime, dt.datetime]:
+        """From when to when records are in no window that is forgotten later."""
+        return window.start, window.end
+
+    def _overlapping(
+        self, windows: MapState[dt.datetime, Any], start: dt.datetime, end: dt.datetime
+    ) -> Iterator[OpenWindow]:
+        for row, found in windows.scan(self._row(start)):
+            window = OpenWindow(row, *found)
+            if window.start >= end and end < LAST:
+                return
+            if window.end > start or window.end == LAST:
+                yield window
+
+    def _next_start(self, windows: MapState[dt.datetime, Any], end: dt.datetime) -> dt.datetime:
+        """When the first session behind an end begins; the last instant if there is none."""
+        behind = (found[0] for _, found in windows.scan(self._row(end)) if found[0] >= end)
+        return next(behind, LAST)
+
+    def _store(
+        self,
+        windows: MapState[dt.datetime, Any],
+        before: Iterable[dt.datetime],
+        start: dt.datetime,
+        end: dt.datetime,
+        held: Any,
+    ) -> dt.datetime:
+        """Write a session in the place of the rows that it was before; returns its row."""
+        row = self._row(end)
+        for other in before:
+            if other != row:
+                del windows[other]
+        windows[row] = (start, end, held)
+        return row
+
+    def _row(self, end: dt.datetime) -> dt.datetime:
+        """Where a session that ends then is kept."""
+        return end if end == LAST else _plus(end, -((end - _EPOCH) % self._gap))
+
+
+def _plus(at: dt.datetime, by: dt.timedelta) -> dt.datetime:
+    """`at + by`, clipped to what there is."""
+    try:
+        return at + by
+    except OverflowError:
+        return LAST if by > _ZERO else FIRST

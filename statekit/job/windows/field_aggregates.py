@@ -1,0 +1,185 @@
+"""Built-in aggregates of fields: counts, sums, minima, maxima and means."""
+
+from __future__ import annotations
+
+import decimal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Annotated, Any, ClassVar, Optional
+
+from statekit.records.declaration import peel
+from statekit.records.preaggregate import Part, Verb
+from statekit.state.options import Aggregate, Reduce
+from statekit.state.single_row_states import AggregatingState, ReducingState
+
+EXACT_DIGITS = 76
+"""With so many, decimals of columns are added up exactly: those have half as many."""
+
+_PLACES = 18  # of a mean of decimals, as a column of Spark has
+
+
+class FieldAggregate(ABC):
+    """An aggregate of a field: `Count`, `Sum`, `Min`, `Max` or `Mean`.
+
+    What it keeps can be made of parts of the records in any number of steps: records are combined
+    batch by batch, and state takes what is left, many keys at a time.
+
+    Attributes:
+        verb: what it does, for messages.
+        field: the field of the records; None for the records themselves.
+    """
+
+    verb: ClassVar[str]
+    field: str | None
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[Part, ...]:
+        """What it needs to know of some records."""
+
+    @abstractmethod
+    def state(self, kept: Any) -> Any:
+        """The annotation of its state, for a field with values of that type."""
+
+    @abstractmethod
+    def result(self, annotation: Any) -> Any:
+        """The annotation of what it comes to, for a field that is annotated so."""
+
+    def added(self, place: int) -> Callable[[Sequence[Sequence[Any]]], Sequence[Any]]:
+        """A function from columns of rows to what each row adds to the state; None for nothing.
+
+        Parameters:
+            place: of the first column of the parts.
+        """
+        return itemgetter(place)
+
+
+@dataclass(frozen=True)
+class Count(FieldAggregate):
+    """How many records there were; of a field, how many had a value other than None."""
+
+    field: str | None = None
+    verb = "count"
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (Part("count", self.field),)
+
+    def state(self, kept: Any) -> Any:
+        return Annotated[ReducingState[int], Reduce("sum")]
+
+    def result(self, annotation: Any) -> Any:
+        return int
+
+
+@dataclass(frozen=True)
+class _OfField(FieldAggregate):
+    field: str
+    verb: ClassVar[Verb]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (Part(self.verb, self.field),)
+
+    def state(self, kept: Any) -> Any:
+        return Annotated[ReducingState[kept], reducer(self.verb, kept)]
+
+    def result(self, annotation: Any) -> Any:
+        return annotation
+
+
+@dataclass(frozen=True)
+class Sum(_OfField):
+    """The sum of a field. None is passed over; the sum of nothing else is None.
+
+    Floats are added up batch by batch, so that the last digits depend on how records came.
+    """
+
+    verb = "sum"
+
+
+@dataclass(frozen=True)
+class Min(_OfField):
+    """The least value of a field. None is passed over, and so is NaN where there are numbers."""
+
+    verb = "min"
+
+
+@dataclass(frozen=True)
+class Max(_OfField):
+    """The largest value of a field. None is passed over, and so is NaN where there are numbers."""
+
+    verb = "max"
+
+
+@dataclass(frozen=True)
+class Mean(FieldAggregate):
+    """The mean of a field: a float for numbers. None is passed over; of nothing else it is None."""
+
+    field: str
+    verb = "mean"
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return Part("sum", self.field), Part("count", self.field)
+
+    def state(self, kept: Any) -> Any:
+        pair = tuple[kept, int]
+        mean = Aggregate(_Nothing(kept), _both, _quotient, _both)
+        state: Any = AggregatingState
+        return Annotated[state[pair, pair, self.result(kept)], mean]
+
+    def result(self, annotation: Any) -> Any:
+        (kept,), is_optional, _ = peel(annotation)
+        mean = float if kept in (int, float) else kept
+        return Optional[mean] if is_optional else mean  # noqa: UP045
+
+    def added(self, place: int) -> Callable[[Sequence[Sequence[Any]]], Sequence[Any]]:
+        def pairs(columns: Sequence[Sequence[Any]]) -> Sequence[Any]:
+            found = zip(*columns[place : place + 2], strict=True)
+            return [None if pair[0] is None else pair for pair in found]
+
+        return pairs
+
+
+def _least(held: float, value: float) -> float:
+    return value if held != held or value < held else held
+
+
+def _largest(held: float, value: float) -> float:
+    return value if held != held or value > held else held
+
+
+def reducer(verb: Verb, kind: Any) -> Reduce:
+    """What makes one of two values of a type, in whatever order they come.
+
+    The last digits of sums of floats do depend on that. Of floats, NaN is neither the least nor the
+    largest where there is a number.
+    """
+    if kind is float and verb in ("min", "max"):
+        return Reduce(_least if verb == "min" else _largest)
+    return Reduce(verb)
+
+
+@dataclass(frozen=True)
+class _Nothing:
+    """Makes what a mean starts from."""
+
+    kind: type
+
+    def __call__(self) -> tuple[Any, int]:
+        return self.kind(), 0
+
+
+def _both(held: tuple[Any, int], more: tuple[Any, int]) -> tuple[Any, int]:
+    return held[0] + more[0], held[1] + more[1]
+
+
+def _quotient(held: tuple[Any, int]) -> Any:
+    total, number = held
+    if not isinstance(total, decimal.Decimal):
+        return total / number
+    with decimal.localcontext(prec=EXACT_DIGITS):
+        return round(total / number, _PLACES)

@@ -1,0 +1,416 @@
+"""Windowed results as process functions with states and timers.
+
+Aggregates are kept as one accumulator per window. To collect, elements are rows of their own, by
+event time and a number that runs per key: an element is kept once however many windows it is in,
+windows that merge move none, and no window is one large row.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import operator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, Literal, Optional
+
+from statekit.functions.context import Context
+from statekit.functions.process import Process, process
+from statekit.job.windows.definitions import (
+    LAST,
+    Deadlines,
+    OpenWindow,
+    Session,
+    SessionRows,
+    SlidingRows,
+    Window,
+)
+from statekit.job.windows.field_aggregates import EXACT_DIGITS, reducer
+from statekit.records.declaration import peel
+from statekit.records.preaggregate import Combiner, Part, Verb, has_columns
+from statekit.records.record_type import RecordType
+from statekit.records.result_type import ResultRecords
+from statekit.state.map_state import MapState
+from statekit.state.options import Aggregate
+from statekit.state.single_row_states import ValueState
+from statekit.state.timers import Timer
+from statekit.timestamp import duration_to_micros
+
+_ZERO = dt.timedelta(0)
+_ALLOWED_MAX_US = 365_000 * 86_400_000_000
+_MAP: Any = MapState  # as values, so that types known at run time only can be put in
+_TUPLE: Any = tuple
+_ITERATOR: Any = Iterator
+
+_Found = Iterable[tuple[tuple[dt.datetime, int], Any]] | None
+"""Elements, each behind its event time and number; None where none are kept."""
+
+
+# --------------------------------------------------------------------------------- aggregates
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+def _one(_: object) -> int:
+    return 1
+
+
+def _folding(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """`combine` for values of which any may be None: nothing, which is passed over."""
+
+    def add(held: Any, value: Any) -> Any:
+        if held is None:
+            return value
+        return held if value is None else combine(held, value)
+
+    return add
+
+
+def _combining(verb: Verb, kind: Any) -> Callable[[Any, Any], Any]:
+    """A function that makes one of two values of a type: sums of decimals are exact."""
+    if kind is decimal.Decimal and verb == "sum":
+        return decimal.Context(prec=EXACT_DIGITS).add
+    return reducer(verb, kind).combine
+
+
+# ------------------------------------------------------------------------------- process functions
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What an operator puts out of a window.
+
+    Parameters:
+        operator: the default name.
+        field: the name of the result.
+        type: its annotation.
+        accumulator: the annotation of what is kept per window.
+        aggregate: how it is made.
+        value_of: what of a record goes in.
+        parts: what has to be known of records that are combined first; their number is known. None
+            if it takes the records themselves.
+        element: the annotation of what is kept per record, for results that are lists of it.
+        first_of: the first event time of what goes in, if that need not be the one of its time.
+    """
+
+    operator: str
+    field: str
+    type: Any
+    accumulator: Any
+    aggregate: Aggregate[Any, Any, Any]
+    value_of: Callable[[Any], Any]
+    parts: tuple[Part, ...] | None = None
+    element: Any = None
+    first_of: Callable[[Any], dt.datetime] | None = None
+
+
+class Windowing:
+    """Windows over records of one type, of which process functions are made.
+
+    Parameters:
+        record: the type of the records.
+        window: the kind of windows.
+        key, event_time, lateness, ordered: as for `@process`.
+        allowed_lateness: how long a window stays, when it was put out, for records that come later.
+        emit: put a window out when it is complete ("close") or whenever it gets a record
+            ("change").
+        combines: whether records may be combined before they are routed: those of one stream.
+
+    Raises:
+        StateTypeError: an option cannot be; the message names it.
+    """
+
+    def __init__(
+        self,
+        record: RecordType,
+        window: Window,
+        *,
+        key: str | tuple[str, ...] | list[str],
+        event_time: str,
+        lateness: dt.timedelta | str = _ZERO,
+        allowed_lateness: dt.timedelta | str = _ZERO,
+        emit: Literal["close", "change"] = "close",
+        ordered: bool = False,
+        combines: bool = True,
+    ) -> None:
+        self._record = record
+        self._results = ResultRecords(record, "window")
+        self._window = window
+        self._key = (key,) if isinstance(key, str) else tuple(key)
+        if not isinstance(window, Window):
+            raise self._results.wrong(
+                f'{window!r} is no window: give tumbling("1 hour"), sliding("1 hour", "5 minutes") '
+                'or session("30 minutes")'
+            )
+        if emit not in ("close", "change"):
+            raise self._results.wrong(f'emit={emit!r}: use "close" or "change"')
+        allowed_us = duration_to_micros(allowed_lateness, "allowed_lateness")
+        if allowed_us > _ALLOWED_MAX_US:  # time itself begins with the year 1
+            raise self._results.wrong(
+                f"allowed_lateness={allowed_lateness!r}: give at most 1000 years of 365 days"
+            )
+        if ordered and allowed_us:
+            raise self._results.wrong(
+                "with ordered=True no record comes behind the end of its window, so that "
+                "allowed_lateness= has nothing to allow: add it to lateness="
+            )
+        for name in (*self._key, event_time):
+            self._results.annotation(name)
+        whole = dt.timedelta(microseconds=duration_to_micros(lateness, "lateness") + allowed_us)
+        self._decorate = process(
+            key=self._key, event_time=event_time, lateness=whole, ordered=ordered
+        )
+        allowed = dt.timedelta(microseconds=allowed_us)
+        leads = {"close": allowed, "forget": _ZERO} if allowed else {"close": _ZERO}
+        self._definition = {
+            "window": str(window),
+            "allowed_lateness": str(allowed),
+            "emit": emit,
+            "ordered": str(ordered),
+        }
+        self._at_change = emit == "change"
+        self._event_time = event_time
+        self._takes_all = not self._at_change and not ordered
+        self._combines = combines and self._takes_all
+        if isinstance(window, Session):  # one that was put out comes out each time that it grows
+            self._combines = self._combines and not allowed
+        self._deadlines = Deadlines({"forget": _ZERO} if self._at_change else leads, ordered)
+
+    def count(self, into: Any) -> Process[Any, ..., Any]:
+        """How many records there are."""
+        counted: Aggregate[int, int, int] = Aggregate(int, operator.add, _itself, operator.add)
+        return self._made(_Result("count", "count", int, int, counted, _one, parts=()), into)
+
+    def fold(
+        self, verb: Literal["sum", "min", "max"], field: str, into: Any
+    ) -> Process[Any, ..., Any]:
+        """The sum of a field, or its least or largest value. None is passed over."""
+        annotation = self._results.annotation(field)
+        add = _folding(_combining(verb, self._results.check_combines(verb, field)))
+        made: Aggregate[Any, Any, Any] = Aggregate(_nothing, add, _itself, add)
+        kept, get = Optional[annotation], self._results.getter(field)  # noqa: UP045
+        parts = (Part(verb, field),)
+        folded = _Result(f"{verb}_{field}", field, annotation, kept, made, get, parts)
+        return self._made(folded, into)
+
+    def collect(self, field: str | None, into: Any) -> Process[Any, ..., Any]:
+        """The records, or what is in a field of theirs, in order of time. None is passed over."""
+        element = self._record.cls if field is None else self._results.annotation(field)
+        members, nullable, _ = peel(element)
+        if nullable and len(members) == 1:
+            element = members[0]
+        ended: Aggregate[Any, None, None] = Aggregate(_nothing, _nothing, _itself, _nothing)
+        name, operator_ = field or "records", "collect" if field is None else f"collect_{field}"
+        get = _itself if field is None else self._results.getter(field)
+        listed: Any = list[element]  # type: ignore[valid-type]
+        of_all = _Result(operator_, name, listed, None, ended, get, element=element)
+        return self._made(of_all, into)
+
+    def aggregate(
+        self,
+        aggregate: Aggregate[Any, Any, Any],
+        accumulator: Any,
+        result: Any,
+        field: str | None,
+        name: str | None,
+        into: Any,
+    ) -> Process[Any, ..., Any]:
+        """What an aggregate of the user's makes of the records, or of a field of theirs."""
+        if not isinstance(aggregate, Aggregate):
+            raise self._results.wrong(
+                f"aggregate() takes an Aggregate(create, add, result), not {aggregate!r}"
+            )
+        if isinstance(self._window, Session) and aggregate.merge is None:
+            raise self._results.wrong(
+                "sessions merge when a record comes between them: give Aggregate(..., merge=...)"
+            )
+        get = _itself if field is None else self._results.getter(field)
+        title = name or ("aggregate" if field is None else f"aggregate_{field}")
+        of_it = _Result(title, name or "result", result, accumulator, aggregate, get)
+        return self._made(of_it, into)
+
+    def _made(self, result: _Result, into: Any) -> Process[Any, ..., Any]:
+        name = "_".join((result.operator, "by", *self._key))
+        types = {key: self._results.annotation(key) for key in self._key}
+        types |= {"start": dt.datetime, "end": dt.datetime, result.field: result.type}
+        if len(types) < len(self._key) + 3:
+            raise self._results.wrong(
+                f"{name} would put out the fields {', '.join((*self._key, 'start', 'end'))} and "
+                f"{result.field}, two of one name: rename the field of {self._record.name}"
+            )
+        put_out, make = self._results.made(name, types, into)
+        rows: SlidingRows | SessionRows
+        stored = result.accumulator
+        if isinstance(self._window, Session):
+            rows = SessionRows(self._window, result.aggregate, self._deadlines)
+            stored = _TUPLE[dt.datetime, dt.datetime, stored]
+        else:
+            rows = SlidingRows(self._window, result.aggregate, self._deadlines)
+        states = {"windows": _MAP[dt.datetime, stored]}
+        if result.element is not None:
+            states["elements"] = _MAP[tuple[dt.datetime, int], result.element]
+            states["number"] = ValueState[int]
+        combiner = self._combiner(result)
+        if combiner is not None and result.parts is not None:
+            # The part stands behind the number of records. To count, there is none but that.
+            value_of = operator.itemgetter(combiner.number_at + len(result.parts))
+            first_of = combiner.first_of if isinstance(self._window, Session) else None
+            result = replace(result, value_of=value_of, first_of=first_of)
+        at_once = combiner is None and self._takes_all
+        made = self._process(name, result, rows, states, put_out, make, at_once=at_once)
+        made.combiner = combiner
+        made.definition = {**self._definition, "result": result.operator}
+        return made
+
+    def _combiner(self, result: _Result) -> Combiner | None:
+        """What makes records fewer first, where the same comes out; None if each is added."""
+        if result.parts is None or not self._combines:
+            return None
+        fields = {*self._key, self._event_time, *(part.field for part in result.parts)}
+        if not has_columns(self._record, {name for name in fields if name is not None}):
+            return None
+        panes = self._window.panes(self._event_time)
+        return Combiner(self._record, self._key, result.parts, panes)
+
+    def _process(
+        self,
+        name: str,
+        result: _Result,
+        rows: SlidingRows | SessionRows,
+        states: dict[str, Any],
+        put_out: Any,
+        make: Callable[..., Any],
+        *,
+        at_once: bool,
+    ) -> Process[Any, ..., Any]:
+        """The functions themselves. `elements` and `number` are there to collect only.
+
+        Parameters:
+            at_once: whether records of a key are added together.
+        """
+        value_of, first_of, at_change = result.value_of, result.first_of, self._at_change
+        ending = _Ending(make, result.aggregate.result, rows, has_one_key=len(self._key) == 1)
+        forgets_closed = "forget" not in self._deadlines.leads
+
+        def add(
+            record: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
+        ) -> Any:
+            value = value_of(record)
+            if elements is not None:
+                deque(_elements((value,), ctx, elements, number), maxlen=0)
+            first = None if first_of is None else first_of(record)
+            touched = rows.put(ctx, windows, value, first)
+            if not at_change:
+                return None
+            return [
+                ending.shown(ctx, window, _between(elements, *window[1:3])) for window in touched
+            ]
+
+        def add_all(
+            records: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
+        ) -> None:
+            values = records if value_of is _itself else map(value_of, records)
+            if elements is not None:
+                values = _elements(values, ctx, elements, number)
+            rows.put_all(ctx, windows, values)
+
+        def close(
+            timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
+        ) -> Any:
+            for window in rows.ending(timer, ctx, windows):
+                found = _between(elements, window.start, window.end)
+                held = None if found is None else list(found)  # read once, for both
+                yield ending.shown(ctx, window, held)
+                if forgets_closed:
+                    ending.forgotten(window, held, windows, elements, number)
+
+        def forget(
+            timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
+        ) -> Any:
+            for window in rows.ending(timer, ctx, windows):
+                found = _between(elements, *rows.alone(window))
+                ending.forgotten(window, found, windows, elements, number)
+
+        cls = self._record.cls
+        taking: Any = add_all if at_once else add
+        taken = {"records": _ITERATOR[cls]} if at_once else {"record": cls}
+        taking.__name__ = taking.__qualname__ = name
+        taking.__annotations__ = {**taken, "ctx": Context, **states, "return": Iterator[put_out]}
+        made = self._decorate(taking)
+        made.takes_parts = at_once
+        for called, emits in ((close, Iterator[put_out]), (forget, None)):
+            called.__annotations__ = {"timer": Timer, "ctx": Context, **states, "return": emits}
+            if called.__name__ in self._deadlines.leads:
+                made.on_timer(called.__name__)(called)
+        return made
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """What comes out of a window, and what goes with it.
+
+    Parameters:
+        make: makes a result of the key fields, start, end and what is made of the window.
+        finish: makes that of an accumulator.
+        rows: the open windows.
+        has_one_key: whether the key is one field.
+    """
+
+    make: Callable[..., Any]
+    finish: Callable[[Any], Any]
+    rows: SlidingRows | SessionRows
+    _: KW_ONLY
+    has_one_key: bool
+
+    def shown(self, ctx: Any, window: OpenWindow, found: _Found) -> Any:
+        """The result of a window.
+
+        Parameters:
+            found: its elements.
+        """
+        key = (ctx.key,) if self.has_one_key else ctx.key
+        of_it = self.finish(window.held) if found is None else [element for _, element in found]
+        return self.make(*key, window.start, window.end, of_it)
+
+    def forgotten(
+        self, window: OpenWindow, found: _Found, windows: Any, elements: Any, number: Any
+    ) -> None:
+        """Remove a window, and the elements that are in no window that is forgotten later.
+
+        Parameters:
+            found: elements of the window, those among them.
+        """
+        del windows[window.row]
+        if found is not None:
+            start, end = self.rows.alone(window)
+            for place, _ in found:
+                if start <= place[0] and (place[0] < end or end == LAST):
+                    del elements[place]
+            if not windows:
+                number.clear()
+
+
+def _elements(values: Iterable[Any], ctx: Context, elements: Any, number: Any) -> Iterator[Any]:
+    """Values, each kept as an element at the time of its record, unless it is None."""
+    before = count = number.get() or 0
+    for value in values:
+        if value is not None:
+            elements[ctx.event_time, count] = value
+            count += 1
+        yield value
+    if count > before:
+        number.update(count)
+
+
+def _between(elements: Any, start: dt.datetime, end: dt.datetime) -> _Found:
+    """Elements from a time on and before another, in order of time and arrival; None without."""
+    if elements is None:
+        return None
+    return elements.scan((start, 0), None if end == LAST else (end, 0))  # type: ignore[no-any-return]

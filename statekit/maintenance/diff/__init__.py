@@ -1,0 +1,1 @@
+"""Comparison of two checkpoints, epochs or savepoints, row by row."""

@@ -1,0 +1,393 @@
+"""Compare the states of two jobs: schemas, and every row.
+
+A row is a value, an accumulator, a list element, a map entry, a timer or a record that waits. Two
+rows are the same row if they have the same key and, in that order, the same map key, index in the
+list, timer, or time and record. When a row was written does not count, only what it holds; a row
+that has expired counts until it is removed.
+
+Both sides are unpacked to the local disk, one shard at a time, and read side by side in the order
+of their keys. Where key groups or the types of keys differ, rows are sorted once more without them;
+where types of values differ, decoded values are compared. Shards that stand at the same attempt are
+the same: they are not read at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from statekit.backend.interface import Backend
+from statekit.backend.scratch import scratch_directory
+from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.shard_layout import standing
+from statekit.maintenance.diff.rows import Family, Groups, InAnyKeyGroups, Row, joined
+from statekit.reader import CheckpointReader, key_text
+
+Change = Literal["added", "removed", "changed"]
+
+
+class Held(NamedTuple):
+    """What some key groups hold, without looking.
+
+    Parameters:
+        name: the same for two that hold the same rows, and for no others.
+        rows: how many, per state; None if nobody has counted.
+    """
+
+    name: str
+    rows: dict[str, int] | None
+
+
+class StateSource(Protocol):
+    """A state that can be compared."""
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+
+    @property
+    def job(self) -> JobFile:
+        """Operators, states and their types."""
+
+    def pieces(self, operator: str) -> Sequence[Groups]:
+        """Key groups that are unpacked together, in order; all of them, each once."""
+
+    def shards(self, operator: str) -> Sequence[Groups]:
+        """The key groups of each shard: its own state lies with the first of them."""
+
+    def held(self, operator: str, groups: Groups) -> Held | None:
+        """What these key groups hold, if that is known without reading them."""
+
+    def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
+        """The rows of these key groups, to be closed by the caller."""
+
+
+class EpochSource:
+    """The state of a checkpoint after an epoch.
+
+    Parameters:
+        url: a directory or object store URL.
+        epoch: None for the last one.
+
+    Raises:
+        QueryError: nothing is committed yet, or not that epoch.
+    """
+
+    def __init__(self, url: str | Path, epoch: int | None = None) -> None:
+        self._reader = CheckpointReader(url, epoch=epoch)
+        self.job = self._reader.job
+        self.title = f"{url}@{self._reader.manifest.epoch}"
+
+    def pieces(self, operator: str) -> Sequence[Groups]:
+        return self.shards(operator)
+
+    def shards(self, operator: str) -> Sequence[Groups]:
+        return [shard.groups for shard in self._reader.manifest.operators[operator].shards]
+
+    def held(self, operator: str, groups: Groups) -> Held | None:
+        shard = standing(self._reader.manifest, operator, *groups)
+        # Attempts and files have names that are never given twice, in whichever checkpoint.
+        known = shard.is_counted and not shard.is_part
+        stands = " ".join((shard.attempt or "", *(ref.path for ref in shard.redistributed)))
+        return Held(stands, shard.rows if known else None)
+
+    def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
+        return self._reader.unpack(operator, directory, groups)
+
+
+@dataclass(frozen=True)
+class RowDifference:
+    """One row that differs.
+
+    Attributes:
+        change: "added", "removed" or "changed".
+        key: as JSON has it.
+        place: the map key, index, timer or time, where there are several rows of a key.
+        old, new: what it holds in A and in B.
+    """
+
+    change: Change
+    key: Any
+    place: Any = None
+    old: Any = None
+    new: Any = None
+
+
+@dataclass
+class StateDifference:
+    """How one state of an operator differs, or its timers, or its waiting records.
+
+    Attributes:
+        type_a, type_b: what it is declared as; None where there is none.
+        rows_a, rows_b: how many rows there are.
+        added, removed, changed: how many of them are only in B, only in A, or not the same.
+        examples: the first that differ, as many as were asked for.
+    """
+
+    operator: str
+    state: str
+    type_a: str | None
+    type_b: str | None
+    rows_a: int = 0
+    rows_b: int = 0
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    examples: list[RowDifference] = field(default_factory=list)
+
+    @property
+    def is_same(self) -> bool:
+        return self.type_a == self.type_b and not (self.added or self.removed or self.changed)
+
+
+@dataclass
+class Difference:
+    """How two states differ.
+
+    Attributes:
+        a, b: their titles.
+        operators_a, operators_b: the operators, with their keys.
+        states: of all operators of both.
+        shards_read, shards_skipped: how many were held against each other, and how many did not
+            have to be.
+    """
+
+    a: str
+    b: str
+    operators_a: dict[str, str]
+    operators_b: dict[str, str]
+    states: list[StateDifference] = field(default_factory=list)
+    shards_read: int = 0
+    shards_skipped: int = 0
+
+    @property
+    def is_same(self) -> bool:
+        same = all(state.is_same for state in self.states)
+        return same and self.operators_a == self.operators_b
+
+
+def compare(
+    a: StateSource, b: StateSource, *, examples: int = 0, allow_pickle: bool = False
+) -> Difference:
+    """Compare two states.
+
+    Parameters:
+        examples: so many rows that differ are told per state.
+        allow_pickle: unpickle what was pickled, which can run any code. Otherwise pickled rows are
+            compared as they are, and told as hex.
+
+    Raises:
+        CorruptCheckpointError: a file is missing or altered.
+        StorageError: the local disk is full.
+    """
+    found = Difference(
+        a.title,
+        b.title,
+        {operator.name: key_text(operator) for operator in a.job.operators},
+        {operator.name: key_text(operator) for operator in b.job.operators},
+    )
+    for name in dict.fromkeys([*found.operators_a, *found.operators_b]):
+        side_a, side_b = _Side.of(a, name, allow_pickle), _Side.of(b, name, allow_pickle)
+        _OperatorComparison(side_a, side_b, examples).run(name, found)
+    return found
+
+
+_Pieces = tuple[Groups | None, Groups | None]
+"""Key groups of A and of B; None where that side has nothing."""
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One operator of one side."""
+
+    source: StateSource
+    record: OperatorRecord
+    families: dict[str, Family]
+
+    @classmethod
+    def of(cls, source: StateSource, name: str, allow_pickle: bool) -> _Side | None:
+        record = source.job.operator(name)
+        if record is None:
+            return None
+        families = [Family(record, held, allow_pickle=allow_pickle) for held in record.holds]
+        return cls(source, record, {family.name: family for family in families})
+
+    @property
+    def pieces(self) -> Sequence[Groups]:
+        return self.source.pieces(self.record.name)
+
+    @property
+    def first_groups(self) -> dict[int, int]:
+        """The numbers of shards, by the first of their key groups."""
+        shards = self.source.shards(self.record.name)
+        return {first: number for number, (first, _) in enumerate(shards)}
+
+    def held(self, groups: Groups) -> Held | None:
+        return self.source.held(self.record.name, groups)
+
+
+class _OperatorComparison:
+    """An operator of both sides, or of one if the other has none of that name."""
+
+    def __init__(self, a: _Side | None, b: _Side | None, examples: int) -> None:
+        self._a, self._b = a, b
+        self._examples = examples
+        of_a = {} if a is None else a.families
+        of_b = {} if b is None else b.families
+        self._families = {
+            name: (of_a.get(name), of_b.get(name)) for name in dict.fromkeys([*of_a, *of_b])
+        }
+
+    def run(self, name: str, found: Difference) -> None:
+        """Add what differs in the operator of that name."""
+        types = {
+            family: (a.type if a else None, b.type if b else None)
+            for family, (a, b) in self._families.items()
+        }
+        self.states = {
+            family: StateDifference(name, family, *both) for family, both in types.items()
+        }
+        found.states += self.states.values()
+        for pieces in self._pieces():
+            known = self._known(pieces)
+            if known is None:
+                found.shards_read += 1
+                self._read(pieces)
+                continue
+            found.shards_skipped += 1
+            for family, state in self.states.items():
+                state.rows_a += known.get(family, 0)
+                state.rows_b += known.get(family, 0)
+
+    # -------------------------------------------------------------------------- what to read
+
+    def _pieces(self) -> Sequence[_Pieces]:
+        """Key groups of both sides that are read side by side."""
+        if self._a is None or self._b is None:
+            only_a = [] if self._a is None else self._a.pieces
+            only_b = [] if self._b is None else self._b.pieces
+            return [*((groups, None) for groups in only_a), *((None, groups) for groups in only_b)]
+        of_a, of_b = self._a.pieces, self._b.pieces
+        if not self._are_aligned:
+            return [((of_a[0][0], of_a[-1][1]), (of_b[0][0], of_b[-1][1]))]
+        # Of two parallelisms, the later one knows its shards under the names that it gave them. If
+        # nothing is known, the coarser one: what is not cut into shards is read once per piece.
+        return [(groups, groups) for groups in max((of_a, of_b), key=self._spared)]
+
+    def _spared(self, pieces: Sequence[Groups]) -> tuple[int, int]:
+        """How many pieces need not be read; and the fewer there are, the better."""
+        return sum(self._known((groups, groups)) is not None for groups in pieces), -len(pieces)
+
+    @property
+    def _are_aligned(self) -> bool:
+        """Whether a key has the same bytes, and is in the same key group, on both sides."""
+        a, b = self._a, self._b
+        if a is None or b is None:
+            return False
+        types = [[part.type for part in side.record.key] for side in (a, b)]
+        return a.source.job.key_groups == b.source.job.key_groups and types[0] == types[1]
+
+    def _known(self, pieces: _Pieces) -> dict[str, int] | None:
+        """Rows per state if both sides hold the same; None if they have to be read."""
+        of_a, of_b = pieces
+        if self._a is None or self._b is None or of_a is None or of_a != of_b:
+            return None
+        alike = all(a and b and a.means_the_same_as(b) for a, b in self._families.values())
+        if not (alike and self._are_aligned):
+            return None
+        a, b = self._a.held(of_a), self._b.held(of_a)
+        if a is None or b is None or a.name != b.name:
+            return None
+        return b.rows if a.rows is None else a.rows  # read, if neither was counted
+
+    # ------------------------------------------------------------------------------- reading
+
+    def _read(self, pieces: _Pieces) -> None:
+        with contextlib.ExitStack() as closing:
+            scratch = closing.enter_context(scratch_directory("diff"))
+            rows_of_a = _unpacked(self._a, pieces[0], scratch / "a", closing)
+            rows_of_b = _unpacked(self._b, pieces[1], scratch / "b", closing)
+            for name in self._families:
+                self._compare(name, rows_of_a(name), rows_of_b(name), scratch)
+
+    def _compare(self, name: str, of_a: Iterator[Row], of_b: Iterator[Row], scratch: Path) -> None:
+        a, b = self._families[name]
+        side_a, side_b = self._a, self._b
+        if side_a is None or side_b is None or self._is_in_order(a, b):
+            family = a or b
+            assert family is not None, "one of them has it"
+            self._count(name, joined(of_a, of_b), family.identity)
+            return
+        order = InAnyKeyGroups(side_a.families[name], side_b.families[name])
+        sides = (("a", side_a, of_a), ("b", side_b, of_b))
+        with contextlib.ExitStack() as closing:
+            sorted_rows = []
+            for letter, side, rows in sides:
+                family, place = side.families[name], scratch / f"{name} of {letter}"
+                backend = order.sort(family, rows, side.first_groups, place)
+                closing.callback(backend.close)
+                sorted_rows.append(order.rows(backend))
+            self._count(name, joined(*sorted_rows), order.identity)
+
+    def _is_in_order(self, a: Family | None, b: Family | None) -> bool:
+        """Whether rows of a family come in one order on both sides, if both have it."""
+        return a is None or b is None or (self._are_aligned and a.identifies_like(b))
+
+    def _count(
+        self,
+        name: str,
+        rows: Iterator[tuple[bytes, bytes | None, bytes | None]],
+        identity: Callable[[bytes], Sequence[Any]],
+    ) -> None:
+        """Add up how the rows of a family differ."""
+        state, is_same = self.states[name], _sameness(*self._families[name])
+        a, b = self._families[name]
+        for row_key, old, new in rows:
+            state.rows_a += old is not None
+            state.rows_b += new is not None
+            if old is None:
+                change: Change = "added"
+                state.added += 1
+            elif new is None:
+                change = "removed"
+                state.removed += 1
+            elif not is_same(old, new):
+                change = "changed"
+                state.changed += 1
+            else:
+                continue
+            if len(state.examples) < self._examples:
+                was = None if old is None or a is None else a.value(old)
+                now = None if new is None or b is None else b.value(new)
+                key, place = identity(row_key)
+                state.examples.append(RowDifference(change, key, place, was, now))
+
+
+def _unpacked(
+    side: _Side | None, groups: Groups | None, place: Path, closing: contextlib.ExitStack
+) -> Callable[[str], Iterator[Row]]:
+    """What gives the rows of a family of one side."""
+    if side is None or groups is None:
+        return lambda name: iter(())
+    backend = side.source.unpack(side.record.name, groups, place)
+    closing.callback(backend.close)
+    families = side.families
+    return lambda name: families[name].rows(backend, groups) if name in families else iter(())
+
+
+def _sameness(a: Family | None, b: Family | None) -> Callable[[bytes, bytes], bool]:
+    """Whether what a row holds in A is what it holds in B."""
+    if a is None or b is None:
+        return lambda old, new: False
+    if not a.means_the_same_as(b):
+        return lambda old, new: bool(a.value(old) == b.value(new))  # 1 is 1.0 in wider types
+
+    def text(family: Family, held: bytes) -> str:
+        return json.dumps(family.value(held), sort_keys=True)
+
+    # Bytes may differ in the order of a dict.
+    return lambda old, new: old == new or text(a, old) == text(b, new)

@@ -1,0 +1,243 @@
+"""Read rows of two states in parallel, in the order of their keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from statekit.backend.interface import Backend
+from statekit.backend.mutation import Batch
+from statekit.backend.rocksdb import RocksBackend
+from statekit.checkpoint.job_file import TIMERS, WAITING, OperatorRecord, StateRecord
+from statekit.checkpoint.repository import group_bounds
+from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
+from statekit.codec.value_codec import PickleCodec
+from statekit.keygroup import group_of_row, pack_group
+from statekit.reader import key_schema, state_text
+from statekit.state.row_versions import row_decoder
+from statekit.state.timers import timer_of_row
+from statekit.state.ttl import unstamped
+from statekit.timestamp import instant, micros_of_sortable
+
+Groups = tuple[int, int]
+"""The first and the last of some key groups."""
+
+Row = tuple[bytes, bytes]
+"""What identifies it among the rows of its family, and what it holds."""
+
+_GROUP_BYTES = len(pack_group(0))
+_TIME_BYTES = 8
+_POSITION_BYTES = 12
+_INDEX_BYTES = 8
+_SORTED = "sorted"
+_LISTS = ("list", "operator_list")
+_MAPS = ("map", "broadcast")
+_BATCH_ROWS = 1000
+
+
+class Family:
+    """How the rows of one family of an operator read: of a state, timers, or waiting records.
+
+    Parameters:
+        operator: whose rows they are.
+        name: of the state, `TIMERS` or `WAITING`.
+        allow_pickle: unpickle values; otherwise they are told as hex.
+    """
+
+    def __init__(self, operator: OperatorRecord, name: str, *, allow_pickle: bool) -> None:
+        self.name = name
+        self.state = next((state for state in operator.states if state.name == name), None)
+        self._kind = name if self.state is None else self.state.kind
+        self.is_local = self.state is not None and self.state.is_local
+        if not self.is_local:
+            self._decode_key = generic_key_decoder(key_schema(operator))
+        self._identified_by = _identified_by(self._kind, operator, self.state)
+        if self.state is not None:
+            self._decode = _value_decoder(self.state, allow_pickle)
+            if self._kind in _MAPS:
+                self._decode_subkey = generic_key_decoder(self.state.types["key"])
+        elif name == WAITING:
+            self._decode = generic_decoder(operator.ordered)
+
+    @property
+    def type(self) -> str:
+        """What it is declared as, for people."""
+        if self.state is not None:
+            return state_text(self.state)
+        return "timers" if self.name == TIMERS else "waiting records"
+
+    def means_the_same_as(self, other: Family) -> bool:
+        """Whether rows of both that are the same bytes are the same."""
+        if self.state is None or other.state is None:
+            return self.type == other.type
+        return _meaning(self.state) == _meaning(other.state)
+
+    def identifies_like(self, other: Family) -> bool:
+        """Whether the same bytes, behind the key group, identify the same row."""
+        return self._identified_by == other._identified_by
+
+    def rows(self, backend: Backend, groups: Groups) -> Iterator[Row]:
+        """All rows of some key groups, in the order of what identifies them.
+
+        Positions of list elements and waiting records only keep them apart: an index stands for
+        them. When a row was written is left out.
+        """
+        stored = backend.scan(self.name, *group_bounds(*groups))
+        if self._kind not in (*_LISTS, WAITING):
+            return ((row_key, unstamped(row, 0)[0]) for row_key, row in stored)
+        return (
+            (before + index.to_bytes(_INDEX_BYTES, "big"), unstamped(row, 0)[0])
+            for before, same in groupby(stored, key=lambda found: found[0][:-_POSITION_BYTES])
+            for index, (_, row) in enumerate(same)
+        )
+
+    def identity(self, row_key: bytes) -> tuple[Any, Any]:
+        """The key, and the place among the rows of the key, as JSON has them."""
+        if self._kind == WAITING:
+            return self._identity_of_waiting(row_key)
+        if self.is_local:
+            key, end = f"shard from key group {group_of_row(row_key)}", _GROUP_BYTES
+        else:
+            key, end = self._decode_key(row_key, _GROUP_BYTES)
+        if self._kind in _LISTS:
+            return key, int.from_bytes(row_key[end:], "big")
+        if self._kind in _MAPS:
+            return key, self._decode_subkey(row_key, end)[0]
+        if self._kind == TIMERS:
+            timer = timer_of_row(row_key[end:])
+            return key, [timer.clock, timer.at.isoformat(), timer.name]
+        return key, None
+
+    def _identity_of_waiting(self, row_key: bytes) -> tuple[Any, Any]:
+        time = instant(micros_of_sortable(row_key, _GROUP_BYTES)).isoformat()
+        key, end = self._decode_key(row_key, _GROUP_BYTES + _TIME_BYTES)
+        record = self._decode(row_key[end:-_INDEX_BYTES])
+        return key, [time, record, int.from_bytes(row_key[-_INDEX_BYTES:], "big")]
+
+    def value(self, held: bytes) -> Any:
+        """What a row holds, as JSON has it. None for rows that are no more than their identity."""
+        return None if self.state is None else self._decode(held)
+
+
+def _identified_by(
+    kind: str, operator: OperatorRecord, state: StateRecord | None
+) -> tuple[Any, ...]:
+    """The types of all that rows are identified by."""
+    keys = [part.type for part in operator.key]
+    if kind == WAITING:
+        return kind, keys, operator.ordered
+    subkey = None if state is None else state.types.get("key")
+    if state is not None and state.is_local:
+        keys = []
+    return kind if kind in (*_LISTS, *_MAPS, TIMERS) else "one row", keys, subkey
+
+
+def _meaning(state: StateRecord) -> tuple[Any, ...]:
+    """What decides what the bytes of a row stand for."""
+    return state.kind, state.codec, state.types, state.generation, state.past
+
+
+def _value_decoder(state: StateRecord, allow_pickle: bool) -> Callable[[bytes], Any]:
+    if state.codec == PickleCodec.name and not allow_pickle:
+        return lambda held: {"pickled": held.hex()}
+    return row_decoder(state, allow_pickle)
+
+
+def joined(
+    a: Iterator[Row], b: Iterator[Row]
+) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+    """Two streams of rows as one: what identifies a row, what it holds in A, and in B.
+
+    >>> list(joined(iter([(b"1", b"x"), (b"2", b"y")]), iter([(b"2", b"z"), (b"3", b"")])))
+    [(b'1', b'x', None), (b'2', b'y', b'z'), (b'3', None, b'')]
+    """
+    left, right = next(a, None), next(b, None)
+    while left is not None or right is not None:
+        if right is None or (left is not None and left[0] < right[0]):
+            assert left is not None, "else there would be nothing left"
+            yield (*left, None)
+            left = next(a, None)
+        elif left is None or right[0] < left[0]:
+            yield right[0], None, right[1]
+            right = next(b, None)
+        else:
+            yield (*left, right[1])
+            left, right = next(a, None), next(b, None)
+
+
+def unpacked(
+    directory: Path, families: Sequence[str], rows: Iterable[tuple[str, bytes, bytes]]
+) -> RocksBackend:
+    """Rows, each with its family, in a database of their own, which the caller closes."""
+    backend = RocksBackend(directory, families)
+    try:
+        batch = Batch()
+        for row in rows:
+            batch.put(*row)
+            if len(batch) == _BATCH_ROWS:
+                backend.write(batch)
+                batch = Batch()
+        backend.write(batch)
+    except BaseException:
+        backend.close()
+        raise
+    return backend
+
+
+class InAnyKeyGroups:
+    """The order of rows where key groups, or the types of keys, are not the same on both sides.
+
+    Parameters:
+        a, b: a family of both sides.
+    """
+
+    def __init__(self, a: Family, b: Family) -> None:
+        self._family = a
+        self._are_bytes = a.identifies_like(b)
+
+    def sort(
+        self,
+        family: Family,
+        rows: Iterable[Row],
+        first_groups: Mapping[int, int],
+        directory: Path,
+    ) -> RocksBackend:
+        """Rows of one side in a database of their own, which the caller closes.
+
+        Parameters:
+            first_groups: of that side, the number of each shard by the first of its key groups.
+        """
+        if family.is_local:
+            rows = ((_of_shard(row_key, first_groups), row) for row_key, row in rows)
+        return unpacked(directory, [_SORTED], ((_SORTED, self._key(family, k), v) for k, v in rows))
+
+    @staticmethod
+    def rows(backend: Backend) -> Iterator[Row]:
+        """What `sort` has sorted."""
+        return backend.scan(_SORTED, b"", b"\xff" * 16)
+
+    def _key(self, family: Family, row_key: bytes) -> bytes:
+        if self._are_bytes:
+            return row_key if family.is_local else row_key[_GROUP_BYTES:]
+        return json.dumps(family.identity(row_key), sort_keys=True).encode()
+
+    def identity(self, key: bytes) -> Sequence[Any]:
+        """As `Family.identity`, of a row that was sorted."""
+        if self._are_bytes and self._family.is_local:
+            _, place = self._family.identity(key)
+            return f"shard {group_of_row(key)}", place
+        if self._are_bytes:
+            return self._family.identity(pack_group(0) + key)
+        return json.loads(key)  # type: ignore[no-any-return]
+
+
+def _of_shard(row_key: bytes, first_groups: Mapping[int, int]) -> bytes:
+    """The row key of a row of a shard, with the shard's number in the place of the key group.
+
+    >>> _of_shard(pack_group(8) + b"element", {0: 0, 8: 1})
+    b'\\x00\\x01element'
+    """
+    return pack_group(first_groups[group_of_row(row_key)]) + row_key[_GROUP_BYTES:]

@@ -1,0 +1,313 @@
+"""`statekit migrate`: rewrite all rows of states whose types changed.
+
+Order of effects: a change file per shard, the job file, the manifest. Until the manifest is there
+nothing is visible: a run that is killed leaves files that nobody names, and is started again from
+the beginning. The epoch says what every other says; only rows change, and the job file no longer
+knows of former types. Generations start again from 0, so that a state that was rewritten costs
+what it would cost if it had always been of its type.
+
+A shard is unpacked into a temporary database; memory holds one batch of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from statekit.backend.change_file import Changes
+from statekit.backend.interface import Backend
+from statekit.backend.mutation import Batch
+from statekit.checkpoint.job_file import JobFile, StateRecord
+from statekit.checkpoint.lineage import changed_contents
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
+from statekit.checkpoint.offline import check_at_rest, last_epoch
+from statekit.checkpoint.repository import Repository, group_bounds
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.clock import now_us, unique_id
+from statekit.codec.value_codec import ValueCodec
+from statekit.errors import CorruptCheckpointError, StatekitError
+from statekit.job.compatibility import check_job_name, continued_job_file, successions
+from statekit.job.job import Job
+from statekit.job.plan import Operator
+from statekit.job.state_succession import Succession
+from statekit.keygroup import group_range
+from statekit.state.base import StateSpec
+from statekit.state.key_scope import Visit
+from statekit.state.row_versions import generation_codec
+from statekit.state.ttl import stamp_of
+from statekit.working_copy.unpacked_shard import ShardRows
+
+Told = Callable[[str, int, int], None]
+"""Is told how far it has come: the operator, how many of its shards are done, and of how many."""
+
+
+@dataclass
+class StateReport:
+    """What became of one state.
+
+    Attributes:
+        succession: how it was declared, and is.
+        rows: how many it has; None where nobody had to count them.
+        rewritten: how many rows are stored in another form now.
+        failed: in a dry run, how many cannot be converted.
+        first_failure: why the first of these cannot.
+    """
+
+    succession: Succession
+    rows: int | None = None
+    rewritten: int = 0
+    failed: int = 0
+    first_failure: str = ""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether some of its rows may be of a former type."""
+        return self.succession.verdict in ("compatible", "migrated")
+
+
+@dataclass
+class _Rewriting:
+    """One state at work in one shard: how its rows are read, and how they are written."""
+
+    report: StateReport
+    spec: StateSpec
+    codec: ValueCodec[object]
+    visit: Visit
+    bytes_added: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+class Migration:
+    """The rewriting of a checkpoint for a job whose declarations changed.
+
+    Parameters:
+        job: as the code declares it now.
+        url: of the checkpoint.
+
+    Attributes:
+        reports: one per state that is stored and still declared.
+
+    Raises:
+        RestoreError: there is no such checkpoint, nothing is committed, or it is another job's.
+    """
+
+    def __init__(self, job: Job, url: str | Path) -> None:
+        self.job = job
+        self.repository = repository = Repository(url, create=False)
+        self.last, self.stored = last_epoch(repository)
+        check_job_name(self.stored, job, repository.url)
+        self.reports = [StateReport(found) for found in successions(self.stored, job.operators)]
+        self.epoch = self.last.epoch + 1
+
+    def run(self, told: Told, *, dry: bool = False) -> EpochManifest | None:
+        """Rewrite what is to be rewritten and commit it; the new epoch, or None without need.
+
+        Parameters:
+            told: is told how far it has come.
+            dry: change nothing, and go on where a row cannot be converted.
+
+        Raises:
+            StateSchemaError: a state's rows cannot be read as it is declared, or something else
+                than its type does not match.
+            ProcessError, StateTypeError: a hook failed.
+            RestoreError: an epoch was begun that a run has to finish first.
+            FencedError: another run committed an epoch meanwhile.
+        """
+        following = None if dry and self.refused else self._following()
+        changed = {op.name: self._operator(op, told, dry=dry) for op in self.job.operators}
+        needed = any(report.is_wanted for report in self.reports)
+        if dry or following is None or not needed:
+            return None
+        _, reference = self.repository.settle_job_file(following)
+        manifest = self.last.followed_by(
+            job_file=reference,
+            cause="migrate",
+            writer=unique_id(),
+            committed_at_us=now_us(),
+            operators={op.name: self._after(op.name, changed) for op in self.job.operators},
+        )
+        self.repository.commit(manifest)
+        return manifest
+
+    @property
+    def refused(self) -> list[Succession]:
+        """The states whose rows cannot be read as they are declared."""
+        found = (report.succession for report in self.reports)
+        return [succession for succession in found if succession.verdict == "refused"]
+
+    def _following(self) -> JobFile:
+        """The job file that the code asks for, without former types, once rows are rewritten."""
+        url = self.repository.url
+        wanted = continued_job_file(self.stored, self.job, url, allow_dropped_state=False)
+        check_at_rest(self.repository, self.last)
+        operators = tuple(
+            operator.model_copy(update={"states": tuple(map(_rewritten, operator.states))})
+            for operator in wanted.operators
+        )
+        return wanted.model_copy(update={"operators": operators})
+
+    # ------------------------------------------------------------------------------------ shards
+
+    def _operator(self, operator: Operator, told: Told, *, dry: bool) -> dict[int, ShardState]:
+        """Rewrite the rows of an operator; its shards that changed, by number."""
+        wanted = [
+            report
+            for report in self.reports
+            if report.succession.operator == operator.name and report.is_wanted
+        ]
+        before = self.last.operators.get(operator.name)
+        shards = () if before is None else before.shards
+        self._count_others(operator.name, before, wanted)
+        for report in wanted:
+            report.rows = 0
+        changed: dict[int, ShardState] = {}
+        for number, shard in enumerate(shards if wanted else ()):
+            told(operator.name, number, len(shards))
+            if shard.attempt is not None or shard.redistributed:
+                made = self._shard(operator, number, shard, wanted, dry=dry)
+                changed |= {} if made is None else {number: made}
+            told(operator.name, number + 1, len(shards))
+        return changed
+
+    def _count_others(
+        self, operator: str, before: OperatorEpoch | None, wanted: list[StateReport]
+    ) -> None:
+        """Take the number of rows from the manifest where no row is read, and it says it."""
+        if before is None or not all(shard.is_counted for shard in before.shards):
+            return
+        for report in self.reports:
+            if report.succession.operator == operator and report not in wanted:
+                report.rows = before.rows.get(report.succession.stored.name, 0)
+
+    def _shard(
+        self,
+        operator: Operator,
+        number: int,
+        shard: ShardState,
+        reports: list[StateReport],
+        *,
+        dry: bool,
+    ) -> ShardState | None:
+        """Rewrite the rows of a shard; where it stands then, None if nothing changed."""
+        visit = Visit(operator.name, self.epoch, Batch(), lambda: None)
+        work = [_rewriting(operator, number, report, visit) for report in reports]
+        unpacked = ShardRows(self.repository, operator.name, self.last)
+        with unpacked.opened(shard, [state.name for state in work]) as backend:
+            stored = [
+                self._file(operator, work, backend, shard.groups, local=local, dry=dry)
+                for local in (False, True)
+            ]
+        files = tuple(ref for ref in (*shard.redistributed, *stored) if ref is not None)
+        if not any(stored):
+            return None
+        sizes = dict(shard.bytes)
+        for state in work if shard.is_counted else ():
+            sizes[state.name] = sizes.get(state.name, 0) + state.bytes_added
+        stands = {"attempt": unique_id(), "changed": self.epoch, "bytes": sizes}
+        made = changed_contents(self.repository, operator.name, shard, files, self.last.epoch)
+        return shard.model_copy(update={**stands, **made})
+
+    def _file(
+        self,
+        operator: Operator,
+        work: list[_Rewriting],
+        backend: Backend,
+        groups: tuple[int, int],
+        *,
+        local: bool,
+        dry: bool,
+    ) -> FileRef | None:
+        """Rewrite the states of keys of a shard, or its own; the change file, None without any."""
+        states = [state for state in work if state.spec.kind.is_local == local]
+        changes = Changes(tuple(state.name for state in states))
+        try:
+            for state in states:
+                for batch in _batches(operator, state, backend, groups, dry=dry):
+                    if not dry:
+                        changes.append(batch)
+            finished = changes.finish()
+            if finished is None:
+                return None
+            return self.repository.put_changes(operator.name, *finished, local=local)
+        finally:
+            changes.drop()
+
+    def _after(self, operator: str, changed: dict[str, dict[int, ShardState]]) -> OperatorEpoch:
+        """An operator in the new epoch: it handled nothing, and some shards changed."""
+        before = self.last.operators.get(operator)
+        if before is None:  # new in the code
+            shards, groups = self.last.parallelism, self.last.key_groups
+            ranges = [group_range(shard, shards, groups) for shard in range(shards)]
+            blank = (ShardState(first_group=first, last_group=last) for first, last in ranges)
+            return OperatorEpoch(shards=tuple(blank))
+        found = changed[operator]
+        return before.at_rest(
+            found.get(number, shard) for number, shard in enumerate(before.shards)
+        )
+
+
+def _rewritten(state: StateRecord) -> StateRecord:
+    """The record of a state all rows of which are of its type."""
+    return state.model_copy(update={"generation": 0, "past": ()})
+
+
+def _rewriting(operator: Operator, number: int, report: StateReport, visit: Visit) -> _Rewriting:
+    record = report.succession.record
+    spec = next(spec for spec in operator.declared.states if spec.name == record.name)
+    codec = spec.codec
+    if spec.kind.is_local:
+        visit = replace(visit, shard=number)
+    if record.generation:
+        codec = generation_codec(codec, record, spec.hooks, visit)
+    return _Rewriting(report, spec, codec, visit)
+
+
+def _batches(
+    operator: Operator,
+    state: _Rewriting,
+    backend: Backend,
+    groups: tuple[int, int],
+    *,
+    dry: bool,
+) -> Iterator[Batch]:
+    """The changes that make all rows of a state what they would be if written now."""
+    decode_key, batch, report = operator.declared.key_codec.decode, Batch(), state.report
+    visit = state.visit
+    write = state.spec.codec.encode
+    for row_key, row in backend.scan(state.name, *group_bounds(*groups)):
+        report.rows = (report.rows or 0) + 1
+        if visit.shard is None:
+            visit.key = decode_key(row_key, 2)[0]
+        stamp = stamp_of(row) if report.succession.stored.era else b""
+        try:
+            now = stamp + write(_read(row[len(stamp) :], state, visit))
+        except StatekitError as error:
+            if not dry:
+                raise
+            report.failed += 1
+            report.first_failure = report.first_failure or f"{visit.place}: {error}"
+            continue
+        if now == row:
+            continue
+        report.rewritten += 1
+        state.bytes_added += len(now) - len(row)
+        batch.put(state.name, row_key, now)
+        if batch.full:
+            yield batch
+            batch.clear()
+    if len(batch):
+        yield batch
+
+
+def _read(row: bytes, state: _Rewriting, visit: Visit) -> object:
+    """The value of a row, as the declared type; errors say where."""
+    try:
+        return state.codec.decode(row)
+    except CorruptCheckpointError as error:
+        raise CorruptCheckpointError(
+            f"state {state.name!r} of operator {visit.operator!r} at key {visit.key!r}: {error}"
+        ) from error

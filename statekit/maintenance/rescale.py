@@ -1,0 +1,287 @@
+"""`statekit rescale`: change the layout of a checkpoint that no job runs on.
+
+No file is written but one manifest, created if absent: until then the old layout stands, from then
+on the new one. A process that is killed has changed nothing, and can be started again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+
+from statekit.backend.change_file_sums import CHECKSUMS, MutationSum, MutationSums
+from statekit.backend.interface import MemoryBackend, StateSize
+from statekit.checkpoint.job_file import JobFile
+from statekit.checkpoint.lineage import Lineage, replay, standing_lineage
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
+from statekit.checkpoint.offline import check_at_rest, last_epoch
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_layout import rescaled
+from statekit.clock import now_us, unique_id
+from statekit.errors import CorruptCheckpointError
+from statekit.job.compatibility import check_job_name, next_job_file
+from statekit.job.job import Job
+from statekit.state.base import StateSpec
+from statekit.state.redistribution import check_type, redistributed, rule_of
+
+Progress = Callable[[int, int], None]
+"""Is told how many bytes were verified, and how many there are."""
+
+
+@dataclass
+class Rescaled:
+    """What was done to a checkpoint.
+
+    Attributes:
+        before: the last epoch before.
+        after: the epoch that was committed; `before` if it has the parallelism already.
+        files, bytes: what was verified.
+        sums: mutations and checksum per operator and state, the same in both layouts.
+    """
+
+    before: EpochManifest
+    after: EpochManifest
+    files: int = 0
+    bytes: int = 0
+    sums: dict[str, dict[str, MutationSum]] = field(default_factory=dict)
+
+    @property
+    def is_changed(self) -> bool:
+        return self.after is not self.before
+
+
+def rescale_offline(
+    repository: Repository,
+    parallelism: int,
+    *,
+    job: Job | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Rescaled:
+    """Give a checkpoint another parallelism, as an epoch of its own.
+
+    Parameters:
+        parallelism: shards per operator.
+        job: whose checkpoint it is; None goes by what is stored.
+        progress: is told how far it is.
+
+    Raises:
+        RestoreError: nothing is committed yet, an epoch was begun and is to be finished first, or
+            the checkpoint is another job's.
+        RescaleError: the parallelism cannot be, operator state has no rule for it, or functions of
+            the job for it take another type than is stored.
+        StateSchemaError: the job's states are not those of the checkpoint.
+        CorruptCheckpointError: a file is missing or altered.
+        FencedError: a job committed an epoch meanwhile.
+    """
+    last, stored = last_epoch(repository)
+    planned = rescaled(last, parallelism)
+    if job is not None:
+        check_job(repository, job, stored)
+    if last.parallelism == parallelism:
+        return Rescaled(last, last)
+    check_at_rest(repository, last)
+    specs = declared_states(job, stored)
+    planned = redistributed(repository, last, planned, stored.operators, specs)
+    done = Rescaled(last, planned)
+    local = {op.name: [s.name for s in op.states if s.is_local] for op in stored.operators}
+    _verify(repository, done, local, progress)
+    check_at_rest(repository, last)  # verifying takes its time
+    done.after = planned.model_copy(update={"writer": unique_id(), "committed_at_us": now_us()})
+    repository.commit(done.after)
+    if repository.manifest(done.after.epoch) != done.after:
+        raise CorruptCheckpointError(
+            f"epoch {done.after.epoch} of {repository.url} does not read back as it was written: "
+            "check the store; the epoch before it is whole"
+        )
+    return done
+
+
+def check_job(repository: Repository, job: Job, stored: JobFile) -> None:
+    """Make sure that a job could go on from a checkpoint.
+
+    Raises:
+        RestoreError: the checkpoint is another job's.
+        StateSchemaError: the job's states are not those of the checkpoint.
+    """
+    check_job_name(stored, job, repository.url)
+    next_job_file(stored, job.operators, allow_dropped_state=False)
+
+
+def declared_states(job: Job | None, stored: JobFile) -> dict[str, tuple[StateSpec, ...]]:
+    """Per operator its states as the code declares them; nothing without code.
+
+    Raises:
+        RescaleError: functions of the job would put rows of another type than the checkpoint says.
+    """
+    found = {} if job is None else {op.name: op.declared.states for op in job.operators}
+    for operator in stored.operators:
+        specs = {spec.name: spec for spec in found.get(operator.name, ())}
+        for state in operator.states:
+            spec = specs.get(state.name)
+            if spec is None or not state.is_local or rule_of(state, spec) != "hooks":
+                continue
+            check_type(operator.name, state, spec)
+    return found
+
+
+# ----------------------------------------------------------------------------------- verification
+
+
+def _verify(
+    repository: Repository, done: Rescaled, local: dict[str, list[str]], progress: Progress
+) -> None:
+    """Hold the new layout against the old one: every file whole, every mutation in one shard.
+
+    Parameters:
+        local: per operator the states of shards, which were redistributed.
+    """
+    before, after = done.before, done.after
+    groups = before.key_groups
+    lineages = {
+        name: standing_lineage(repository, before, name, 0, groups - 1) for name in before.operators
+    }
+    bases = {name: _base_files(found) for name, found in lineages.items()}
+    total = sum(
+        ref.size for name, found in lineages.items() for ref in (*found.change_files, *bases[name])
+    )
+    for name, found in lineages.items():
+        sums = MutationSums(groups)
+        counted = _counted(repository, found.change_files, sums)
+        for size in chain(counted, _checked(repository, bases[name])):
+            done.files += 1
+            done.bytes += size
+            progress(done.bytes, total)
+        done.sums[name] = {state: sums.of(state, 0, groups - 1) for state in sums.states}
+        of_shards, based = local.get(name, []), set(_based(found))
+        old, new = before.operators[name], after.operators[name]
+        _check_partition(name, old, new, sums, of_shards, based)
+        _check_counts(name, old, new, of_shards)
+        _check_redistributed(repository, name, found, done, of_shards)
+
+
+def _based(found: Lineage) -> Iterator[int]:
+    """The key groups whose rows start from a base."""
+    if found.base is not None:
+        yield from range(found.first, found.last + 1)
+    for part in found.below:
+        yield from _based(part)
+
+
+def _base_files(found: Lineage) -> list[FileRef]:
+    """RocksDB's own files of all bases, each one once."""
+    databases = (database for base in found.bases for database in base.databases)
+    return list(dict.fromkeys(ref for database in databases for ref in database.files.values()))
+
+
+def _checked(repository: Repository, refs: list[FileRef]) -> Iterator[int]:
+    """Check every byte of these files; the size of each."""
+
+    def check(ref: FileRef) -> int:
+        repository.open_verified(ref).close()
+        return ref.size
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        yield from threads.map(check, refs)
+
+
+def _counted(repository: Repository, refs: list[FileRef], sums: MutationSums) -> Iterator[int]:
+    """Check every byte of these files and count what is in them; the size of each."""
+    adding = threading.Lock()
+
+    def count(ref: FileRef) -> int:
+        with repository.open_verified(ref) as file:
+            found = MutationSums.of_file(file, repository.at(ref.path), sums.groups)
+        with adding:
+            sums.update(found)
+        return ref.size
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        yield from threads.map(count, refs)
+
+
+def _check_partition(
+    name: str,
+    before: OperatorEpoch,
+    after: OperatorEpoch,
+    sums: MutationSums,
+    local: list[str],
+    based: set[int],
+) -> None:
+    """Make sure that each mutation is in one new shard, and that this one knows where it is.
+
+    Parameters:
+        local: states of shards, which are put anew and do not go with key groups.
+        based: key groups that have rows in a base, beside what `sums` counted in change files.
+    """
+    origins, named = _origins(before), _origins(after)
+    lost = [group for group in sorted(based) if origins[group] != named[group]]
+    if lost:
+        raise _differs(name, f"rows in key groups {lost} would be lost")
+    for state in (state for state in sums.states if state not in local):
+        lost = [
+            group
+            for group, (origin, found) in enumerate(zip(origins, named, strict=True))
+            if origin != found and sums.of(state, group, group).mutations
+        ]
+        if lost:
+            raise _differs(name, f"rows of state {state!r} in key groups {lost} would be lost")
+        held = sums.of(state, 0, len(origins) - 1)
+        shares = [sums.of(state, *shard.groups) for shard in after.shards]
+        total = MutationSum(
+            sum(share.mutations for share in shares),
+            sum(share.checksum for share in shares) % CHECKSUMS,
+        )
+        if total != held:
+            raise _differs(name, f"state {state!r} has {held}, its new shards {total}")
+
+
+def _check_counts(name: str, before: OperatorEpoch, after: OperatorEpoch, local: list[str]) -> None:
+    if not all(shard.is_counted for shard in after.shards):
+        return
+    for held, there_are in ((before.rows, after.rows), (before.bytes, after.bytes)):
+        old, new = ({k: n for k, n in of.items() if k not in local} for of in (held, there_are))
+        if old != new:
+            raise _differs(name, f"there are {old} rows or bytes, the new shards have {new}")
+
+
+def _check_redistributed(
+    repository: Repository, name: str, found: Lineage, done: Rescaled, local: list[str]
+) -> None:
+    """Make sure that of state of shards there is what was put, and nothing else.
+
+    Parameters:
+        found: what led to the rows of the operator before.
+    """
+    after, backend = done.after.operators[name], MemoryBackend(local)
+    waiting = [ref for shard in after.shards for ref in shard.redistributed]
+    replay(repository, backend, found, only_local=True)
+    repository.replay(backend, waiting, 0, done.after.key_groups - 1)
+    rows, size = after.rows, after.bytes
+    told = {state: StateSize(rows.get(state, 0), size.get(state, 0)) for state in local}
+    if all(shard.is_counted for shard in after.shards) and (held := backend.sizes()) != told:
+        raise _differs(name, f"its operator state is to have {told} and has {held}")
+
+
+def _origins(operator: OperatorEpoch) -> list[tuple[tuple[int, int], str | None]]:
+    """For each key group, the shard that last changed it, and the attempt at that shard."""
+    found: list[tuple[tuple[int, int], str | None]] = []
+    for shard in operator.shards:
+        nothing = (shard.groups, shard.attempt)
+        own = [nothing] * (shard.last_group - shard.first_group + 1)
+        for piece in shard.slices:
+            start, end = piece.first_group - shard.first_group, piece.last_group - shard.first_group
+            own[start : end + 1] = [(piece.shard, piece.attempt)] * (end - start + 1)
+        found += own
+    return found
+
+
+def _differs(operator: str, how: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"operator {operator!r}: the new layout is not the old one: {how}. Nothing was changed; "
+        "this is an error of statekit: please report it with the last manifest"
+    )

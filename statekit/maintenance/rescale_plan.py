@@ -1,0 +1,246 @@
+"""Predict the result of another parallelism before it is applied."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from statekit.backend.interface import StateSize, total_size
+from statekit.backend.scratch import scratch_directory
+from statekit.checkpoint.job_file import OperatorRecord
+from statekit.checkpoint.manifest import OperatorEpoch, ShardState
+from statekit.checkpoint.shard_layout import overlapping, rescaled
+from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
+from statekit.maintenance.rewrite import stored_rows
+from statekit.maintenance.row_keys import KeyedRows
+from statekit.reader import CheckpointReader
+from statekit.state.base import StateSpec
+from statekit.state.options import Rule
+from statekit.state.redistribution import rule_of
+
+Groups = dict[int, StateSize]
+"""Rows and bytes per key group, of all states of keys together."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One shard: its key groups, and what it holds of keys; None if that was not counted."""
+
+    groups: tuple[int, int]
+    size: StateSize | None
+
+
+@dataclass(frozen=True)
+class Move:
+    """Key groups, first and last, that one shard has now and another is to have."""
+
+    groups: tuple[int, int]
+    source: int
+    target: int
+    size: StateSize | None
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One operator state: what all shards hold together, and the rule it goes by, if it has one."""
+
+    name: str
+    size: StateSize
+    rule: Rule | None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a rescale is refused, because nobody says what becomes of it."""
+        return self.rule is None and self.size.rows > 0
+
+
+@dataclass(frozen=True)
+class OperatorPlan:
+    """One operator, before and after.
+
+    Attributes:
+        name: of the operator.
+        before, after: its shards.
+        moves: what goes from which shard to which, in the order of key groups.
+        hot: the fullest key groups, the fullest first; empty if they were not counted.
+        shared: its operator state, which does not go with key groups and is counted nowhere else.
+        has_keys: whether anything goes with key groups.
+    """
+
+    name: str
+    before: list[Load]
+    after: list[Load]
+    moves: list[Move]
+    hot: list[tuple[int, StateSize]]
+    shared: list[Shared] = field(default_factory=list)
+    has_keys: bool = True
+
+
+_HOT_GROUPS = 5
+
+
+def what_moves(
+    reader: CheckpointReader,
+    parallelism: int,
+    *,
+    key_groups: int | None = None,
+    fast: bool = False,
+    specs: Mapping[str, Sequence[StateSpec]] = MappingProxyType({}),
+) -> list[OperatorPlan]:
+    """What changes with so many shards, per operator.
+
+    Parameters:
+        key_groups: of all state written anew; None for as many as there are.
+        fast: go by what the manifest says, instead of counting all rows per key group. What becomes
+            of a shard that is divided is then not known.
+        specs: per operator, its states as the code declares them, if it is known.
+
+    Raises:
+        RescaleError: the parallelism or the number of key groups cannot be.
+    """
+    if key_groups not in (None, reader.manifest.key_groups):
+        return list(_anew(reader, parallelism, check_groups(key_groups), specs))
+    planned = rescaled(reader.manifest, parallelism)
+    ranges = [group_range(n, parallelism, planned.key_groups) for n in range(parallelism)]
+    plans = []
+    for name, before in reader.manifest.operators.items():
+        record = reader.operator(name)
+        groups = None if fast else _counted(reader, record)
+        known: Callable[[ShardState], StateSize | None] = _Told(record.holds_by_key)
+        if groups is not None:
+            known = _Counted(groups)
+        after = planned.operators[name]
+        plans.append(
+            OperatorPlan(
+                name,
+                [Load(shard.groups, known(shard)) for shard in before.shards],
+                [Load(shard.groups, known(shard)) for shard in after.shards],
+                _moves(before, ranges, known, groups),
+                _fullest(groups),
+                _shared(record, before, specs.get(name, ())),
+                has_keys=bool(record.holds_by_key),
+            )
+        )
+    return plans
+
+
+def _anew(
+    reader: CheckpointReader,
+    parallelism: int,
+    key_groups: int,
+    specs: Mapping[str, Sequence[StateSpec]],
+) -> Iterator[OperatorPlan]:
+    """The plans of all state written anew in other key groups. Each key is hashed, and counted."""
+    check_parallelism(parallelism, key_groups)
+    ranges = [group_range(n, parallelism, key_groups) for n in range(parallelism)]
+    for name, before in reader.manifest.operators.items():
+        record = reader.operator(name)
+        groups, shards = _rehashed(reader, record, key_groups), _counted(reader, record)
+        yield OperatorPlan(
+            name,
+            [Load(shard.groups, _size_within(shards, *shard.groups)) for shard in before.shards],
+            [Load(own, _size_within(groups, *own)) for own in ranges],
+            [],
+            _fullest(groups),
+            _shared(record, before, specs.get(name, ())),
+            has_keys=bool(record.holds_by_key),
+        )
+
+
+def _rehashed(reader: CheckpointReader, record: OperatorRecord, key_groups: int) -> Groups:
+    """Rows and bytes per key group, with so many key groups."""
+    rows: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
+    keyed = KeyedRows(record, key_groups)
+    for _, parts, row in stored_rows(reader.repository, record, reader.manifest):
+        row_key = keyed.row_key(parts)
+        group = group_of_row(row_key)
+        rows[group] += 1
+        sizes[group] += len(row_key) + len(row)
+    return {group: StateSize(rows[group], sizes[group]) for group in rows}
+
+
+def skew_of(loads: list[Load]) -> float | None:
+    """How many times as many rows as the mean the fullest shard has; None if that is not known."""
+    rows = [load.size.rows for load in loads if load.size is not None]
+    if len(rows) < len(loads) or not sum(rows):
+        return None
+    return max(rows) * len(rows) / sum(rows)
+
+
+def _shared(
+    record: OperatorRecord, before: OperatorEpoch, specs: Sequence[StateSpec]
+) -> list[Shared]:
+    rows, size, by_name = before.rows, before.bytes, {spec.name: spec for spec in specs}
+    return [
+        Shared(
+            state.name,
+            StateSize(rows.get(state.name, 0), size.get(state.name, 0)),
+            rule_of(state, by_name.get(state.name)),
+        )
+        for state in record.states
+        if state.is_local
+    ]
+
+
+def _counted(reader: CheckpointReader, record: OperatorRecord) -> Groups:
+    with scratch_directory("rescale") as directory:
+        states = reader.sizes_of_groups(record.name, directory)
+    found: dict[int, list[StateSize]] = {}
+    for name in record.holds_by_key:
+        for group, size in states[name].items():
+            found.setdefault(group, []).append(size)
+    return {group: total_size(sizes) for group, sizes in found.items()}
+
+
+@dataclass(frozen=True)
+class _Counted:
+    groups: Groups
+
+    def __call__(self, shard: ShardState) -> StateSize:
+        return _size_within(self.groups, shard.first_group, shard.last_group)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a manifest says of some states in a shard."""
+
+    states: Sequence[str]
+
+    def __call__(self, shard: ShardState) -> StateSize | None:
+        if shard.is_part or not shard.is_counted:
+            return None
+        return StateSize(
+            sum(shard.rows.get(name, 0) for name in self.states),
+            sum(shard.bytes.get(name, 0) for name in self.states),
+        )
+
+
+def _size_within(groups: Groups, first: int, last: int) -> StateSize:
+    return total_size(groups[group] for group in range(first, last + 1) if group in groups)
+
+
+def _moves(
+    before: OperatorEpoch,
+    ranges: list[tuple[int, int]],
+    known: Callable[[ShardState], StateSize | None],
+    groups: Groups | None,
+) -> list[Move]:
+    numbers = {shard.first_group: number for number, shard in enumerate(before.shards)}
+    moves = []
+    for target, (first, last) in enumerate(ranges):
+        for shard in overlapping(before.shards, first, last):
+            own = max(first, shard.first_group), min(last, shard.last_group)
+            if groups is not None:
+                size: StateSize | None = _size_within(groups, *own)
+            else:
+                size = known(shard) if own == shard.groups else None
+            moves.append(Move(own, numbers[shard.first_group], target, size))
+    return moves
+
+
+def _fullest(groups: Groups | None) -> list[tuple[int, StateSize]]:
+    held = sorted((groups or {}).items(), key=lambda found: (-found[1].rows, found[0]))
+    return held[:_HOT_GROUPS]

@@ -1,0 +1,456 @@
+"""Write the whole state of operators anew: for other key groups, or from another source.
+
+With other key groups, the rows of one old shard go to all new ones. They are gathered in a database
+on the local disk, sorted by their new row keys, until it holds so many bytes. Then they leave it in
+the order of new shards, so that one change file is open at a time, however many shards there are. A
+state that is larger than that takes several rounds, and a shard gets a file in each.
+
+Nothing is committed unless the new files, read back, hold what the old ones did: as many rows of
+each state, and the same checksum. The old epochs stay as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import xxhash
+
+from statekit.backend.change_file import Changes
+from statekit.backend.interface import Backend
+from statekit.backend.mutation import Batch, read_changes
+from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.scratch import scratch_directory
+from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord
+from statekit.checkpoint.lineage import local_rows
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
+from statekit.checkpoint.offline import check_at_rest, last_epoch
+from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_contents import Chain
+from statekit.clock import now_us, unique_id
+from statekit.errors import CorruptCheckpointError
+from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
+from statekit.maintenance.row_keys import KeyedRows, RowParts
+from statekit.state.base import StateSpec
+from statekit.state.redistribution import moved_by_operator, put_local
+from statekit.working_copy.unpacked_shard import ShardRows
+
+SCRATCH_BYTES = 32 << 30
+"""So many bytes of rows are gathered on the local disk before they are written."""
+
+Progress = Callable[[int, int | None], None]
+"""Is told how many rows were dealt with, and how many there are; None if nobody knows."""
+
+Verified = Callable[[str, str, "Contents"], None]
+"""Is told the operator, the state, or what stands for timers, and what it holds."""
+
+_REPORTED_ROWS = 10_000
+
+
+@dataclass
+class Contents:
+    """What a state holds, in any order, under any number of key groups, in any shards.
+
+    Attributes:
+        rows: how many.
+        total: the sum of the XXH3-64 of each, modulo 2^64.
+    """
+
+    rows: int = 0
+    total: int = 0
+
+    def add(self, key: bytes, row: bytes) -> None:
+        """Count a row in. `key` is the row key without its key group."""
+        self.rows += 1
+        # The seed tells where the key ends.
+        self.total += xxhash.xxh3_64_intdigest(key + row, seed=len(key))
+
+    @property
+    def checksum(self) -> str:
+        """The total as 16 hex digits."""
+        return f"{self.total % (1 << 64):016x}"
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows with checksum {self.checksum}"
+
+
+@dataclass
+class _NewShard:
+    """A shard in the making."""
+
+    groups: tuple[int, int]
+    rows: dict[str, int]
+    bytes: dict[str, int]
+    wake_us: dict[Clock, int] = field(default_factory=dict)
+    files: list[FileRef] = field(default_factory=list)
+
+    def state(self, epoch: int) -> ShardState:
+        first, last = self.groups
+        blank = not self.files
+        return ShardState(
+            first_group=first,
+            last_group=last,
+            attempt=None if blank else unique_id(),
+            changed=None if blank else epoch,
+            files=tuple(self.files),
+            is_complete=True,
+            chain=Chain().behind(self.files),
+            rows={} if blank else self.rows,
+            bytes={} if blank else self.bytes,
+            wake_us=self.wake_us,
+        )
+
+
+class ShardsWriter:
+    """Rows of one operator, in any order, as the change files of new shards. A context manager.
+
+    Parameters:
+        repository: where the files go.
+        operator: whose rows they are.
+        parallelism: how many shards.
+        key_groups: how many key groups.
+        scratch_bytes: how much to gather on the local disk before files are written.
+
+    Attributes:
+        repository: as given.
+        rows: how its row keys are made.
+        contents: per family, what was put in.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        operator: OperatorRecord,
+        *,
+        parallelism: int,
+        key_groups: int,
+        scratch_bytes: int = SCRATCH_BYTES,
+    ) -> None:
+        self.rows = KeyedRows(operator, key_groups)
+        self.contents = {family: Contents() for family in self.rows.families}
+        self.repository = repository
+        self._operator = operator
+        self._all = (*self.rows.families, *self.rows.indexes)
+        self._shards = [
+            _NewShard(
+                group_range(shard, parallelism, key_groups),
+                dict.fromkeys(self.rows.families, 0),
+                dict.fromkeys(self.rows.families, 0),
+            )
+            for shard in range(parallelism)
+        ]
+        self._scratch_bytes = scratch_bytes
+        self._held = 0
+        self._batch = Batch()
+        self._closing = contextlib.ExitStack()
+        self._backend: RocksBackend | None = None
+
+    def __enter__(self) -> ShardsWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def put(self, family: str, parts: RowParts, row: bytes) -> None:
+        """Take a row. Each row key comes once.
+
+        Raises:
+            CorruptCheckpointError: its key is none of this operator.
+        """
+        row_key = self.rows.row_key(parts)
+        batch, groups = self._batch, self.rows.key_groups
+        shard = self._shards[group_of_row(row_key) * len(self._shards) // groups]
+        size = batch.put(family, row_key, row)
+        shard.rows[family] += 1
+        shard.bytes[family] += size
+        self.contents[family].add(row_key[2:], row)
+        entry = self.rows.entry(family, parts, row_key, row)
+        if entry is not None:
+            wake = shard.wake_us
+            wake[entry.clock] = min(entry.due_us, wake.get(entry.clock, entry.due_us))
+            if entry.family is not None:
+                batch.put(entry.family, entry.row_key, b"")
+        if batch.full:
+            self._gather()
+
+    def finish(self, epoch: int, local: Mapping[str, list[LocalRows]]) -> tuple[ShardState, ...]:
+        """Write what is left. Returns the shards as they stand after that epoch.
+
+        Parameters:
+            local: what each operator state holds, for each shard.
+        """
+        self._gather()
+        self._distribute()
+        for number, shard in enumerate(self._shards):
+            batch = Batch()
+            held = {name: shards[number] for name, shards in local.items()}
+            for name, size in put_local(batch, shard.groups[0], held).items():
+                shard.rows[name], shard.bytes[name] = size
+            if len(batch):
+                changes = Changes(tuple(local))
+                try:
+                    changes.append(batch)
+                    shard.files += self._stored(changes, local=True)
+                finally:
+                    changes.drop()
+        return tuple(shard.state(epoch) for shard in self._shards)
+
+    def written(
+        self,
+        rows: Iterable[tuple[str, RowParts, bytes]],
+        epoch: int,
+        local: Mapping[str, list[LocalRows]],
+        count: RowCount,
+    ) -> tuple[ShardState, ...]:
+        """Write all of these rows, and hold what was written against them.
+
+        Parameters:
+            rows: family, parts of the row key, row.
+            epoch, local: as for `finish`.
+            count: is told of each row, written and read back.
+
+        Raises:
+            CorruptCheckpointError: what was written is not what was given.
+        """
+        for family, parts, row in rows:
+            self.put(family, parts, row)
+            count.one()
+        made = self.finish(epoch, local)
+        for _ in verify(self.repository, self._operator, made, self.contents, self.rows.key_groups):
+            count.one()
+        return made
+
+    def _gather(self) -> None:
+        if not len(self._batch):
+            return
+        if self._backend is None:
+            directory = self._closing.enter_context(scratch_directory("rewrite"))
+            self._backend = RocksBackend(directory, self._all)
+            self._closing.callback(self._backend.close)
+        self._backend.write(self._batch)
+        self._held += self._batch.size_bytes
+        self._batch.clear()
+        if self._held >= self._scratch_bytes:
+            self._distribute()
+
+    def _distribute(self) -> None:
+        """Write what was gathered to files, shard by shard, and begin anew."""
+        if self._backend is None:
+            return
+        for shard in self._shards:
+            shard.files += self._file(self._backend, shard.groups)
+        self._closing.close()
+        self._backend, self._held = None, 0
+
+    def _file(self, backend: Backend, groups: tuple[int, int]) -> list[FileRef]:
+        changes, batch = Changes(self._all), Batch()
+        try:
+            for family in self._all:
+                for row_key, row in backend.scan(family, *group_bounds(*groups)):
+                    batch.put(family, row_key, row)
+                    if batch.full:
+                        changes.append(batch)
+                        batch.clear()
+            if len(batch):
+                changes.append(batch)
+            return self._stored(changes, local=False)
+        finally:
+            changes.drop()
+
+    def _stored(self, changes: Changes, *, local: bool) -> list[FileRef]:
+        """The finished file; none if there is nothing in it."""
+        finished = changes.finish()
+        if finished is None:
+            return []
+        return [self.repository.put_changes(self._operator.name, *finished, local=local)]
+
+
+def verify(
+    repository: Repository,
+    operator: OperatorRecord,
+    shards: Sequence[ShardState],
+    contents: Mapping[str, Contents],
+    key_groups: int,
+) -> Iterator[None]:
+    """Read new shards back and hold them against what they are to hold; yields after each row.
+
+    Raises:
+        CorruptCheckpointError: they do not hold it.
+    """
+    rows = KeyedRows(operator, key_groups)
+    found = {family: Contents() for family in rows.families}
+    for shard in shards:
+        for ref in shard.files:
+            with repository.open_verified(ref) as file:
+                for batch in read_changes(file, ref.path):
+                    for family, _, row_key, row in batch.rows():
+                        if family not in found:
+                            continue
+                        parts = rows.parts(family, row_key)
+                        group = group_of_row(row_key)
+                        if rows.row_key(parts) != row_key or not shard.overlaps(group, group):
+                            raise _differs(operator.name, family, f"a row in key group {group}")
+                        found[family].add(row_key[2:], row or b"")
+                        yield
+    for family, expected in contents.items():
+        if str(found[family]) != str(expected):
+            raise _differs(operator.name, family, f"{found[family]} in place of {expected}")
+
+
+def _differs(operator: str, family: str, found: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"what was written of {operator}.{family} is not what was read: {found}. Nothing is "
+        "committed, and the old state is as it was: check the disks and the memory of this "
+        "machine, then try again"
+    )
+
+
+def stored_rows(
+    repository: Repository, operator: OperatorRecord, manifest: EpochManifest
+) -> Iterator[tuple[str, RowParts, bytes]]:
+    """All rows of an operator after an epoch: family, parts of the row key, row.
+
+    One shard after the other is unpacked on the local disk. Within a shard, families come one after
+    the other, each in the order of its row keys.
+
+    Raises:
+        CorruptCheckpointError: a file is missing or altered, or does not hold what its epoch says.
+        StorageError: the store or the local disk failed.
+    """
+    rows = KeyedRows(operator, manifest.key_groups)
+    epoch = manifest.operators.get(operator.name)
+    found = dict.fromkeys(rows.families, 0)
+    unpacked = ShardRows(repository, operator.name, manifest)
+    for shard in epoch.shards if epoch else ():
+        if shard.attempt is None:
+            continue
+        with unpacked.opened(shard, rows.families) as backend:
+            for family in rows.families:
+                for row_key, row in backend.scan(family, *group_bounds(*shard.groups)):
+                    found[family] += 1
+                    yield family, rows.parts(family, row_key), row
+    counted = None if epoch is None else rows_held(epoch)
+    for family, count in found.items():
+        if counted is not None and count != counted.get(family, 0):
+            raise CorruptCheckpointError(
+                f"{repository.url}, epoch {manifest.epoch}: the files hold {count} rows of "
+                f"{operator.name}.{family}, the manifest says {counted.get(family, 0)}. Restore "
+                "the checkpoint from a backup, or start from an earlier epoch or a savepoint"
+            )
+
+
+def rows_held(epoch: OperatorEpoch) -> dict[str, int] | None:
+    """How many rows an operator holds per state; None if not all of its shards were counted."""
+    if not all(shard.is_counted for shard in epoch.shards):
+        return None
+    return epoch.rows
+
+
+def carried_over(epoch: OperatorEpoch | None, shards: tuple[ShardState, ...]) -> OperatorEpoch:
+    """An operator that stands where it did, in other shards."""
+    if epoch is None:
+        return OperatorEpoch(shards=shards)
+    return epoch.at_rest(shards, undivided_rows={}, undivided_bytes={})
+
+
+class RowCount:
+    """Rows dealt with so far, told now and then."""
+
+    def __init__(self, total: int | None, tell: Progress | None) -> None:
+        self._total = total
+        self._tell = tell
+        self._rows = 0
+
+    def one(self) -> None:
+        """Another row."""
+        self._rows += 1
+        if self._tell is not None and self._rows % _REPORTED_ROWS == 0:
+            self._tell(self._rows, self._total)
+
+    def end(self) -> None:
+        """That was all."""
+        if self._tell is not None:
+            self._tell(self._rows, self._total)
+
+
+def rewrite_checkpoint(
+    repository: Repository,
+    *,
+    parallelism: int | None = None,
+    key_groups: int | None = None,
+    progress: Progress | None = None,
+    verified: Verified | None = None,
+    specs: Mapping[str, Sequence[StateSpec]] | None = None,
+    scratch_bytes: int = SCRATCH_BYTES,
+) -> EpochManifest:
+    """Write all state of a checkpoint anew, as one epoch. No job may run on it meanwhile.
+
+    Parameters:
+        parallelism: shards per operator; None for as many as there are.
+        key_groups: None for as many as there are.
+        progress: is told how far it is.
+        verified: is told what each state was found to hold, once it was read back.
+        specs: per operator, its states as the code declares them, for functions that redistribute
+            operator state.
+        scratch_bytes: how much to gather on the local disk at a time.
+
+    Raises:
+        RestoreError: nothing is committed yet, or an epoch was begun and has to be finished first.
+        RescaleError: there cannot be so many shards or key groups.
+        CorruptCheckpointError: a file is missing or altered, or the new state is not the old one.
+        FencedError: a job committed an epoch meanwhile.
+    """
+    last, stored = last_epoch(repository)
+    groups = check_groups(last.key_groups if key_groups is None else key_groups)
+    shards = check_parallelism(last.parallelism if parallelism is None else parallelism, groups)
+    check_at_rest(repository, last)
+    # The rows of states that were given up are left behind.
+    job = stored.model_copy(update={"key_groups": groups, "dropped": {}})
+    # Before any row: a rule may be missing, and a function may fail.
+    held = {operator.name: local_rows(repository, operator, last) for operator in job.operators}
+    moved = moved_by_operator(job.operators, specs or {}, held, shards, last.epoch)
+    rows = rows_to_read(job, last)
+    count = RowCount(None if rows is None else 2 * rows, progress)
+    operators = {}
+    for operator in job.operators:
+        with ShardsWriter(
+            repository,
+            operator,
+            parallelism=shards,
+            key_groups=groups,
+            scratch_bytes=scratch_bytes,
+        ) as writer:
+            rows_of = stored_rows(repository, operator, last)
+            made = writer.written(rows_of, last.epoch + 1, moved[operator.name], count)
+        if verified is not None:
+            for family, contents in writer.contents.items():
+                verified(operator.name, family, contents)
+        operators[operator.name] = carried_over(last.operators.get(operator.name), made)
+    _, reference = repository.settle_job_file(job)
+    manifest = last.followed_by(
+        job_file=reference,
+        cause="rescale",
+        whole=True,
+        parallelism=shards,
+        key_groups=groups,
+        writer=unique_id(),
+        committed_at_us=now_us(),
+        operators=operators,
+    )
+    repository.commit(manifest)
+    count.end()
+    return manifest
+
+
+def rows_to_read(job: JobFile, manifest: EpochManifest) -> int | None:
+    """How many rows a job holds after an epoch; None if not all shards were counted."""
+    total = 0
+    for operator in job.operators:
+        epoch = manifest.operators.get(operator.name)
+        held = {} if epoch is None else rows_held(epoch)
+        if held is None:
+            return None
+        total += sum(held.get(family, 0) for family in operator.holds)
+    return total

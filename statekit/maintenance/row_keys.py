@@ -1,0 +1,138 @@
+"""Convert row keys to another number of key groups.
+
+The key group of a row is the first part of its row key and nothing but a hash of its key, so
+another number of key groups changes these two bytes and nothing else. With G the key group:
+
+    a state      G + key + subkey
+    _timers      G + key + clock, time, name
+    _waiting     G + time + key + record, position
+
+The indexes `_timers.due` and `_expiry` are not carried over but made anew: what is left in them of
+rows that were removed or written again goes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from statekit.checkpoint.job_file import EXPIRY, TIMERS, WAITING, Clock, OperatorRecord
+from statekit.codec.key_codec import schema_key_codec
+from statekit.codec.schema import Schema
+from statekit.keygroup import key_group, pack_group
+from statekit.reader import key_schema
+from statekit.state.timers import CLOCKS, DUE, due_row
+from statekit.state.ttl import index_entry
+from statekit.timestamp import micros_of_sortable
+
+_GROUP_BYTES = 2
+_TIME_BYTES = 8
+
+
+class RowParts(NamedTuple):
+    """A row key without its key group.
+
+    Parameters:
+        before: what sorts it within its key group before its key does.
+        key: encoded.
+        after: the rest.
+    """
+
+    before: bytes
+    key: bytes
+    after: bytes
+
+    @property
+    def subkey(self) -> bytes:
+        """All but the key."""
+        return self.before + self.after
+
+
+class Entry(NamedTuple):
+    """What a row asks of its shard: to wake at a time, and a row in an index that says so.
+
+    Parameters:
+        clock: by which clock.
+        due_us: when.
+        family: the index; None where the row itself is found by its time.
+        row_key: in the index.
+    """
+
+    clock: Clock
+    due_us: int
+    family: str | None = None
+    row_key: bytes = b""
+
+
+class KeyedRows:
+    """The rows of an operator's keys, with so many key groups.
+
+    Parameters:
+        operator: whose rows they are.
+        key_groups: how many there are.
+
+    Attributes:
+        families: those whose rows say something that no other row does.
+        indexes: those whose rows follow from them.
+    """
+
+    def __init__(self, operator: OperatorRecord, key_groups: int) -> None:
+        self.key_groups = key_groups
+        local = {state.name for state in operator.states if state.is_local}
+        self.families = tuple(name for name in operator.holds if name not in local)
+        self._expiring = {
+            state.name: (state.ttl, state.era) for state in operator.states if state.ttl is not None
+        }
+        indexes = [EXPIRY] if self._expiring else []
+        self.indexes = (*indexes, DUE) if operator.timers else tuple(indexes)
+        # An operator without a key has no such rows.
+        schema = key_schema(operator) if operator.key else Schema("tuple")
+        self._decode = schema_key_codec(schema).decode
+        # Rows of one key mostly come together.
+        self._seen = b""
+        self._key, self._group = b"", b""
+
+    def parts(self, family: str, row_key: bytes) -> RowParts:
+        """The row key taken apart.
+
+        Raises:
+            CorruptCheckpointError: it does not hold a key.
+        """
+        start = _GROUP_BYTES + _before_bytes(family)
+        if not (self._seen and row_key.startswith(self._seen, start)):
+            self._seen = row_key[start : self._decode(row_key, start)[1]]
+        end = start + len(self._seen)  # no key begins with another one
+        return RowParts(row_key[_GROUP_BYTES:start], self._seen, row_key[end:])
+
+    def of_subkey(self, family: str, key: bytes, subkey: bytes) -> RowParts:
+        """The inverse of `RowParts.subkey`."""
+        cut = _before_bytes(family)
+        return RowParts(subkey[:cut], key, subkey[cut:])
+
+    def row_key(self, parts: RowParts) -> bytes:
+        """The row key in these key groups.
+
+        Raises:
+            CorruptCheckpointError: the key is not one.
+        """
+        if parts.key != self._key:
+            group = key_group(self._decode(parts.key)[0], self.key_groups)
+            self._key, self._group = parts.key, pack_group(group)
+        return self._group + parts.before + parts.key + parts.after
+
+    def entry(self, family: str, parts: RowParts, row_key: bytes, row: bytes) -> Entry | None:
+        """What a row asks of its shard."""
+        if family == TIMERS:
+            clock, due = CLOCKS[parts.after[0]], micros_of_sortable(parts.after, 1)
+            return Entry(clock, due, DUE, due_row(row_key[:_GROUP_BYTES], parts.key, parts.after))
+        if family == WAITING:
+            return Entry("event", micros_of_sortable(parts.before))
+        if family not in self._expiring:
+            return None
+        ttl, era = self._expiring[family]
+        assert ttl is not None, "only such states are listed"
+        found = index_entry(family, ttl, era, row_key, row)
+        return None if found is None else Entry(ttl.clock, found[1], EXPIRY, found[0])
+
+
+def _before_bytes(family: str) -> int:
+    return _TIME_BYTES if family == WAITING else 0

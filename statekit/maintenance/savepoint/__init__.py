@@ -1,0 +1,1 @@
+"""Savepoints: the state of a job as Parquet tables, written and restored."""

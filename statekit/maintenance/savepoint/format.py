@@ -1,0 +1,237 @@
+"""The savepoint file and the rows of a savepoint's tables.
+
+A savepoint is a directory that may be moved anywhere. It names no file outside of it, and does not
+depend on shards, key groups, or where rows are kept while a job runs:
+
+    savepoint.json                           the job, its types, and every file; written last
+    state.<id>/<operator>/<state>/*.parquet  rows; timers are `_timers`, waiting records `_waiting`
+    spark.<id>/…                             what Spark needs to read on from there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Annotated, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.repository import SAVEPOINT, LocalRows, Repository
+from statekit.checkpoint.sealed_json import Count, FileRef, Record, Sealed
+from statekit.errors import CorruptCheckpointError, RestoreError
+from statekit.maintenance.rewrite import Contents
+from statekit.maintenance.row_keys import KeyedRows, RowParts
+from statekit.maintenance.savepoint.parquet_sizes import batch_rows
+from statekit.maintenance.savepoint.table import EXACT, SavedRow, shard_of_key
+from statekit.names import StoredId, StoredName, StoredText
+
+
+class StateContents(Record):
+    """What a savepoint holds of one state.
+
+    Parameters:
+        rows: how many.
+        checksum: of all of them, in any order: the sum of the XXH3-64 of each, as 16 hex digits.
+        files: Parquet, paths below the savepoint.
+    """
+
+    rows: Count
+    checksum: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    files: tuple[FileRef, ...]
+
+
+class SavepointOperator(Record):
+    """Where an operator stands in a savepoint.
+
+    Parameters:
+        watermark_us, largest_event_us, largest_by_input, late_so_far: as in a manifest.
+        states: by name, with those of timers and waiting records.
+    """
+
+    watermark_us: int | None
+    largest_event_us: int | None
+    largest_by_input: dict[StoredText, int] = Field(default={})
+    late_so_far: Count
+    states: dict[StoredName, StateContents]
+
+
+class SavepointFile(Sealed):
+    """`savepoint.json`: what a savepoint holds.
+
+    Parameters:
+        id: unique per savepoint.
+        name: as it was given.
+        taken_at_us: wall clock, for people.
+        job: the job description in force.
+        epoch: whose state it is; the next epoch of a checkpoint made of it follows that.
+        batch, offsets, processing_time_us, drained: as in a manifest.
+        parallelism: how many shards there were; nothing depends on it.
+        operators: by name.
+        spark: files of Spark's part, if the state is that of a stream.
+    """
+
+    title: ClassVar[str] = "a savepoint"
+
+    id: StoredId
+    name: StoredText
+    taken_at_us: int
+    job: JobFile
+    epoch: Count
+    batch: int | None
+    offsets: dict[StoredText, Count]
+    parallelism: Annotated[int, Field(ge=1, le=32768)]
+    processing_time_us: int
+    drained: bool
+    operators: dict[StoredName, SavepointOperator]
+    spark: tuple[FileRef, ...]
+
+    @property
+    def spark_folder(self) -> str:
+        """Where Spark's part is, below the savepoint."""
+        return f"spark.{self.id}"
+
+
+def saved_rows(file: IO[bytes], name: str) -> Iterator[SavedRow]:
+    """The exact rows of a table's file, in order.
+
+    Raises:
+        CorruptCheckpointError: it is no such file.
+    """
+    try:
+        opened = pq.ParquetFile(file)
+        columns = [*EXACT, *({"position"} & set(opened.schema_arrow.names))]
+        _check_columns(opened.schema_arrow)
+        size = batch_rows(file, opened.metadata)
+        for batch in opened.iter_batches(size, columns=columns):
+            found = {column: batch.column(column).to_pylist() for column in columns}
+            positions = found.get("position", [0] * batch.num_rows)
+            keys, subkeys, rows = (found[column] for column in EXACT)
+            if None in keys or None in subkeys or None in rows:
+                raise ValueError("a row lacks its bytes")
+            yield from map(SavedRow, keys, subkeys, rows, positions)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise CorruptCheckpointError(
+            f"{name} is not a readable table of a savepoint ({error}): restore the savepoint from "
+            "a backup"
+        ) from error
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    """Make sure that the columns that rows are restored from have their types.
+
+    Raises:
+        ValueError: one has not, or is there twice.
+    """
+    for name, type_ in [*((column, pa.binary()) for column in EXACT), ("position", pa.int64())]:
+        if name == "position" and name not in schema.names:
+            continue
+        at = schema.get_all_field_indices(name)
+        if len(at) != 1 or schema.field(at[0]).type != type_:
+            found = ", ".join(str(schema.field(number).type) for number in at)
+            raise ValueError(f"the column {name} is of type {type_}, and here of {found or 'none'}")
+
+
+class Savepoint:
+    """A savepoint that was written, wherever it is now.
+
+    Parameters:
+        repository: what it is in.
+        folder: where in it; empty if it is all of it.
+
+    Raises:
+        RestoreError: there is none, or it was written by a newer version.
+        CorruptCheckpointError: its `savepoint.json` is truncated or altered.
+    """
+
+    def __init__(self, repository: Repository, folder: str = "") -> None:
+        self._repository = repository
+        self._at = f"{folder}/" if folder else ""
+        self.url = f"{repository.url}/{folder}".rstrip("/")
+        if f"{self._at}{SAVEPOINT}" not in set(repository.names(folder)):
+            if not folder and repository.latest_epoch() is not None:
+                raise RestoreError(
+                    f"{self.url} is a checkpoint, and not a savepoint: write one of it with "
+                    f"`statekit savepoint {self.url} NAME`, or pass it as checkpoint="
+                )
+            raise RestoreError(
+                f"there is no savepoint at {self.url}: it has no {SAVEPOINT}. Check the path; a "
+                "savepoint whose writing was interrupted has to be written again"
+            )
+        data = repository.read(f"{self._at}{SAVEPOINT}")
+        self.file = SavepointFile.from_bytes(data, f"{self.url}/{SAVEPOINT}")
+
+    @classmethod
+    def at(cls, url: str | Path) -> Savepoint:
+        """The savepoint in a directory, or at the URL of one in an object store."""
+        try:
+            repository = Repository(url, create=False)
+        except RestoreError:
+            raise RestoreError(f"there is no savepoint at {url}: check the path") from None
+        return cls(repository)
+
+    def rows(self, operator: OperatorRecord) -> Iterator[tuple[str, RowParts, bytes]]:
+        """All rows of an operator, as `stored_rows` gives those of a checkpoint.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+        """
+        keyed = KeyedRows(operator, self.file.job.key_groups)
+        for family in keyed.families:
+            for parts, row in self._rows(operator.name, family, keyed):
+                yield family, parts, row
+
+    def table(self, operator: OperatorRecord, family: str) -> Iterator[tuple[RowParts, bytes]]:
+        """The rows of one state, or of what stands for timers or waiting records.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+        """
+        keyed = KeyedRows(operator, self.file.job.key_groups)
+        return self._rows(operator.name, family, keyed)
+
+    def local_rows(self, operator: OperatorRecord) -> dict[str, list[LocalRows]]:
+        """What each operator state holds, for each shard in order.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+        """
+        keyed = KeyedRows(operator, self.file.job.key_groups)
+        held: dict[str, list[LocalRows]] = {}
+        for state in operator.states:
+            if state.is_local:
+                shards: list[LocalRows] = [[] for _ in range(self.file.parallelism)]
+                for parts, row in self._rows(operator.name, state.name, keyed):
+                    shards[shard_of_key(parts.key)].append((parts.after, row))
+                held[state.name] = shards
+        return held
+
+    def _rows(
+        self, operator: str, family: str, keyed: KeyedRows
+    ) -> Iterator[tuple[RowParts, bytes]]:
+        """The rows of one table."""
+        contents, found = self.file.operators[operator].states[family], Contents()
+        for ref in contents.files:
+            with self._open(ref) as file:
+                for saved in saved_rows(file, f"{self.url}/{ref.path}"):
+                    parts = keyed.of_subkey(family, saved.key, saved.subkey)
+                    found.add(parts.before + parts.key + parts.after, saved.row)
+                    yield parts, saved.row
+        if (found.rows, found.checksum) != (contents.rows, contents.checksum):
+            raise CorruptCheckpointError(
+                f"{self.url} holds {found} of {operator}.{family}, and its {SAVEPOINT} "
+                f"says {contents.rows} rows with checksum {contents.checksum}: restore the "
+                "savepoint from a backup"
+            )
+
+    def spark(self) -> Iterator[tuple[str, bytes]]:
+        """The files of Spark's part: path below it, and content."""
+        for ref in self.file.spark:
+            with self._open(ref) as file:
+                yield ref.path.removeprefix(f"{self.file.spark_folder}/"), file.read()
+
+    def _open(self, ref: FileRef) -> IO[bytes]:
+        there = ref.model_copy(update={"path": f"{self._at}{ref.path}"})
+        return self._repository.open_verified(there)

@@ -1,0 +1,219 @@
+"""`from_savepoint=`: make a checkpoint from a savepoint before a job starts.
+
+The order of effects is: change files, job file, Spark's part, manifest. Until the manifest is
+committed the checkpoint has no epoch, and an import that was killed is simply begun again.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
+from statekit.checkpoint.repository import SPARK, LocalRows, Repository
+from statekit.checkpoint.spark_log import METADATA, new_metadata
+from statekit.clock import now_us, unique_id
+from statekit.errors import RestoreError
+from statekit.job.compatibility import next_job_file
+from statekit.job.job import Job
+from statekit.keygroup import check_groups, check_parallelism
+from statekit.maintenance.rewrite import SCRATCH_BYTES, Progress, RowCount, ShardsWriter
+from statekit.maintenance.savepoint.format import Savepoint
+from statekit.state.base import StateSpec
+from statekit.state.redistribution import moved_by_operator
+
+
+def prepare_from_savepoint(
+    url: str | Path,
+    job: Job,
+    repository: Repository,
+    *,
+    parallelism: int | None = None,
+    allow_dropped_state: bool = False,
+    from_epoch: int | None = None,
+) -> None:
+    """Make a checkpoint of a savepoint for a job to start from, unless that was done before.
+
+    So a job that is started again with the same arguments goes on where it was.
+
+    Parameters:
+        from_epoch: given to the same start, which is refused: it can begin at one place only.
+
+    Raises:
+        RestoreError: there is no such savepoint, it is one of another job, the checkpoint has
+            epochs that do not come from it, or the start is from an epoch as well.
+        StateSchemaError: stored and declared state do not match.
+        RescaleError: the parallelism or the number of key groups cannot be.
+        CorruptCheckpointError: a file of the savepoint is missing or altered.
+    """
+    if from_epoch is not None:
+        raise RestoreError(
+            f"from_savepoint={str(url)!r} and from_epoch={from_epoch}: a start begins at one of "
+            "them. Leave from_epoch out for a new checkpoint, and from_savepoint to go back within "
+            "one that has epochs"
+        )
+    savepoint = Savepoint.at(url)
+    if _is_made_of(repository, savepoint):
+        return
+    stored = savepoint.file.job
+    if stored.name != job.name:
+        raise RestoreError(
+            f"{savepoint.url} is a savepoint of job {stored.name!r}, not of {job.name!r}: pass "
+            "another savepoint, or give the job its old name"
+        )
+    # Before anything is written; the start looks again.
+    next_job_file(stored, job.operators, allow_dropped_state=allow_dropped_state)
+    import_savepoint(
+        savepoint,
+        repository,
+        parallelism=parallelism,
+        key_groups=job.key_groups,
+        specs={operator.name: operator.declared.states for operator in job.operators},
+    )
+
+
+def _is_made_of(repository: Repository, savepoint: Savepoint) -> bool:
+    """Whether the checkpoint was made of that savepoint and has gone on.
+
+    Raises:
+        RestoreError: it has epochs that come from elsewhere.
+    """
+    latest = repository.latest_epoch()
+    if latest is None:
+        return False
+    found = repository.job_file(repository.manifest(latest).job_file.path)
+    assert found is not None, "the manifest names it, so reading it fails or finds it"
+    if found[0].savepoint == savepoint.file.id:
+        return True
+    raise RestoreError(
+        f"{repository.url} has epochs up to {latest}, which do not come from {savepoint.url}: a "
+        "savepoint is restored into a new checkpoint. Pass another checkpoint, or leave "
+        "from_savepoint= out to go on from what this one holds"
+    )
+
+
+def import_savepoint(
+    savepoint: Savepoint,
+    repository: Repository,
+    *,
+    parallelism: int | None = None,
+    key_groups: int | None = None,
+    progress: Progress | None = None,
+    specs: Mapping[str, Sequence[StateSpec]] | None = None,
+    scratch_bytes: int = SCRATCH_BYTES,
+) -> EpochManifest:
+    """Make a checkpoint without epochs one that stands where the savepoint does.
+
+    Its first epoch has the number of the savepoint's, so that sinks go on counting.
+
+    Parameters:
+        parallelism: shards per operator; None for as many as there were.
+        key_groups: None for as many as there were.
+        progress: is told how far it is.
+        specs: per operator, its states as the code declares them, for functions that redistribute
+            operator state.
+        scratch_bytes: how much to gather on the local disk at a time.
+
+    Raises:
+        RestoreError: the checkpoint has epochs.
+        RescaleError: the parallelism or the number of key groups cannot be, or operator state has
+            no rule for it.
+        CorruptCheckpointError: a file of the savepoint is missing or altered.
+        FencedError: a job committed an epoch meanwhile.
+    """
+    if (latest := repository.latest_epoch()) is not None:
+        raise RestoreError(
+            f"{repository.url} has epochs up to {latest}, and a savepoint is restored into a new "
+            "checkpoint: pass another one"
+        )
+    file = savepoint.file
+    groups = check_groups(file.job.key_groups if key_groups is None else key_groups)
+    shards = min(file.parallelism, groups) if parallelism is None else parallelism
+    check_parallelism(shards, groups)
+    # Before any row: a rule may be missing, and a function may fail.
+    held = {operator.name: savepoint.local_rows(operator) for operator in file.job.operators}
+    moved = moved_by_operator(file.job.operators, specs or {}, held, shards, file.epoch)
+    rows = sum(s.rows for operator in file.operators.values() for s in operator.states.values())
+    count = RowCount(2 * rows, progress)
+    operators = {}
+    for operator in file.job.operators:
+        with ShardsWriter(
+            repository,
+            operator,
+            parallelism=shards,
+            key_groups=groups,
+            scratch_bytes=scratch_bytes,
+        ) as writer:
+            operators[operator.name] = _import_operator(
+                savepoint, operator, writer, moved[operator.name], count
+            )
+    job = _job_file(savepoint, repository, groups)
+    _, reference = repository.settle_job_file(job)
+    _import_sparks_part(savepoint, repository)
+    manifest = EpochManifest(
+        job=job.name,
+        job_file=reference,
+        epoch=file.epoch,
+        previous=None,
+        cause="savepoint",
+        whole=True,
+        batch=file.batch,
+        offsets=file.offsets,
+        parallelism=shards,
+        key_groups=groups,
+        writer=unique_id(),
+        processing_time_us=file.processing_time_us,
+        drained=file.drained,
+        committed_at_us=now_us(),
+        operators=operators,
+    )
+    repository.commit(manifest)
+    count.end()
+    return manifest
+
+
+def _import_operator(
+    savepoint: Savepoint,
+    operator: OperatorRecord,
+    writer: ShardsWriter,
+    moved: Mapping[str, list[LocalRows]],
+    count: RowCount,
+) -> OperatorEpoch:
+    made = writer.written(savepoint.rows(operator), savepoint.file.epoch, moved, count)
+    stood = savepoint.file.operators[operator.name]
+    return OperatorEpoch(
+        shards=made,
+        late_so_far=stood.late_so_far,
+        watermark_us=stood.watermark_us,
+        largest_event_us=stood.largest_event_us,
+        largest_by_input=stood.largest_by_input,
+    )
+
+
+def _job_file(savepoint: Savepoint, repository: Repository, groups: int) -> JobFile:
+    """The savepoint's job, in this checkpoint."""
+    found = repository.job_file()  # of a start that never committed
+    checkpoint_id = unique_id() if found is None else found[0].id
+    return savepoint.file.job.model_copy(
+        update={
+            "id": checkpoint_id,
+            "key_groups": groups,
+            "savepoint": savepoint.file.id,
+            "imported": None,
+        }
+    )
+
+
+def _import_sparks_part(savepoint: Savepoint, repository: Repository) -> None:
+    """Let Spark go on behind the last micro-batch in the state.
+
+    No epoch is committed, so whatever a start before this one left there counts for nothing.
+    """
+    repository.remove(list(repository.tree(SPARK)))
+    for path, content in savepoint.spark():
+        if path == METADATA:  # of two queries with one id, Spark stops the older
+            content = new_metadata(str(uuid.UUID(unique_id())))
+        repository.put_file(f"{SPARK}/{path}", io.BytesIO(content))

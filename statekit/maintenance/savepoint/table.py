@@ -1,0 +1,245 @@
+"""The tables of a savepoint: the columns of each, and rows as such columns.
+
+Typed columns come first, for people and tools: the fields of the key under their own names, then
+
+    a map                map_key
+    a list               position, from 0
+    timers               timer, clock, at
+    waiting records      at
+    all but timers       value
+    operator state       shard, in the place of a key
+    states with a TTL    written
+
+and at last the exact bytes, from which a savepoint is restored: `_key`, the encoded key, `_subkey`,
+all of the row key but the key, and `_row`. A field of the key whose name is taken gets the prefix
+`key_`; names that differ in case only count as one, as they do for SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from statekit.checkpoint.job_file import TIMERS, WAITING, OperatorRecord, StateRecord
+from statekit.codec.key_codec import schema_key_codec
+from statekit.codec.schema import Schema
+from statekit.codec.value_codec import PickleCodec, checked_decode
+from statekit.errors import CorruptCheckpointError
+from statekit.maintenance.savepoint.columns import TIMESTAMP, Column, key_column, value_column
+from statekit.reader import key_schema
+from statekit.state.event_time_buffer import record_of_row
+from statekit.state.row_versions import generation_of
+from statekit.state.timers import timer_of_row
+from statekit.state.ttl import PERMANENT, unstamped
+from statekit.timestamp import instant, micros_of_sortable
+
+EXACT = ("_key", "_subkey", "_row")
+"""The columns that a savepoint is restored from."""
+
+_decode_wire = msgspec.msgpack.Decoder().decode
+
+
+class SavedRow(NamedTuple):
+    """A row of a savepoint.
+
+    Parameters:
+        key: encoded.
+        subkey: all of the row key but key group and key.
+        row: as stored.
+        position: how many rows of the same key come before it.
+    """
+
+    key: bytes
+    subkey: bytes
+    row: bytes
+    position: int
+
+
+def key_of_shard(shard: int) -> bytes:
+    """What stands for a shard where rows of keys have their key."""
+    return shard.to_bytes(4, "big")
+
+
+def shard_of_key(key: bytes) -> int:
+    """The inverse of `key_of_shard`."""
+    return int.from_bytes(key, "big")
+
+
+class TooWide(Exception):  # noqa: N818 - asks for wider columns
+    """An int does not fit 64 bits with a sign."""
+
+
+class _Made(NamedTuple):
+    """A column of a table, and its values for rows."""
+
+    name: str
+    type: pa.DataType
+    values: Callable[[Sequence[SavedRow]], list[Any]]
+
+
+class StateTable:
+    """How rows of one state of an operator, of its timers or its waiting records look.
+
+    Parameters:
+        operator: whose rows they are.
+        family: the name of the state, or `TIMERS`, or `WAITING`.
+        wide: give ints 20 digits.
+    """
+
+    def __init__(self, operator: OperatorRecord, family: str, *, wide: bool = False) -> None:
+        self.operator = operator
+        self.family = family
+        own = list(self._own(wide))
+        taken = [column.name for column in own]
+        names = column_names([field.name for field in operator.key], [*taken, *EXACT])
+        self._columns = [*self._keys(names), *own, *_exact()]
+        self.schema = pa.schema([pa.field(made.name, made.type) for made in self._columns])
+
+    def batch(self, rows: Sequence[SavedRow]) -> pa.RecordBatch:
+        """Rows as columns.
+
+        Raises:
+            TooWide: an int needs a wide table.
+            CorruptCheckpointError: a key or a value is not of its type.
+        """
+        try:
+            arrays = [pa.array(made.values(rows), made.type) for made in self._columns]
+        except OverflowError as error:
+            raise TooWide from error
+        except (pa.ArrowException, CorruptCheckpointError) as error:
+            raise CorruptCheckpointError(
+                f"a row of {self.operator.name}.{self.family} is not of its type: {error}"
+            ) from error
+        return pa.record_batch(arrays, schema=self.schema)
+
+    # ------------------------------------------------------------------------------- columns
+
+    def _keys(self, names: Sequence[str]) -> Iterable[_Made]:
+        state = self._state
+        if state is not None and state.is_local:
+            yield _Made("shard", pa.int32(), lambda rows: [shard_of_key(row.key) for row in rows])
+            return
+        decode = schema_key_codec(key_schema(self.operator)).decode
+        schemas = [Schema.from_json(field.type) for field in self.operator.key]
+        is_one = len(schemas) == 1
+
+        def of_field(at: int, column: Column) -> Callable[[Sequence[SavedRow]], list[Any]]:
+            def values(rows: Sequence[SavedRow]) -> list[Any]:
+                keys = {row.key: None for row in rows}  # rows of one key come together
+                fields = [key if is_one else key[at] for key in (decode(k)[0] for k in keys)]
+                found = dict(zip(keys, _converted(column, fields), strict=True))
+                return [found[row.key] for row in rows]
+
+            return values
+
+        for at, (name, schema) in enumerate(zip(names, schemas, strict=True)):
+            column = key_column(schema)
+            yield _Made(name, column.type, of_field(at, column))
+
+    def _own(self, wide: bool) -> Iterable[_Made]:
+        if self.family == TIMERS:
+            return _timer_columns()
+        if self.family == WAITING:
+            return self._waiting_columns(wide)
+        assert self._state is not None, "all others are states"
+        return _state_columns(self._state, wide)
+
+    @property
+    def _state(self) -> StateRecord | None:
+        return next((found for found in self.operator.states if found.name == self.family), None)
+
+    def _waiting_columns(self, wide: bool) -> Iterable[_Made]:
+        column, decode = _values(Schema.from_json(self.operator.ordered), "msgpack", wide)
+        yield _Made(
+            "at", TIMESTAMP, lambda rows: [instant(micros_of_sortable(r.subkey)) for r in rows]
+        )
+        yield _Made(
+            "value", column.type, lambda rows: [decode(record_of_row(r.subkey[8:])) for r in rows]
+        )
+
+
+def column_names(wanted: Sequence[str], taken: Sequence[str]) -> list[str]:
+    """Names for the fields of a key that no other column has.
+
+    >>> column_names(["user", "value", "Value"], ["value"])
+    ['user', 'key_value', 'key_key_Value']
+    """
+    used = {name.lower() for name in taken}
+    found = []
+    for name in wanted:
+        while name.lower() in used:
+            name = f"key_{name}"
+        used.add(name.lower())
+        found.append(name)
+    return found
+
+
+def _exact() -> Iterable[_Made]:
+    key, subkey, row = EXACT
+    yield _Made(key, pa.binary(), lambda rows: [r.key for r in rows])
+    yield _Made(subkey, pa.binary(), lambda rows: [r.subkey for r in rows])
+    yield _Made(row, pa.binary(), lambda rows: [r.row for r in rows])
+
+
+def _timer_columns() -> Iterable[_Made]:
+    def of(attribute: str) -> Callable[[Sequence[SavedRow]], list[Any]]:
+        return lambda rows: [getattr(timer_of_row(row.subkey), attribute) for row in rows]
+
+    yield _Made("timer", pa.string(), of("name"))
+    yield _Made("clock", pa.string(), of("clock"))
+    yield _Made("at", TIMESTAMP, of("at"))
+
+
+def _state_columns(state: StateRecord, wide: bool) -> Iterable[_Made]:
+    if state.kind in ("map", "broadcast"):
+        schema = Schema.from_json(state.types["key"])
+        map_key, decode_key = key_column(schema, wide=wide), schema_key_codec(schema).decode
+        yield _Made(
+            "map_key",
+            map_key.type,
+            lambda rows: _converted(map_key, [decode_key(row.subkey)[0] for row in rows]),
+        )
+    if state.kind in ("list", "operator_list"):
+        yield _Made("position", pa.int64(), lambda rows: [row.position for row in rows])
+    column, decode = _values(Schema.from_json(state.types["value"]), state.codec, wide)
+
+    def split(row: SavedRow) -> tuple[bytes, int]:
+        return unstamped(row.row, state.era) if state.era else (row.row, PERMANENT)
+
+    def value(row: SavedRow) -> Any:
+        generation, found = generation_of(split(row)[0])
+        return decode(found) if generation == state.generation else None  # of a former type
+
+    yield _Made("value", column.type, lambda rows: [value(row) for row in rows])
+    if state.ttl is not None:
+        yield _Made(
+            "written",
+            TIMESTAMP,
+            lambda rows: [
+                None if written == PERMANENT else instant(written)
+                for _, written in map(split, rows)
+            ],
+        )
+
+
+def _values(schema: Schema, codec: str, wide: bool) -> tuple[Column, Callable[[bytes], Any]]:
+    """The column of values, and what becomes of their bytes."""
+    if codec == PickleCodec.name:
+        return Column(pa.string()), lambda _: None
+    column = value_column(schema, wide=wide)
+    convert = column.convert
+    if convert is None:
+        return column, checked_decode(schema.brief, _decode_wire, None)
+    return column, checked_decode(
+        schema.brief, _decode_wire, lambda wire: None if wire is None else convert(wire)
+    )
+
+
+def _converted(column: Column, values: list[Any]) -> list[Any]:
+    convert = column.convert
+    if convert is None:
+        return values
+    return [None if value is None else convert(value) for value in values]

@@ -1,0 +1,375 @@
+"""Write a savepoint: the whole state after one epoch, as Parquet.
+
+`savepoint.json` is the commit, a create-if-absent like that of an epoch. What a killed attempt left
+lies in folders of its own that no `savepoint.json` names, and goes with the next attempt of that
+name. An attempt that still runs then finds out that the name is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import tempfile
+from collections.abc import Iterator
+from typing import IO, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.lineage import local_rows
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.repository import SAVEPOINT, SPARK, Repository
+from statekit.checkpoint.retention import collected_error, held
+from statekit.checkpoint.rollback import check_batch
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.spark_log import files_at
+from statekit.clock import now_us, unique_id
+from statekit.errors import FencedError, RestoreError, StorageError
+from statekit.maintenance.rewrite import (
+    Contents,
+    Progress,
+    RowCount,
+    rows_to_read,
+    stored_rows,
+)
+from statekit.maintenance.row_keys import KeyedRows, RowParts
+from statekit.maintenance.savepoint.format import (
+    SavepointFile,
+    SavepointOperator,
+    StateContents,
+    saved_rows,
+)
+from statekit.maintenance.savepoint.table import SavedRow, StateTable, TooWide, key_of_shard
+from statekit.names import path_fault
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+# A row group is at most so large, and so is a file, before compression.
+_GROUP_ROWS_MAX = 65_536
+_GROUP_BYTES_MAX = 16 * 1024 * 1024
+_PART_BYTES_MAX = 256 * 1024 * 1024
+_SPOOL_BYTES_MAX = 32 * 1024 * 1024
+
+
+def check_name(name: str) -> str:
+    """The name, if a savepoint can have it.
+
+    Raises:
+        RestoreError: it cannot.
+    """
+    fault: str | None = "use letters, digits and any of _ . -, and no dot in front"
+    if _NAME.fullmatch(name):
+        fault = path_fault(name)
+    if fault is not None:
+        raise RestoreError(f"{name[:200]!r} cannot be the name of a savepoint: {fault}")
+    return name
+
+
+def savepoint_folder(name: str) -> str:
+    """Where the savepoints of a checkpoint are.
+
+    >>> savepoint_folder("before-upgrade")
+    'savepoints/before-upgrade'
+    """
+    return f"savepoints/{check_name(name)}"
+
+
+def write_savepoint(
+    repository: Repository,
+    name: str,
+    *,
+    epoch: int | None = None,
+    progress: Progress | None = None,
+) -> SavepointFile:
+    """Write the state after an epoch to `savepoints/<name>/` of the checkpoint.
+
+    A job may run meanwhile, and nothing waits. It takes the disk space of one unpacked shard, and
+    of a file per state, whatever the size of the state.
+
+    Parameters:
+        name: no other savepoint of the checkpoint has it.
+        epoch: None for the last one.
+        progress: is told how many rows are written.
+
+    Raises:
+        RestoreError: the name is taken or cannot be, there is no such epoch or it was collected,
+            or Spark does not know what was read until then: it has forgotten it, or the epoch was
+            rolled back.
+        CorruptCheckpointError: a file of the checkpoint is missing or altered.
+    """
+    folder = savepoint_folder(name)
+    manifest = _manifest(repository, epoch)
+    stored = repository.job_file(manifest.job_file.path)
+    assert stored is not None, "the manifest names it, so reading it fails or finds it"
+    before = list(repository.tree(folder))
+    if f"{folder}/{SAVEPOINT}" in before:
+        raise _taken(repository, folder)
+    attempt = _Attempt(repository, folder, unique_id())
+    count = RowCount(rows_to_read(stored[0], manifest), progress)
+    try:
+        with held(repository, manifest.epoch):
+            made = attempt.write(name, stored[0], manifest, count)
+    except FencedError:
+        attempt.withdraw()
+        raise _taken(repository, folder) from None
+    repository.remove(path for path in before if not attempt.owns(path))
+    return made
+
+
+def _manifest(repository: Repository, epoch: int | None) -> EpochManifest:
+    epochs = repository.epochs()
+    if not epochs:
+        repository.check_checkpoint()
+        raise RestoreError(f"{repository.url} has no committed epoch: there is nothing to save yet")
+    if epoch is not None and epoch not in epochs:
+        raise collected_error(repository, epoch, RestoreError) or RestoreError(
+            f"{repository.url} has no epoch {epoch}: it has {epochs[0]} to {epochs[-1]}"
+        )
+    last = repository.manifest(epochs[-1])
+    if epoch in (None, last.epoch):
+        return last
+    found = repository.manifest(epoch)
+    check_batch(repository, last, found)
+    return found
+
+
+def _taken(repository: Repository, folder: str) -> RestoreError:
+    return RestoreError(
+        f"{repository.url}/{folder} is a savepoint already, and savepoints are never overwritten: "
+        "choose another name, or delete that directory first"
+    )
+
+
+class _Attempt:
+    """An attempt at writing a savepoint, in folders that nobody else writes to."""
+
+    def __init__(self, repository: Repository, folder: str, name: str) -> None:
+        self._repository = repository
+        self._folder = folder
+        self._id = name
+
+    def owns(self, path: str) -> bool:
+        return path.startswith(
+            (f"{self._folder}/state.{self._id}/", f"{self._folder}/spark.{self._id}/")
+        )
+
+    def withdraw(self) -> None:
+        """Remove all that it has written."""
+        written = self._repository.tree(self._folder)
+        self._repository.remove([path for path in written if self.owns(path)])
+
+    def write(
+        self, name: str, job: JobFile, manifest: EpochManifest, count: RowCount
+    ) -> SavepointFile:
+        """Write all files, and `savepoint.json` last.
+
+        Raises:
+            FencedError: the name is taken by now.
+        """
+        # First: Spark forgets what it read long ago.
+        spark = tuple(self._spark(manifest))
+        operators = {
+            operator.name: self._operator(operator, manifest, count) for operator in job.operators
+        }
+        made = SavepointFile(
+            id=self._id,
+            name=name,
+            taken_at_us=now_us(),
+            job=job.model_copy(update={"dropped": {}}),  # what was given up has no rows here
+            epoch=manifest.epoch,
+            batch=manifest.batch,
+            offsets=manifest.offsets,
+            parallelism=manifest.parallelism,
+            processing_time_us=manifest.processing_time_us,
+            drained=manifest.drained,
+            operators=operators,
+            spark=spark,
+        )
+        self._repository.create(f"{self._folder}/{SAVEPOINT}", made.to_bytes())
+        count.end()
+        return made
+
+    def _spark(self, manifest: EpochManifest) -> Iterator[FileRef]:
+        """What Spark needs to go on behind the last micro-batch in the state."""
+        if manifest.batch is None:
+            return
+        repository = self._repository
+
+        def read(path: str) -> bytes:
+            return repository.read(f"{SPARK}/{path}")
+
+        names = [path.removeprefix(f"{SPARK}/") for path in repository.tree(SPARK)]
+        for path, content in files_at(names, read, manifest.batch, history=1).items():
+            data = read(path) if content is None else content
+            yield self._put(f"spark.{self._id}/{path}", io.BytesIO(data))
+
+    def _operator(
+        self, operator: OperatorRecord, manifest: EpochManifest, count: RowCount
+    ) -> SavepointOperator:
+        local = local_rows(self._repository, operator, manifest)
+        families = (*KeyedRows(operator, manifest.key_groups).families, *local)
+        with contextlib.ExitStack() as closing:
+            tables = {
+                family: closing.enter_context(_TableWriter(self, StateTable(operator, family)))
+                for family in families
+            }
+            for family, parts, row in stored_rows(self._repository, operator, manifest):
+                tables[family].add(parts, row)
+                count.one()
+            for family, shards in local.items():
+                for shard, rows in enumerate(shards):
+                    for subkey, row in rows:
+                        tables[family].add(RowParts(b"", key_of_shard(shard), subkey), row)
+            states = {family: table.finish() for family, table in tables.items()}
+        epoch = manifest.operators.get(operator.name)
+        return SavepointOperator(
+            watermark_us=epoch.watermark_us if epoch else None,
+            largest_event_us=epoch.largest_event_us if epoch else None,
+            largest_by_input=epoch.largest_by_input if epoch else {},
+            late_so_far=epoch.late_so_far if epoch else 0,
+            states=states,
+        )
+
+    def put_part(self, table: StateTable, number: int, file: IO[bytes], rows: int) -> FileRef:
+        """Store a file of a table."""
+        folder = f"state.{self._id}/{table.operator.name}/{table.family}"
+        return self._put(f"{folder}/part-{number:05d}.parquet", file, rows)
+
+    def open_part(self, ref: FileRef) -> IO[bytes]:
+        """A file of a table, verified."""
+        path = f"{self._folder}/{ref.path}"
+        return self._repository.open_verified(ref.model_copy(update={"path": path}))
+
+    def remove_parts(self, refs: list[FileRef]) -> None:
+        self._repository.remove(f"{self._folder}/{ref.path}" for ref in refs)
+
+    def _put(self, path: str, file: IO[bytes], rows: int = 0) -> FileRef:
+        ref = self._repository.put_file(f"{self._folder}/{path}", file, rows)
+        return ref.model_copy(update={"path": path})
+
+
+class _TableWriter:
+    """Writes the rows of one table: row groups and files of bounded size. A context manager."""
+
+    def __init__(self, attempt: _Attempt, table: StateTable) -> None:
+        self._attempt = attempt
+        self._table = table
+        self._contents = Contents()
+        self._rows: list[SavedRow] = []
+        self._row_bytes = 0
+        self._key, self._position = b"", -1
+        self._closing = contextlib.ExitStack()
+        self._part: tuple[IO[bytes], pq.ParquetWriter] | None = None
+        self._part_rows = self._part_bytes = self._number = 0
+        self._refs: list[FileRef] = []
+
+    def __enter__(self) -> _TableWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def add(self, parts: RowParts, row: bytes) -> None:
+        """Take a row; those of one key come together, in order."""
+        if parts.key != self._key:
+            self._key, self._position = parts.key, -1
+        self._position += 1
+        self._contents.add(parts.before + parts.key + parts.after, row)
+        self._append(SavedRow(parts.key, parts.subkey, row, self._position))
+
+    def finish(self) -> StateContents:
+        """Write what is left. A table has a file even if it has no rows: it shows the columns."""
+        self._write_group()
+        if self._part is not None or not self._refs:
+            self._end_part()
+        return StateContents(
+            rows=self._contents.rows,
+            checksum=self._contents.checksum,
+            files=tuple(self._refs),
+        )
+
+    def _append(self, row: SavedRow) -> None:
+        self._rows.append(row)
+        self._row_bytes += len(row.key) + len(row.subkey) + len(row.row)
+        if len(self._rows) >= _GROUP_ROWS_MAX or self._row_bytes >= _GROUP_BYTES_MAX:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        if not self._rows:
+            return
+        try:
+            group = self._table.batch(self._rows)
+        except TooWide:
+            self._widen()
+            group = self._table.batch(self._rows)
+        with _local_errors():
+            self._writer().write_batch(group)
+        self._part_rows += len(self._rows)
+        self._part_bytes += self._row_bytes
+        self._rows, self._row_bytes = [], 0
+        if self._part_bytes >= _PART_BYTES_MAX:
+            self._end_part()
+
+    def _writer(self) -> pq.ParquetWriter:
+        if self._part is None:
+            spool = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed with the rest
+                max_size=_SPOOL_BYTES_MAX
+            )
+            file = cast("IO[bytes]", spool)
+            self._closing.callback(_discard, file)
+            writer = pq.ParquetWriter(file, self._table.schema, compression="zstd")
+            self._closing.callback(_abandon, writer)
+            self._part = file, writer
+        return self._part[1]
+
+    def _end_part(self) -> None:
+        with _local_errors():
+            self._writer().close()
+        assert self._part is not None, "there is one, or it was made"
+        ref = self._attempt.put_part(self._table, self._number, self._part[0], self._part_rows)
+        self._refs.append(ref)
+        self._closing.close()
+        self._part, self._part_rows, self._part_bytes = None, 0, 0
+        self._number += 1
+
+    def _widen(self) -> None:
+        """Write everything so far once more, with room for wider ints: files of a table agree."""
+        waiting, self._rows, self._row_bytes = self._rows, [], 0
+        if self._part is not None:
+            self._end_part()
+        narrow, self._refs = self._refs, []
+        self._table = StateTable(self._table.operator, self._table.family, wide=True)
+        for ref in narrow:
+            with self._attempt.open_part(ref) as file:
+                for row in saved_rows(file, ref.path):
+                    self._append(row)
+        self._write_group()
+        self._attempt.remove_parts(narrow)
+        self._rows = waiting
+        self._row_bytes = sum(len(r.key) + len(r.subkey) + len(r.row) for r in waiting)
+
+
+def _discard(file: IO[bytes]) -> None:
+    """Close a file that is needed no more; on a full disk it cannot write what it holds."""
+    with contextlib.suppress(OSError):
+        file.close()
+
+
+def _abandon(writer: pq.ParquetWriter) -> None:
+    """Close a file that is not wanted, unless it is closed."""
+    with contextlib.suppress(OSError, ValueError, pa.ArrowException):
+        writer.close()
+
+
+@contextlib.contextmanager
+def _local_errors() -> Iterator[None]:
+    """Turn errors of the local disk, where files are put together, into `StorageError`."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot write a file of a savepoint to {tempfile.gettempdir()}: {error}. Make space "
+            "there or set TMPDIR, then write the savepoint again"
+        ) from error

@@ -1,0 +1,190 @@
+"""Read all rows of an epoch and compare them with the sums in its manifest."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from statekit.backend.interface import StateSize
+from statekit.checkpoint.job_file import EXPIRY, WAITING, JobFile, OperatorRecord
+from statekit.checkpoint.manifest import EpochManifest, ShardState, epoch_path
+from statekit.checkpoint.repository import Repository
+from statekit.codec.schema_codec import generic_key_decoder
+from statekit.errors import CorruptCheckpointError, StatekitError, StorageError
+from statekit.maintenance.verify.findings import Finding, FindingKind, Verification, kind_of
+from statekit.maintenance.verify.manifest_checks import Damage
+from statekit.maintenance.verify.row_checks import RowChecks, RowFault
+from statekit.reader import key_schema
+from statekit.state.timers import DUE
+from statekit.timestamp import instant
+from statekit.working_copy.unpacked_shard import ShardRows
+
+Sizes = Mapping[str, StateSize]
+"""What a shard holds, per state."""
+
+_EXAMPLES = 3
+_NONE = StateSize(0, 0)
+
+
+class GivenUpError(Exception):
+    """The epoch whose rows are looked at was given up meanwhile, so nothing is known of it."""
+
+
+class RowVerification:
+    """Looks at rows, and notes what it finds.
+
+    Parameters:
+        repository: the checkpoint.
+        found: where it is noted.
+        damage: which shards cannot be read.
+    """
+
+    def __init__(self, repository: Repository, found: Verification, damage: Damage) -> None:
+        self._repository = repository
+        self._found = found
+        self._damage = damage
+
+    def at_epoch(self, manifest: EpochManifest, job: JobFile) -> None:
+        """Look at the rows of one epoch.
+
+        Raises:
+            GivenUpError: it was given up meanwhile.
+        """
+        for operator in job.operators:
+            if operator.name in manifest.operators:
+                self._at_operator(manifest, operator)
+
+    def _at_operator(self, manifest: EpochManifest, operator: OperatorRecord) -> None:
+        checks = RowChecks(operator, manifest.key_groups)
+        self._found.pickled |= {f"{operator.name}.{state}" for state in checks.pickled}
+        standing = manifest.operators[operator.name]
+        held: dict[tuple[int, int], Sizes] = {}
+        shard_rows = ShardRows(self._repository, operator.name, manifest)
+        for shard in standing.shards:
+            if self._damage.of_shard(manifest.epoch, operator.name, shard.groups):
+                continue
+            try:
+                with shard_rows.opened(shard, checks.families) as backend:
+                    faults = checks.check(backend, shard.groups)
+                    self._note_rows(faults, manifest.epoch, operator, shard)
+            except (CorruptCheckpointError, StorageError) as error:
+                if manifest.epoch < self._repository.first_kept():
+                    raise GivenUpError from error
+                what, kind = str(error), kind_of(error, "file")
+                self._note(kind, what, manifest.epoch, operator, shard)
+                continue
+            held[shard.groups] = checks.sizes
+            self._found.rows += sum(size.rows for size in checks.sizes.values())
+            for what in late_to_wake(shard, checks):
+                self._note("wake", what, manifest.epoch, operator, shard)
+        if len(held) == len(standing.shards):
+            for shard_or_all, state, what in counted_wrongly(manifest, operator, held):
+                self._note("count", what, manifest.epoch, operator, shard_or_all, state=state)
+
+    def _note_rows(
+        self,
+        faults: Iterable[RowFault],
+        epoch: int,
+        operator: OperatorRecord,
+        shard: ShardState,
+    ) -> None:
+        """Note what is wrong with rows: a finding for all those of a state that are wrong alike."""
+        counts: Counter[tuple[FindingKind, str]] = Counter()
+        alike: dict[tuple[FindingKind, str], list[RowFault]] = {}
+        for fault in faults:
+            counts[fault.kind, fault.family] += 1
+            examples = alike.setdefault((fault.kind, fault.family), [])
+            if len(examples) < _EXAMPLES:
+                examples.append(fault)
+        for (kind, family), examples in alike.items():
+            first = examples[0]
+            self._found.findings.append(
+                Finding(
+                    kind,
+                    f"{first.what} ({_key_text(operator, first)})",
+                    epochs=(epoch,),
+                    operator=operator.name,
+                    shard=shard.groups,
+                    state=family,
+                    rows=counts[kind, family],
+                    row_keys=tuple(fault.row_key.hex() for fault in examples),
+                )
+            )
+
+    def _note(
+        self,
+        kind: FindingKind,
+        what: str,
+        epoch: int,
+        operator: OperatorRecord,
+        shard: ShardState | None,
+        *,
+        state: str | None = None,
+    ) -> None:
+        path = epoch_path(epoch) if kind in ("count", "wake") else None
+        groups = None if shard is None else shard.groups
+        finding = Finding(
+            kind, what, path, (epoch,), operator=operator.name, shard=groups, state=state
+        )
+        self._found.findings.append(finding)
+
+
+def late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
+    """What of a shard would be called too late: its time to wake is behind what is due."""
+    if not shard.is_counted:
+        return  # it wakes in any case
+    for clock, due in checks.soonest.items():
+        wake = shard.wake_us.get(clock)
+        if wake is None or wake > due:
+            told = "never wakes" if wake is None else f"wakes at {_time(wake)}"
+            yield f"the shard {told} by {clock} time, and has something due at {_time(due)}"
+
+
+def counted_wrongly(
+    manifest: EpochManifest, operator: OperatorRecord, held: Mapping[tuple[int, int], Sizes]
+) -> Iterator[tuple[ShardState | None, str, str]]:
+    """The states of which there is not as much as the manifest says.
+
+    Yields the shard, or None if only all of them together are known, the state, and what is wrong.
+
+    Parameters:
+        held: what each shard holds.
+    """
+    standing = manifest.operators[operator.name]
+    if not all(shard.is_counted for shard in standing.shards):
+        return
+    for state in operator.holds:
+        total = [sum(sizes.get(state, _NONE)[what] for sizes in held.values()) for what in (0, 1)]
+        told = [standing.rows.get(state, 0), standing.bytes.get(state, 0)]
+        if total != told:
+            yield None, state, _count_text(total, told)
+        for shard in standing.shards:
+            found = list(held[shard.groups].get(state, _NONE))
+            said = [shard.rows.get(state, 0), shard.bytes.get(state, 0)]
+            if not shard.is_part and found != said:
+                yield shard, state, _count_text(found, said)
+
+
+def _count_text(found: Sequence[int], told: Sequence[int]) -> str:
+    return (
+        f"there are {found[0]:,} rows of {found[1]:,} bytes, and the manifest says {told[0]:,} of "
+        f"{told[1]:,}"
+    )
+
+
+def _time(micros: int) -> str:
+    return instant(micros).isoformat()
+
+
+def _key_text(operator: OperatorRecord, fault: RowFault) -> str:
+    """A row key as people read it: its key if it has one, else its bytes."""
+    start = {WAITING: 10, DUE: 11}.get(fault.family, 2)
+    shown = f"row key {fault.row_key.hex()}"
+    if not operator.key or fault.family == EXPIRY:
+        return shown
+    try:
+        key = generic_key_decoder(key_schema(operator))(fault.row_key, start)[0]
+    except StatekitError:
+        return shown
+    return f"key {json.dumps(key)}, {shown}"

@@ -1,0 +1,177 @@
+"""Check that every file that manifests reference exists and is intact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import IO, Literal, NamedTuple
+
+from statekit.backend.change_file_sums import MutationSums
+from statekit.checkpoint.manifest import EpochManifest, ShardState
+from statekit.checkpoint.references import base_snapshot, history, misfit
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_contents import BaseSnapshot, Contents, History
+from statekit.errors import CorruptCheckpointError, RestoreError, StorageError
+
+
+class NamedFile(NamedTuple):
+    """A file that is named with its size and checksum.
+
+    Parameters:
+        ref: its name.
+        kind: what it is: mutations, other names, or neither.
+        owner: of mutations, the key groups of the shard that made them; None if it may have been
+            several, one after the other.
+        key_groups: how many there are.
+    """
+
+    ref: FileRef
+    kind: Literal["changes", "names", "bytes"]
+    owner: tuple[int, int] | None = None
+    key_groups: int = 0
+
+
+class NamedFiles:
+    """The files that shards need. What was followed once is not read again.
+
+    Parameters:
+        repository: the checkpoint.
+    """
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._inside: dict[FileRef, tuple[NamedFile, ...]] = {}
+        self._listed: dict[FileRef, BaseSnapshot | History] = {}
+
+    def of_manifest(self, manifest: EpochManifest) -> Iterator[NamedFile]:
+        """Every file that an epoch names, itself or through others."""
+        yield NamedFile(manifest.job_file, "bytes")
+        for operator in manifest.operators.values():
+            for shard in operator.shards:
+                yield from self.of_shard(shard, manifest.key_groups)
+
+    def of_shard(self, shard: ShardState, key_groups: int) -> Iterator[NamedFile]:
+        """The same of one shard."""
+        for ref in shard.redistributed:
+            yield NamedFile(ref, "changes", shard.groups, key_groups)
+        yield from self._of_contents(shard, shard.groups, key_groups)
+        for piece in shard.slices:
+            yield from self._of_contents(piece, None, key_groups)
+
+    def strangers(self, manifest: EpochManifest) -> Iterator[tuple[FileRef, str]]:
+        """Bases and histories that are not of the shard that names them, and why.
+
+        Parameters:
+            manifest: which was followed before.
+        """
+        for name, operator in manifest.operators.items():
+            for shard in operator.shards:
+                yield from self._strangers(shard, name, shard.groups, manifest.epoch)
+                for piece in shard.slices:
+                    yield from self._strangers(piece, name, piece.shard, manifest.epoch)
+
+    def _strangers(
+        self, contents: Contents, operator: str, owner: tuple[int, int], epoch: int
+    ) -> Iterator[tuple[FileRef, str]]:
+        files, older = [*contents.files], contents.history
+        while older is not None and isinstance(listed := self._listed.get(older), History):
+            if (what := misfit(listed, operator, owner, (), epoch)) is not None:
+                yield older, what
+                return  # what it leads to may well be right where it belongs
+            for piece in listed.slices:
+                yield from self._strangers(piece, operator, piece.shard, epoch)
+            files, older = [*listed.files, *files], listed.before
+        if contents.base is not None and (base := self._listed.get(contents.base)) is not None:
+            what = misfit(base, operator, owner, files, epoch)
+            if what is not None:
+                yield contents.base, what
+
+    def _of_contents(
+        self, contents: Contents, owner: tuple[int, int] | None, key_groups: int
+    ) -> Iterator[NamedFile]:
+        for ref in contents.files:
+            yield NamedFile(ref, "changes", owner, key_groups)
+        if contents.base is not None:
+            yield from self._followed(contents.base, key_groups, self._of_base)
+        if contents.history is not None:
+            yield from self._followed(contents.history, key_groups, self._of_history)
+
+    def _followed(
+        self,
+        ref: FileRef,
+        key_groups: int,
+        inside: Callable[[FileRef, int], Iterator[NamedFile]],
+    ) -> Iterator[NamedFile]:
+        """A file that names others, and those."""
+        yield NamedFile(ref, "names")
+        if ref not in self._inside:
+            try:
+                self._inside[ref] = tuple(inside(ref, key_groups))
+            except (CorruptCheckpointError, RestoreError, StorageError):
+                self._inside[ref] = ()  # `check_file` says what is wrong with it
+        yield from self._inside[ref]
+
+    def _of_base(self, ref: FileRef, key_groups: int) -> Iterator[NamedFile]:
+        base = self._listed[ref] = base_snapshot(self._repository, ref)
+        if base.local is not None:
+            yield NamedFile(base.local, "changes", None, key_groups)
+        for database in base.databases:
+            for file in database.files.values():
+                yield NamedFile(file, "bytes")
+
+    def _of_history(self, ref: FileRef, key_groups: int) -> Iterator[NamedFile]:
+        listed = self._listed[ref] = history(self._repository, ref)
+        for file in listed.files:
+            yield NamedFile(file, "changes", None, key_groups)
+        for piece in listed.slices:
+            yield from self._of_contents(piece, None, key_groups)
+        if listed.before is not None:
+            yield from self._followed(listed.before, key_groups, self._of_history)
+
+
+def check_file(repository: Repository, file: NamedFile) -> None:
+    """Read a file once and hold it against all that is known of it.
+
+    Raises:
+        CorruptCheckpointError: it is missing, altered, or not what it is to be.
+    """
+    with repository.open_verified(file.ref) as opened:
+        if file.kind == "changes":
+            _check_mutations(opened, file, repository.at(file.ref.path))
+
+
+def brief_fault(repository: Repository, file: NamedFile) -> str | None:
+    """What is wrong with the bytes of a file, in a few words; None if that cannot be told."""
+    try:
+        stored = repository.stored(file.ref.path)
+        if stored is None:
+            return "missing"
+        if stored.size != file.ref.size:
+            how = "truncated" if stored.size < file.ref.size else "too long"
+            return f"{how}: {stored.size:,} of {file.ref.size:,} bytes"
+        repository.open_verified(file.ref).close()
+    except CorruptCheckpointError:
+        return "altered"
+    except StorageError:
+        return None
+    return None
+
+
+def _check_mutations(opened: IO[bytes], file: NamedFile, where: str) -> None:
+    """Make sure that a change file has as many mutations as was said, all of its shard."""
+    sums = MutationSums.of_file(opened, where, file.key_groups)
+    found = sum(sums.of(name, 0, file.key_groups - 1).mutations for name in sums.states)
+    if found != file.ref.rows:
+        raise CorruptCheckpointError(
+            f"{where} holds {found} mutations, and {file.ref.rows} are said to be in it: "
+            "restore the manifest and the file from one backup"
+        )
+    if file.owner is None:
+        return
+    first, last = file.owner
+    own = sum(sums.of(name, first, last).mutations for name in sums.states)
+    if own != found:
+        raise CorruptCheckpointError(
+            f"{where} holds {found - own} mutations of other key groups than those of its shard, "
+            f"{first} to {last}: restore the manifest and the file from one backup"
+        )

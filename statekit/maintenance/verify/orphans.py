@@ -1,0 +1,64 @@
+"""Files of a checkpoint that nothing references."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator
+from typing import Literal, NamedTuple
+
+from statekit.checkpoint.manifest import instant_path
+from statekit.checkpoint.repository import SPARK, Repository
+from statekit.timestamp import datetime_to_micros
+
+OrphanKind = Literal["lost attempt", "base in the making", "draft", "job file", "note", "unknown"]
+"""Changes of an attempt that did not win, or of an epoch that runs right now; files of a base that
+no manifest names yet; a file that was being written; a job file of a start that committed nothing;
+the note of an epoch that is committed; and what statekit did not write."""
+
+_EPOCH = re.compile(r"epochs/[0-9]{20}\.(json|first|swept)")  # and what says which are kept
+_JOB = re.compile(r"job(-[0-9]+)?\.json")
+
+
+class Orphan(NamedTuple):
+    """A file that nothing names.
+
+    Parameters:
+        path: below the checkpoint.
+        kind: what it seems to be.
+        size: in bytes.
+        changed_us: when it was written, by the store's clock.
+    """
+
+    path: str
+    kind: OrphanKind
+    size: int
+    changed_us: int
+
+
+def orphans(repository: Repository, named: Container[str], last: int) -> Iterator[Orphan]:
+    """The files that nothing names.
+
+    What Spark keeps, savepoints, and what a repair put aside are not state, and no orphans.
+
+    Parameters:
+        named: the paths of those that are.
+        last: the number of the last epoch.
+    """
+    for file in repository.listed(""):
+        path = file.path
+        folder = path.split("/", 1)[0]
+        if path in named or folder in (SPARK, "savepoints", "repairs") or _EPOCH.fullmatch(path):
+            continue
+        if path == instant_path(last + 1) or folder == "held":
+            continue  # the epoch that was begun, and those that somebody reads
+        yield Orphan(path, _kind(path, folder), file.size, datetime_to_micros(file.modified))
+
+
+def _kind(path: str, folder: str) -> OrphanKind:
+    if folder == "data":
+        return "lost attempt" if path.endswith(".changes.arrow") else "base in the making"
+    if folder == "tmp" or "#" in path:
+        return "draft"
+    if folder == "begun":
+        return "note"
+    return "job file" if _JOB.fullmatch(path) else "unknown"

@@ -1,0 +1,320 @@
+"""Repair: commit a new epoch from the intact parts of a damaged checkpoint.
+
+A repair is an epoch, committed with create-if-absent like any other; nothing is ever removed. There
+are two kinds:
+
+1. Where only indexes, counts or times to wake of the last epoch are wrong, these follow from rows
+   that are whole: they are made anew, and the epoch follows the last one. Rows that cannot be read
+   are left out only if that is asked for, and kept in a file beside the state.
+2. Where a file is missing or altered, what it held is not guessed: the epoch stands where the last
+   epoch stood that is whole, as behind a rollback, and the input since then is read again. Single
+   shards never go back alone: what they hold would no longer fit the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from statekit.backend.change_file import Changes
+from statekit.backend.interface import Backend
+from statekit.backend.mutation import Batch
+from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.lineage import changed_contents
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
+from statekit.checkpoint.offline import check_at_rest
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.rollback import Rollback, check_can_go_back, finish, standing_at
+from statekit.clock import now_us, unique_id
+from statekit.errors import CorruptCheckpointError, RestoreError
+from statekit.maintenance.verify.findings import FindingKind, Verification
+from statekit.maintenance.verify.row_checks import INDEXED, RowChecks, RowFault
+from statekit.maintenance.verify.verify import verify
+from statekit.working_copy.unpacked_shard import ShardRows
+
+_FOLLOWS: frozenset[FindingKind] = frozenset({"timer index", "expiry index", "count", "wake"})
+"""What follows from rows."""
+
+_ROWS: frozenset[FindingKind] = frozenset({"row", "key group"})
+
+_ROUNDS = 3  # what is left out may leave an index behind, which the next round puts right
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """A repair that was made.
+
+    Parameters:
+        manifest: the new epoch.
+        target: the epoch that it stands where it stood; of a mended one, the last epoch.
+        is_mended: whether it is the last epoch, mended, and not an earlier one.
+        mended: how many rows of indexes were put or removed.
+        left_out: how many rows that cannot be read were left out.
+        put_aside: files with those rows.
+    """
+
+    manifest: EpochManifest
+    target: EpochManifest
+    is_mended: bool
+    mended: int = 0
+    left_out: int = 0
+    put_aside: tuple[str, ...] = ()
+
+
+def repair(
+    repository: Repository, found: Verification, *, drop_rows: bool = False
+) -> Repaired | None:
+    """Commit an epoch that is whole. None if the last epoch is whole: then there is nothing to do.
+
+    A repair or a rollback that was killed before it had set Spark's part back is finished.
+
+    Parameters:
+        found: what a verification of all of the checkpoint found.
+        drop_rows: leave out rows that cannot be read, or that are in a key group that is not
+            theirs, and keep them in a file beside the state.
+
+    Raises:
+        RestoreError: nothing whole is left, Spark's part cannot be set back, or an epoch was begun
+            and has to be finished first.
+        FencedError: a run committed an epoch meanwhile. Nothing was done.
+    """
+    if not found.epochs:
+        raise RestoreError(
+            f"{repository.url} has no epoch left to go back to. Nothing was changed: restore the "
+            "checkpoint from a backup, or start a new one from a savepoint"
+        )
+    last = found.epochs[-1]
+    wrong = {finding.kind for finding in found.affecting(last)}
+    if "unreadable" in {finding.kind for finding in found.findings}:
+        raise RestoreError(
+            f"{repository.url}: not everything could be read, so nobody knows what is damaged. "
+            "Nothing was changed: verify again when the store answers"
+        )
+    if not wrong:
+        if repository.latest_epoch() == last:  # else a job has gone on from there
+            newest = repository.manifest(last)
+            if newest.sets_spark_back:
+                finish(repository, newest)
+        return None
+    if wrong == {"spark"}:
+        raise RestoreError(
+            f"{repository.url}: the state is whole, and Spark's part is not; what it is to be does "
+            "not follow from the state. Nothing was changed: restore both from one backup, or write"
+            " a savepoint of an epoch that Spark still knows and start a new checkpoint from it"
+        )
+    if wrong <= (_FOLLOWS | _ROWS if drop_rows else _FOLLOWS):
+        return _mend(repository, repository.manifest(last))
+    return _go_back(repository, found, drops=wrong & _ROWS != set() and not drop_rows)
+
+
+# ------------------------------------------------------------------------------------ going back
+
+
+def _go_back(repository: Repository, found: Verification, *, drops: bool) -> Repaired:
+    """Stand where the last whole epoch stood."""
+    newest, target = _newest(repository, found), _last_whole(repository, found)
+    if newest is None or target is None:
+        instead = " `--drop-rows` leaves out the rows that cannot be read." if drops else ""
+        raise RestoreError(
+            f"{repository.url} has no epoch that is whole, so there is nothing to go back to. "
+            f"Nothing was changed: restore the files that are named above from a backup, or start "
+            f"a new checkpoint from a savepoint.{instead}"
+        )
+    if max(repository.spark_batches("offsets"), default=-1) < (newest.batch or 0) - 1:
+        raise RestoreError(
+            f"{repository.url}: Spark's part stands before epoch {newest.epoch}, so an epoch that "
+            "cannot be read went back, and nobody knows where to. Nothing was changed: restore the "
+            "manifests that are named above from a backup"
+        )
+    check_can_go_back(repository, target, newest)
+    manifest = standing_at(
+        target,
+        cause="repair",
+        epoch=found.epochs[-1] + 1,
+        processing_time_us=max(target.processing_time_us, newest.processing_time_us),
+    )
+    Rollback(repository, newest, target, manifest, is_committed=False).carry_out()
+    return Repaired(manifest, target, is_mended=False)
+
+
+def _newest(repository: Repository, found: Verification) -> EpochManifest | None:
+    """The last manifest that can be read."""
+    for epoch in reversed(found.epochs):
+        try:
+            return repository.manifest(epoch)
+        except CorruptCheckpointError:
+            continue
+    return None
+
+
+def _last_whole(repository: Repository, found: Verification) -> EpochManifest | None:
+    """The last epoch whose manifest, files and rows are whole, and that was not rolled back."""
+    for epoch in reversed(found.epochs[:-1]):
+        if found.affecting(epoch) or found.is_abandoned(epoch):
+            continue
+        if verify(repository, epoch=epoch).is_whole:
+            return repository.manifest(epoch)
+    return None
+
+
+# --------------------------------------------------------------------------------------- mending
+
+
+def _mend(repository: Repository, last: EpochManifest) -> Repaired:
+    """Make anew what follows from rows."""
+    check_at_rest(repository, last)
+    found = repository.job_file(last.job_file.path)
+    assert found is not None, "it was verified"
+    mending = _Mending(repository, last, found[0])
+    operators = {name: mending.operator(name, epoch) for name, epoch in last.operators.items()}
+    check_at_rest(repository, last)  # mending takes its time
+    manifest = last.followed_by(
+        cause="repair", writer=unique_id(), committed_at_us=now_us(), operators=operators
+    )
+    repository.commit(manifest)
+    repository.forget_instant(manifest.epoch)
+    finish(repository, manifest)
+    return Repaired(
+        manifest,
+        last,
+        is_mended=True,
+        mended=mending.mended,
+        left_out=mending.left_out,
+        put_aside=tuple(mending.put_aside),
+    )
+
+
+class _Mending:
+    """Mends the shards of an epoch, one after the other."""
+
+    def __init__(self, repository: Repository, last: EpochManifest, job: JobFile) -> None:
+        self._repository = repository
+        self._last = last
+        self._job = job
+        self.mended = self.left_out = 0
+        self.put_aside: list[str] = []
+
+    def operator(self, name: str, standing: OperatorEpoch) -> OperatorEpoch:
+        """An operator as it is to stand: all of its shards counted, and at rest."""
+        record = self._job.operator(name)
+        assert record is not None, "the manifest was held against the job file"
+        rows = ShardRows(self._repository, name, self._last)
+        checks = RowChecks(record, self._last.key_groups)
+        shards = [self._shard(record, shard, rows, checks) for shard in standing.shards]
+        return standing.at_rest(shards, undivided_rows={}, undivided_bytes={})
+
+    def _shard(
+        self, record: OperatorRecord, shard: ShardState, rows: ShardRows, checks: RowChecks
+    ) -> ShardState:
+        with contextlib.closing(_Mended(record, checks.families)) as made:
+            with rows.opened(shard, checks.families) as backend:
+                made.settle(shard, backend, checks)
+            files = tuple(
+                self._repository.put_changes(record.name, *finished, local=local)
+                for changes, local in ((made.by_key, False), (made.of_shard, True))
+                if (finished := changes.finish()) is not None
+            )
+            self._keep(record.name, made)
+        self.mended += made.mended
+        self.left_out += made.left_out
+        standing = _counted(shard, checks)
+        if not files:
+            return shard.model_copy(update=standing)
+        standing |= {"attempt": unique_id(), "changed": self._last.epoch + 1}
+        files = (*shard.redistributed, *files)
+        standing |= changed_contents(self._repository, record.name, shard, files, self._last.epoch)
+        return shard.model_copy(update=standing)
+
+    def _keep(self, operator: str, made: _Mended) -> None:
+        """Keep what is left out, in a change file that nothing reads."""
+        finished = made.aside.finish()
+        if finished is not None:
+            folder = f"repairs/{self._last.epoch + 1:020d}"
+            path = f"{folder}/{operator}-{unique_id()}.changes.arrow"
+            self._repository.put_file(path, *finished)
+            self.put_aside.append(path)
+
+
+class _Mended:
+    """What is to be changed in one shard.
+
+    Parameters:
+        operator: whose shard it is.
+        families: all that rows may be of.
+
+    Attributes:
+        by_key, of_shard: changes of state of keys with its indexes, and of state of the shard.
+        aside: the rows that are left out.
+        mended, left_out: how many rows.
+    """
+
+    def __init__(self, operator: OperatorRecord, families: Sequence[str]) -> None:
+        stored = tuple(family for family in families if family != INDEXED)
+        self._name = operator.name
+        self._local = {state.name for state in operator.states if state.is_local}
+        self.by_key, self.of_shard, self.aside = Changes(stored), Changes(stored), Changes(stored)
+        self.mended = self.left_out = 0
+
+    def settle(self, shard: ShardState, backend: Backend, checks: RowChecks) -> None:
+        """Put right what is wrong, until nothing is.
+
+        Raises:
+            CorruptCheckpointError: the same is wrong again.
+        """
+        for _ in range(_ROUNDS):
+            before = self.mended + self.left_out
+            batches: dict[Changes, Batch] = {
+                self.by_key: Batch(),
+                self.of_shard: Batch(),
+                self.aside: Batch(),
+            }
+            for fault in checks.check(backend, shard.groups):
+                self._take(fault, backend, batches)
+            self._apply(batches, backend)
+            if self.mended + self.left_out == before:
+                return
+        raise CorruptCheckpointError(
+            f"shard {shard.groups} of operator {self._name!r} cannot be mended: rows that were put "
+            "right are wrong again. Nothing was changed: restore the checkpoint from a backup"
+        )
+
+    def _take(self, fault: RowFault, backend: Backend, batches: dict[Changes, Batch]) -> None:
+        batch = batches[self.of_shard if fault.family in self._local else self.by_key]
+        if fault.mend is not None:
+            self.mended += 1
+            batch.add(fault.mend)
+        else:
+            self.left_out += 1
+            row = backend.get(fault.family, fault.row_key) or b""
+            batches[self.aside].put(fault.family, fault.row_key, row)
+            batch.delete(fault.family, fault.row_key)
+        if any(batch.full for batch in batches.values()):
+            self._apply(batches, backend)
+
+    def _apply(self, batches: dict[Changes, Batch], backend: Backend) -> None:
+        for changes, batch in batches.items():
+            if len(batch):
+                changes.append(batch)
+                if changes is not self.aside:
+                    backend.write(batch)
+                batch.clear()
+
+    def close(self) -> None:
+        """Let go of what was not stored."""
+        for changes in (self.by_key, self.of_shard, self.aside):
+            changes.drop()
+
+
+def _counted(shard: ShardState, checks: RowChecks) -> dict[str, Any]:
+    """What is in a shard and when it has to wake, as fields of its state."""
+    wake = dict(shard.wake_us)
+    for clock, due in checks.soonest.items():
+        wake[clock] = min(due, wake.get(clock, due))
+    return {
+        "rows": {name: size.rows for name, size in checks.sizes.items()},
+        "bytes": {name: size.bytes for name, size in checks.sizes.items()},
+        "wake_us": wake,
+        "is_part": False,
+    }

@@ -1,0 +1,296 @@
+"""Check the rows of a shard one by one.
+
+Nothing is unpickled: what was pickled is counted and not looked into.
+
+Leftovers in `_expiry` are no fault: what is removed before it expires may leave its entry there
+until that is due. An entry that is missing is one: its row would never be removed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Literal, NamedTuple
+
+from statekit.backend.interface import Backend, StateSize
+from statekit.backend.mutation import Batch, Delete, DeleteRange, Put
+from statekit.checkpoint.job_file import CLOCK_TAGS, EXPIRY, TIMERS, WAITING, Clock, OperatorRecord
+from statekit.codec.key_codec import KeyCodec, schema_key_codec
+from statekit.codec.schema import Schema
+from statekit.codec.schema_codec import generic_decoder
+from statekit.errors import CorruptCheckpointError, QueryError, StatekitError
+from statekit.keygroup import group_of_row, pack_group
+from statekit.maintenance.row_keys import Entry, KeyedRows, RowParts
+from statekit.reader import key_schema
+from statekit.state.event_time_buffer import record_of_row
+from statekit.state.row_versions import row_decoder
+from statekit.state.timers import DUE, timer_of_row
+from statekit.state.ttl import unstamped
+
+RowKind = Literal["row", "key group", "timer index", "expiry index"]
+
+INDEXED = "_indexed"
+"""A family of the database that rows are checked in: which rows the index of expiry knows."""
+
+_PIECE = 1_000  # so many rows are looked up at a time
+_ALL = b"", b"\xff\xff\xff"
+_POSITION_BYTES = 12
+
+
+class RowFault(NamedTuple):
+    """One row that is wrong.
+
+    Parameters:
+        kind: what about it: the row itself, its key group, or an index.
+        family: the state, or what stands for timers, waiting records and indexes.
+        row_key: of the row.
+        what: is wrong.
+        mend: the change that puts an index right. None for rows that say something themselves: what
+            they were to say nobody knows.
+    """
+
+    kind: RowKind
+    family: str
+    row_key: bytes
+    what: str
+    mend: Put | Delete | None = None
+
+
+class RowChecks:
+    """The checks of one operator's rows.
+
+    Parameters:
+        operator: as in the job file.
+        key_groups: how many there are.
+
+    Attributes:
+        families: what a database has to be opened with whose rows are to be checked.
+        sizes: rows and bytes per state of the shard that was checked last.
+        soonest: per clock, when the first timer or waiting record of it is due.
+        pickled: names of states whose values were not looked into.
+    """
+
+    def __init__(self, operator: OperatorRecord, key_groups: int) -> None:
+        self._operator = operator
+        self._keyed = KeyedRows(operator, key_groups)
+        schema = key_schema(operator) if operator.key else Schema("tuple")
+        self._key_codec = schema_key_codec(schema)
+        self._expires = EXPIRY in self._keyed.indexes
+        self.families = (*operator.holds, *self._keyed.indexes, *([INDEXED] * self._expires))
+        self.pickled: set[str] = set()
+        self._values = {state.name: self._value_check(state.name) for state in operator.states}
+        self._subkeys = {state.name: self._subkey_check(state.name) for state in operator.states}
+        if operator.timers:
+            self._subkeys[TIMERS] = timer_of_row
+            self._values[TIMERS] = _check_nothing
+        if operator.ordered is not None:
+            self._subkeys[WAITING] = self._waiting_check()
+            self._values[WAITING] = _check_nothing
+        self._seen = b""
+        self.sizes: dict[str, StateSize] = {}
+        self.soonest: dict[Clock, int] = {}
+
+    def check(self, backend: Backend, groups: tuple[int, int]) -> Iterator[RowFault]:
+        """What is wrong with the rows of a shard.
+
+        Parameters:
+            backend: its rows, opened with `families`. Of `INDEXED` it is written to.
+            groups: the first and the last key group that the shard owns.
+        """
+        self.sizes, self.soonest = {}, {}
+        if self._expires:
+            yield from self._note_index(backend)
+        for family in self._keyed.families:
+            yield from self._check_family(backend, family, groups)
+        if self._operator.timers:
+            yield from self._check_due(backend)
+        for state in self._operator.states:
+            if state.is_local:
+                yield from self._check_local(backend, state.name, groups[0])
+
+    # ---------------------------------------------------------------------------- rows of keys
+
+    def _check_family(
+        self, backend: Backend, family: str, groups: tuple[int, int]
+    ) -> Iterator[RowFault]:
+        """Rows of one family, and whether indexes have what they ask for."""
+        rows = size = 0
+        found = backend.scan(family, *_ALL)
+        while piece := list(islice(found, _PIECE)):
+            asked: list[Entry] = []
+            noted: list[tuple[bytes, Entry]] = []
+            for row_key, row in piece:
+                rows, size = rows + 1, size + len(row_key) + len(row)
+                try:
+                    parts = self._keyed.parts(family, row_key)
+                    self.check_row(family, parts, row)
+                    entry = self._keyed.entry(family, parts, row_key, row)
+                except _UNREADABLE as error:
+                    yield RowFault("row", family, row_key, str(error))
+                    continue
+                if (what := self._wrong_group(parts, row_key, groups)) is not None:
+                    yield RowFault("key group", family, row_key, what)
+                elif entry is not None and entry.family == EXPIRY:
+                    noted.append((row_key, entry))
+                elif entry is not None:
+                    due = self.soonest.get(entry.clock, entry.due_us)
+                    self.soonest[entry.clock] = min(due, entry.due_us)
+                    asked += [entry] * (entry.family is not None)
+            yield from _missing_timers(backend, asked)
+            yield from _missing_expiry(backend, family, noted)
+        self.sizes[family] = StateSize(rows, size)
+
+    def check_row(self, family: str, parts: RowParts, row: bytes) -> None:
+        """Make sure that a row, and all parts of its row key, read back.
+
+        Raises:
+            StatekitError, ValueError, IndexError: they do not.
+        """
+        if parts.key != self._seen:
+            _canonical(self._key_codec, parts.key)
+            self._seen = parts.key
+        self._subkeys[family](parts.after)
+        self._values[family](row)
+
+    def _wrong_group(self, parts: RowParts, row_key: bytes, groups: tuple[int, int]) -> str | None:
+        found, right = group_of_row(row_key), group_of_row(self._keyed.row_key(parts))
+        if found != right:
+            return f"it is in key group {found}, and its key belongs to {right}"
+        if not groups[0] <= found <= groups[1]:
+            return f"it is in key group {found}, and the shard owns {groups[0]} to {groups[1]}"
+        return None
+
+    # --------------------------------------------------------------------------------- indexes
+
+    def _check_due(self, backend: Backend) -> Iterator[RowFault]:
+        """Whether each row of `_timers.due` is of a timer."""
+        found = backend.scan(DUE, *_ALL)
+        while piece := [row_key for row_key, _ in islice(found, _PIECE)]:
+            timers: list[tuple[bytes, bytes]] = []
+            for due in piece:
+                try:
+                    end = self._key_codec.decode(due, 11)[1]
+                    timers.append((due, due[:2] + due[11:end] + due[2:11] + due[end:]))
+                except _UNREADABLE as error:
+                    yield RowFault("timer index", DUE, due, str(error), Delete(DUE, due))
+            stored = backend.get_many(TIMERS, [timer for _, timer in timers])
+            for (due, _), row in zip(timers, stored, strict=True):
+                if row is None:
+                    what = "it stands for a timer that is not there"
+                    yield RowFault("timer index", DUE, due, what, Delete(DUE, due))
+
+    def _note_index(self, backend: Backend) -> Iterator[RowFault]:
+        """Note which rows the index of expiry knows, and find what is no entry of it."""
+        tags = {
+            state.name: CLOCK_TAGS[state.ttl.clock]
+            for state in self._operator.states
+            if state.ttl is not None
+        }
+        batch = Batch([DeleteRange(INDEXED, *_ALL)])
+        for entry, _ in backend.scan(EXPIRY, *_ALL):
+            name, zero, rest = entry[2:].partition(b"\x00")
+            if not zero or len(rest) < 9:
+                what = "it is cut short"
+                yield RowFault("expiry index", EXPIRY, entry, what, Delete(EXPIRY, entry))
+            elif tags.get(name.decode(errors="replace")) == rest[:1]:
+                batch.put(INDEXED, name + zero + entry[:2] + rest[9:], b"")
+                if batch.full:
+                    backend.write(batch)
+                    batch.clear()
+        backend.write(batch)
+
+    # ------------------------------------------------------------------------ state of shards
+
+    def _check_local(self, backend: Backend, state: str, first_group: int) -> Iterator[RowFault]:
+        rows = size = 0
+        prefix = pack_group(first_group)
+        for row_key, row in backend.scan(state, *_ALL):
+            rows, size = rows + 1, size + len(row_key) + len(row)
+            if not row_key.startswith(prefix):
+                what = f"it lies in key group {row_key[:2].hex()}, not in the shard's first one"
+                yield RowFault("key group", state, row_key, what)
+                continue
+            try:
+                self._subkeys[state](row_key[len(prefix) :])
+                self._values[state](row)
+            except _UNREADABLE as error:
+                yield RowFault("row", state, row_key, str(error))
+        self.sizes[state] = StateSize(rows, size)
+
+    # ------------------------------------------------------------------------- what a row holds
+
+    def _value_check(self, name: str) -> Callable[[bytes], object]:
+        state = next(state for state in self._operator.states if state.name == name)
+        era = state.era
+        try:
+            decode = row_decoder(state)
+        except QueryError:
+            self.pickled.add(name)
+            return lambda row: unstamped(row, era)
+        if not era:
+            return decode
+        return lambda row: decode(unstamped(row, era)[0])
+
+    def _subkey_check(self, name: str) -> Callable[[bytes], object]:
+        """What follows the key in a row key, by the kind of state."""
+        state = next(state for state in self._operator.states if state.name == name)
+        if state.kind in ("map", "broadcast"):
+            codec = schema_key_codec(Schema.from_json(state.types["key"]))
+            return lambda rest: _canonical(codec, rest)
+        length = _POSITION_BYTES if state.kind in ("list", "operator_list") else 0
+
+        def check(rest: bytes) -> None:
+            if len(rest) != length:
+                raise CorruptCheckpointError(
+                    f"{len(rest)} bytes follow the key in the row key of a {state.kind}, in place "
+                    f"of {length}"
+                )
+
+        return check
+
+    def _waiting_check(self) -> Callable[[bytes], object]:
+        decode = generic_decoder(self._operator.ordered)
+        return lambda rest: decode(record_of_row(rest))
+
+
+# What reading a row that is not one ends in.
+_UNREADABLE = (StatekitError, IndexError, ValueError, struct.error)
+
+
+def _canonical(codec: KeyCodec[Any], data: bytes) -> None:
+    """Make sure that these bytes are a key, and those that this key has.
+
+    Raises:
+        CorruptCheckpointError: they are not.
+    """
+    key, end = codec.decode(data)
+    if end != len(data) or codec.encode(key) != data:
+        raise CorruptCheckpointError(f"{data.hex()} is not how the key {key!r} is stored")
+
+
+def _check_nothing(row: bytes) -> None:
+    if row:
+        raise CorruptCheckpointError(f"it is to be empty and holds {len(row)} bytes")
+
+
+def _missing_timers(backend: Backend, entries: list[Entry]) -> Iterator[RowFault]:
+    stored = backend.get_many(DUE, [entry.row_key for entry in entries]) if entries else []
+    for entry, row in zip(entries, stored, strict=True):
+        if row is None:
+            what = "a timer is set and would never be called: the index of what is due lacks it"
+            mend = Put(DUE, entry.row_key, b"")
+            yield RowFault("timer index", DUE, entry.row_key, what, mend)
+
+
+def _missing_expiry(
+    backend: Backend, family: str, noted: Iterable[tuple[bytes, Entry]]
+) -> Iterator[RowFault]:
+    wanted = list(noted)
+    known = [family.encode() + b"\x00" + row_key for row_key, _ in wanted]
+    stored = backend.get_many(INDEXED, known) if known else []
+    for (row_key, entry), row in zip(wanted, stored, strict=True):
+        if row is None:
+            what = f"a row of {family}, {row_key.hex()}, expires and would never be removed"
+            mend = Put(EXPIRY, entry.row_key, b"")
+            yield RowFault("expiry index", EXPIRY, entry.row_key, what, mend)

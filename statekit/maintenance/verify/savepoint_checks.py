@@ -1,0 +1,93 @@
+"""Check that a savepoint is intact."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from statekit.checkpoint.job_file import OperatorRecord
+from statekit.checkpoint.repository import SAVEPOINT, Repository
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
+from statekit.maintenance.savepoint.format import Savepoint
+from statekit.maintenance.verify.row_checks import RowChecks
+
+
+@dataclass(frozen=True)
+class SavepointCheck:
+    """A part of a savepoint that was looked at.
+
+    Parameters:
+        what: is wrong with it; None if nothing is.
+        path: the file, below the checkpoint.
+        operator, state: whose rows they are.
+        files, bytes, rows: how much it was.
+        is_unread: whether it is wrong only that the store would not give it.
+    """
+
+    what: str | None = None
+    path: str | None = None
+    operator: str | None = None
+    state: str | None = None
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+    is_unread: bool = False
+
+
+def savepoint_folders(repository: Repository) -> list[str]:
+    """Where the savepoints of a checkpoint are. One that was never finished is none."""
+    ending = f"/{SAVEPOINT}"
+    found = (path for path in repository.tree("savepoints") if path.endswith(ending))
+    return sorted(path.removesuffix(ending) for path in found)
+
+
+def check_savepoint(repository: Repository, folder: str, *, rows: bool) -> Iterator[SavepointCheck]:
+    """Look at a savepoint, part by part.
+
+    Parameters:
+        folder: where it is; empty if it is all of the repository.
+        rows: whether to look at rows, and not only at the bytes of files.
+    """
+    at = f"{folder}/" if folder else ""
+    try:
+        savepoint = Savepoint(repository, folder)
+    except (CorruptCheckpointError, RestoreError, StorageError) as error:
+        is_unread = isinstance(error, StorageError)
+        yield SavepointCheck(str(error), f"{at}{SAVEPOINT}", is_unread=is_unread)
+        return
+    for ref in savepoint.file.spark:
+        yield _bytes_checked(repository, ref, at)
+    for operator in savepoint.file.job.operators:
+        checks = RowChecks(operator, savepoint.file.job.key_groups)
+        for state, contents in savepoint.file.operators[operator.name].states.items():
+            found = [_bytes_checked(repository, ref, at) for ref in contents.files]
+            yield from found
+            if rows and all(check.what is None for check in found):
+                yield _rows_checked(savepoint, operator, state, checks, f"{at}{SAVEPOINT}")
+
+
+def _bytes_checked(repository: Repository, ref: FileRef, at: str) -> SavepointCheck:
+    path, what, is_unread = f"{at}{ref.path}", None, False
+    try:
+        repository.open_verified(ref.model_copy(update={"path": path})).close()
+    except StatekitError as error:
+        what, is_unread = str(error), isinstance(error, StorageError)
+    return SavepointCheck(what, path, files=1, bytes=ref.size, is_unread=is_unread)
+
+
+def _rows_checked(
+    savepoint: Savepoint, operator: OperatorRecord, state: str, checks: RowChecks, path: str
+) -> SavepointCheck:
+    """The rows of one state, which are whole bytes."""
+    count, what, is_unread = 0, None, False
+    local = {found.name for found in operator.states if found.is_local}
+    try:
+        for parts, row in savepoint.table(operator, state):
+            count += 1
+            if state not in local:
+                checks.check_row(state, parts, row)
+    except (StatekitError, ValueError, IndexError, struct.error) as error:
+        what, is_unread = str(error), isinstance(error, StorageError)
+    return SavepointCheck(what, path, operator.name, state, rows=count, is_unread=is_unread)

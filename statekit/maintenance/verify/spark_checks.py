@@ -1,0 +1,86 @@
+"""Check Spark's log within a checkpoint, and that it fits the state.
+
+Spark seals none of its files. On a local disk each one has a `.crc` beside it, and any change of a
+byte is found by that. In an object store the store answers for its bytes, and only what cannot be
+read as what it is to be is found.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.repository import SPARK, Repository
+from statekit.checkpoint.spark_log import files_at
+from statekit.errors import CorruptCheckpointError, RestoreError
+
+_CRC_HEAD = b"crc\x00"
+
+
+def spark_faults(repository: Repository, last: EpochManifest) -> Iterator[tuple[str | None, str]]:
+    """What is wrong with Spark's part: the file if it is one, and what.
+
+    Parameters:
+        last: the last epoch.
+    """
+    paths = sorted(path.removeprefix(f"{SPARK}/") for path in repository.tree(SPARK))
+    for path in paths:
+        if path.endswith(".crc") and (what := _checksum_fault(repository, path, paths)) is not None:
+            yield f"{SPARK}/{_subject(path)}", what
+    done = -1 if last.batch is None else last.batch
+    if not paths and done < 0:
+        return
+    yield from _position_faults(repository, last, done)
+    try:
+        if paths:
+            files_at(paths, lambda path: repository.read(f"{SPARK}/{path}"), done)
+    except (CorruptCheckpointError, RestoreError) as error:
+        yield None, str(error)
+
+
+def _position_faults(
+    repository: Repository, last: EpochManifest, done: int
+) -> Iterator[tuple[str | None, str]]:
+    """Whether Spark goes on from where the state stands, as a start will ask."""
+    offsets = max(repository.spark_batches("offsets"), default=-1)
+    commits = max(repository.spark_batches("commits"), default=-1)
+    if offsets < done:
+        way_out = "restore both parts from one backup"
+        yield (
+            f"{SPARK}/offsets/{done}",
+            f"Spark knows micro-batches up to {offsets}, and the state holds {done}: {way_out}",
+        )
+    elif (offsets > done + 1 or commits > done) and not last.sets_spark_back:
+        yield (
+            None,
+            f"Spark has gone on to micro-batch {max(offsets, commits)}, and the state holds "
+            f"{done}: restore both parts from one backup",
+        )
+
+
+def _subject(path: str) -> str:
+    """The file that a checksum is about."""
+    above, _, name = path.rpartition("/")
+    return f"{above}/{name[1:-4]}".lstrip("/")
+
+
+def _checksum_fault(repository: Repository, path: str, paths: list[str]) -> str | None:
+    """What is wrong with a file of which Hadoop keeps checksums of so many bytes each."""
+    subject = _subject(path)
+    if subject not in paths:
+        return None  # Spark removes the file first
+    data = repository.read_if_there(f"{SPARK}/{subject}")
+    sums = repository.read_if_there(f"{SPARK}/{path}")
+    if data is None or sums is None:
+        return None  # meanwhile
+    at, beside = repository.at(f"{SPARK}/{subject}"), repository.at(f"{SPARK}/{path}")
+    if len(sums) < 8 or not sums.startswith(_CRC_HEAD):
+        return f"{beside} holds no checksums: restore it and its file from a backup"
+    (size,) = struct.unpack_from(">i", sums, 4)
+    pieces = [data[start : start + size] for start in range(0, len(data), size)] if size > 0 else []
+    expected = b"".join(struct.pack(">I", zlib.crc32(piece)) for piece in pieces)
+    if size <= 0 or expected != sums[8:]:
+        return f"{at} is not what {beside} says: restore both from a backup"
+    return None

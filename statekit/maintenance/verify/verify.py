@@ -1,0 +1,492 @@
+"""`statekit verify`: check all files and rows of a checkpoint, and report what is affected.
+
+Nothing is changed, and nothing ends it early: what cannot be read is a finding, and the rest is
+looked at all the same. Each file is read once for its bytes, several at a time, and those of the
+rows that are asked for once more, shard by shard, unpacked on the local disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+
+from statekit.checkpoint.job_file import JobFile
+from statekit.checkpoint.manifest import EpochManifest, epoch_path, instant_path
+from statekit.checkpoint.repository import SPARK, TRANSFERS, Repository
+from statekit.checkpoint.retention import collected_error, held
+from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
+from statekit.maintenance.verify.epoch_rows import GivenUpError, RowVerification
+from statekit.maintenance.verify.file_checks import NamedFile, NamedFiles, brief_fault, check_file
+from statekit.maintenance.verify.findings import Finding, FindingKind, Verification, kind_of
+from statekit.maintenance.verify.manifest_checks import Damage, inconsistencies, leans_on
+from statekit.maintenance.verify.orphans import orphans
+from statekit.maintenance.verify.savepoint_checks import check_savepoint, savepoint_folders
+from statekit.maintenance.verify.spark_checks import spark_faults
+
+Progress = Callable[[int], None]
+"""Is told how many bytes of files were checked so far."""
+
+_MISSING_MAX = 100_000  # each manifest that is missing is looked for, and is a finding
+_AHEAD = 8  # so many files per transfer are looked up before the first is done
+_ROUNDS = 50  # each takes as long as the job keeps an epoch, at most
+_UNHELD = 3  # so many of them leave no note that somebody reads
+_LOOKS = 10  # at Spark's part, which a query may change meanwhile
+
+
+def verify(
+    repository: Repository,
+    *,
+    epoch: int | None = None,
+    all_rows: bool = False,
+    rows: bool = True,
+    progress: Progress = lambda done: None,
+) -> Verification:
+    """Look at everything in a checkpoint, or in a savepoint. Changes nothing.
+
+    Parameters:
+        epoch: look at this epoch only: its files, and its rows.
+        all_rows: look at the rows of every epoch, and not of the last one only.
+        rows: whether to look at rows at all.
+        progress: is told how far it is.
+
+    Raises:
+        RestoreError: there is nothing to verify: no such epoch, or nothing was ever committed.
+        StorageError: the store cannot be listed.
+    """
+    if repository.is_savepoint:
+        found = Verification(repository.url)
+        _look_at_savepoint(repository, "", found, rows=rows)
+        return found
+    whole: set[tuple[str, str]] = set()
+    given_up = 0
+    for number in range(_ROUNDS):
+        looking = _Looking(repository, epoch, whole, progress)
+        is_done = looking.look(rows=rows, all_rows=all_rows, holding=number >= _UNHELD)
+        given_up += looking.found.given_up
+        if is_done:
+            looking.found.given_up = given_up
+            return looking.found
+    raise RestoreError(
+        f"{repository.url}: the job gives epochs up before their rows are read, {_ROUNDS} times by "
+        "now. Nothing was found to be damaged: verify with --no-rows, let the job keep more epochs "
+        "with retention=Retention(epochs=…, age=…), or verify a copy"
+    )
+
+
+class _Looking:
+    """One round of looking at a checkpoint, which a job may go on with meanwhile.
+
+    The job may give up what is being looked at. So whatever is wrong counts only if, behind that,
+    an epoch that it affects is still kept: what such an epoch needs is never deleted. A job that
+    gives up its epochs faster than their rows are read is told to leave one, by a note.
+
+    Parameters:
+        repository: the checkpoint.
+        epoch: the one to look at; None for all.
+        whole: path and checksum of files that were found to be whole; more are added.
+        progress: is told how far it is.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        epoch: int | None,
+        whole: set[tuple[str, str]],
+        progress: Progress,
+    ) -> None:
+        self.found = self._found = Verification(repository.url)
+        self._repository = repository
+        self._epoch = epoch
+        self._whole = whole
+        self._progress = progress
+        self._named = NamedFiles(repository)
+        self._jobs: dict[str, JobFile | None] = {}
+        self._known: dict[str, int] = {}
+        self._damage = Damage(self._named, (), ())
+        self._last_read: EpochManifest | None = None
+        self._first = 0
+        self._noted: int | None = None
+        """The epoch that a note of ours keeps, whatever the job gives up."""
+
+        self._hiding: set[str] = set()
+        """Paths of what cannot be read and names others."""
+
+    def look(self, *, rows: bool, all_rows: bool, holding: bool) -> bool:
+        """Look at all there is now. False if the last epoch of that was given up meanwhile.
+
+        Parameters:
+            holding: whether to leave a note that keeps the last epoch.
+
+        Raises:
+            RestoreError: there is nothing to look at, or it was given up.
+        """
+        if self._is_emptied():
+            return True
+        self._list()
+        wanted = self._found.epochs if self._epoch is None else [self._epoch]
+        last = wanted[-1]
+        with contextlib.ExitStack() as reading:
+            if holding:
+                self._leave_note(last, reading)
+            self._found.looked_at = self.line_of(wanted)
+            self.at_files()
+            if rows:
+                self.at_rows(self._found.epochs if all_rows else [last])
+        if not self._is_kept(last):
+            if self._epoch is not None:
+                raise self._unknown(self._epoch)
+            return False
+        if self._epoch is None:
+            self.at_the_rest(rows=rows)
+        return True
+
+    def _leave_note(self, epoch: int, reading: contextlib.ExitStack) -> None:
+        """Let an epoch be kept while it is read. Without permission to write, it is just read."""
+        try:
+            reading.enter_context(held(self._repository, epoch))
+        except StorageError:
+            return
+        except RestoreError:  # it is gone already
+            self._first = max(self._first, epoch + 1)
+            return
+        self._noted = epoch
+
+    def _is_kept(self, epoch: int) -> bool:
+        """Whether an epoch is to be there, as far as is known."""
+        return epoch >= self._first or epoch == self._noted
+
+    def _is_emptied(self) -> bool:
+        """Whether all epochs are missing, which is a finding, and the only one."""
+        if self._repository.epochs():
+            return False
+        try:
+            self._repository.check_nothing_lost()
+        except (CorruptCheckpointError, StorageError) as error:
+            self._note(Finding(kind_of(error, "manifest"), str(error), "epochs"))
+        return not self._found.is_whole
+
+    def _list(self) -> None:
+        """The epochs that are to be there: from the first that is kept to the last, all of them."""
+        there = self._repository.epochs()
+        if not there or (self._epoch is not None and self._epoch > there[-1]):
+            raise self._unknown(self._epoch)
+        self._first = min(self._repository.first_kept(), there[-1])
+        first = self._first or there[0]
+        missing = there[-1] + 1 - first - sum(number >= first for number in there)
+        if missing > _MISSING_MAX:
+            raise CorruptCheckpointError(
+                f"{self._repository.at('epochs')} lacks {missing:,} of the epochs {first} to "
+                f"{there[-1]}: restore it from a backup, or remove those that no job wrote"
+            )
+        self._found.epochs = [*range(first, there[-1] + 1)]
+        if self._epoch is not None and self._epoch not in self._found.epochs:
+            raise self._unknown(self._epoch)
+
+    def _unknown(self, epoch: int | None) -> RestoreError:
+        """That there is no such epoch, or none at all."""
+        if epoch is not None:
+            collected = collected_error(self._repository, epoch, RestoreError)
+            if isinstance(collected, RestoreError):
+                return collected
+        epochs = self._repository.epochs()
+        known = f"{epochs[0]} to {epochs[-1]}" if epochs else "none"
+        wanted = "committed epoch" if epoch is None else f"epoch {epoch}"
+        return RestoreError(
+            f"{self._repository.url} has no {wanted} to verify: its epochs are {known}"
+        )
+
+    def _cut(self) -> bool:
+        """Leave out the epochs that were given up meanwhile. Whether there were any."""
+        first = self._repository.first_kept()
+        if first <= self._first:
+            return False
+        found, self._first = self._found, first
+        kept = [number for number in found.epochs if self._is_kept(number)]
+        found.given_up += len(found.epochs) - len(kept)
+        found.epochs = kept
+        wanted = kept if self._epoch is None else [self._epoch]
+        found.looked_at = self.line_of(list(filter(self._is_kept, wanted)))
+        found.findings = [f for f in found.findings if not f.epochs or self._is_kept(f.epochs[-1])]
+        return True
+
+    def line_of(self, epochs: Sequence[int]) -> list[int]:
+        """These epochs, and those that they lean on, in order.
+
+        Of what was collected, manifests stay that shards of older formats lean on.
+        """
+        held = self._held()
+        if list(epochs) == self._found.epochs and not held:
+            return list(epochs)
+        there = {*self._found.epochs, *held}
+        line, waiting = set[int](), {*epochs}
+        while waiting:
+            number = max(waiting)
+            waiting.remove(number)
+            line.add(number)
+            if (manifest := self._manifest(number)) is not None:
+                shards = (s for op in manifest.operators.values() for s in op.shards)
+                needed = {leans_on(manifest, shard) for shard in shards}
+                waiting |= {n for n in needed if n is not None and n in there} - line
+        return sorted(line)
+
+    def _held(self) -> set[int]:
+        """Epochs that were collected, but for their manifests."""
+        first = self._first
+        if not first:
+            return set()
+        return {number for number in self._repository.listed_epochs() if number < first}
+
+    # ----------------------------------------------------------------------------------- files
+
+    def at_files(self) -> None:
+        """Manifests, all files that they name, and what is affected by what is wrong."""
+        broken: dict[str, Finding] = {}
+        lost = self._at_manifests(broken)
+        whole = (number for number in self._found.looked_at if number not in lost)
+        named = self._distinct(self._named_by(whole, broken))
+        for batch in iter(lambda: list(islice(named, TRANSFERS * _AHEAD)), []):
+            self._check_files(batch, broken)
+        self._follow(broken, lost)
+        while self._cut():
+            lost &= {*self._found.looked_at}
+            for number in self._found.looked_at:
+                if (manifest := self._manifest(number)) is not None:
+                    lost |= self._missing_before(manifest, broken)
+            self._follow(broken, lost)
+            for path in broken.keys() - self._damage.epochs.keys():
+                del broken[path]  # only what was given up needed it
+        for path, finding in broken.items():
+            affected = tuple(sorted({*finding.epochs, *self._damage.epochs.get(path, ())}))
+            self._note(replace(finding, epochs=affected))
+            self._found.has_all_names &= path not in self._hiding
+
+    def _follow(self, broken: Mapping[str, Finding], lost: Collection[int]) -> None:
+        """Find out which epochs need what is wrong."""
+        self._damage = Damage(self._named, broken, lost)
+        if broken or lost:
+            for number in self._found.looked_at:
+                if number not in lost and (manifest := self._manifest(number)) is not None:
+                    self._damage.add(manifest)
+
+    def _at_manifests(self, broken: dict[str, Finding]) -> set[int]:
+        """Each manifest by itself and against the one before. Returns those that are lost."""
+        lost: set[int] = set()
+        previous: EpochManifest | None = None
+        there = {*self._found.epochs}
+        self._check_beginning()
+        for number in self._found.looked_at:
+            try:
+                manifest = self._repository.manifest(number)
+            except (CorruptCheckpointError, RestoreError, StorageError) as error:
+                path = epoch_path(number)
+                broken[path] = Finding(kind_of(error, "manifest"), str(error), path)
+                self._hiding.add(path)
+                lost.add(number)
+                continue
+            if previous is None or previous.epoch != manifest.previous:
+                known = manifest.previous in there
+                previous = self._manifest(manifest.previous) if known else None
+            self._check_manifest(manifest, previous)
+            self._found.abandoned = manifest.abandoned
+            lost |= self._missing_before(manifest, broken)
+            previous = manifest
+        return lost
+
+    def _check_beginning(self) -> None:
+        """Whether the first epoch is one: without a mark that others were given up, it is."""
+        first = self._manifest(self._found.epochs[0])
+        if self._first or first is None or first.previous is None:
+            return
+        path = epoch_path(first.previous)
+        what = (
+            f"{self._repository.at(path)} is missing: epoch {first.epoch} follows it, and no mark "
+            "says that it was given up. Restore it, or the mark, from a backup"
+        )
+        self._note(Finding("manifest", what, path, (first.previous,)))
+
+    def _check_manifest(self, manifest: EpochManifest, previous: EpochManifest | None) -> None:
+        for what in inconsistencies(manifest, self._job(manifest), previous):
+            path = epoch_path(manifest.epoch)
+            self._note(Finding("manifest", what, path, (manifest.epoch,)))
+
+    def _missing_before(self, manifest: EpochManifest, broken: dict[str, Finding]) -> set[int]:
+        """Epochs that a manifest leans on, and that are not there."""
+        shards = (shard for op in manifest.operators.values() for shard in op.shards)
+        leant_on = {leans_on(manifest, shard) for shard in shards} - {*self._found.looked_at}
+        leant_on -= {*self._found.epochs}
+        needed = {number for number in leant_on if number is not None}
+        for number in needed:
+            path = epoch_path(number)
+            what = (
+                f"{self._repository.at(path)} is missing, and epoch {manifest.epoch} has a part of "
+                "its rows from there: restore it from a backup"
+            )
+            broken.setdefault(path, Finding("manifest", what, path))
+        return needed
+
+    def _named_by(self, epochs: Iterable[int], broken: dict[str, Finding]) -> Iterator[NamedFile]:
+        """What epochs name. A file of another shard than the one that names it is broken."""
+        for number in epochs:
+            if (manifest := self._manifest(number)) is not None:
+                yield from self._named.of_manifest(manifest)
+                for ref, what in self._named.strangers(manifest):
+                    told = f"{self._repository.at(ref.path)} {what}: it is not to be read"
+                    broken.setdefault(ref.path, Finding("file", told, ref.path))
+
+    def _distinct(self, files: Iterable[NamedFile]) -> Iterator[NamedFile]:
+        """Each file once; twice if it is named with another size or checksum."""
+        seen: set[tuple[str, str]] = set()
+        for file in files:
+            ref = file.ref
+            if (ref.path, ref.checksum) not in seen:
+                seen.add((ref.path, ref.checksum))
+                self._known[ref.path] = ref.size
+                yield file
+
+    def _check_files(self, files: Sequence[NamedFile], broken: dict[str, Finding]) -> None:
+        """Check so many files, several at a time."""
+
+        def check(file: NamedFile) -> StatekitError | None:
+            if (file.ref.path, file.ref.checksum) in self._whole:
+                return None
+            try:
+                check_file(self._repository, file)
+            except (CorruptCheckpointError, StorageError) as error:
+                return error
+            return None
+
+        with ThreadPoolExecutor(TRANSFERS) as threads:
+            errors = list(threads.map(check, files))
+        for file, error in zip(files, errors, strict=True):
+            self._found.files += 1
+            self._found.bytes += file.ref.size
+            if error is not None:
+                path = file.ref.path
+                brief = brief_fault(self._repository, file)
+                finding = Finding(kind_of(error, "file"), str(error), path, brief=brief)
+                broken[path] = finding
+                if file.kind == "names":
+                    self._hiding.add(path)
+            else:
+                self._whole.add((file.ref.path, file.ref.checksum))
+        self._progress(self._found.bytes)
+
+    # ------------------------------------------------------------------------------------ rows
+
+    def at_rows(self, wanted: Sequence[int]) -> None:
+        """The rows of these epochs, as far as their files are whole and the epochs are kept."""
+        for number in wanted:
+            apart = Verification(self._found.url)
+            looking = RowVerification(self._repository, apart, self._damage)
+            manifest = self._manifest(number)
+            job = None if manifest is None else self._job(manifest)
+            if manifest is not None and job is not None and self._is_kept(number):
+                with contextlib.suppress(GivenUpError):
+                    looking.at_epoch(manifest, job)
+            self._cut()
+            if self._is_kept(number):
+                self._found.rows_of = [*self._found.rows_of, number]
+                self._found.findings += apart.findings
+                self._found.rows += apart.rows
+                self._found.pickled |= apart.pickled
+
+    # -------------------------------------------------------------------------------- the rest
+
+    def at_the_rest(self, *, rows: bool) -> None:
+        """What belongs to no epoch: job files, notes, Spark's part, savepoints, orphans."""
+        self._at_job_files()
+        self._at_notes()
+        self._at_spark()
+        for folder in savepoint_folders(self._repository):
+            _look_at_savepoint(self._repository, folder, self._found, rows=rows)
+        last = max(self._repository.epochs(), default=self._found.epochs[-1])
+        self._found.orphans = sorted(
+            orphans(self._repository, self._known, last),
+            key=lambda orphan: (orphan.kind, orphan.path),
+        )
+
+    def _at_job_files(self) -> None:
+        """Those that no manifest names: a start reads the newest one, whoever wrote it."""
+        for path in self._repository.job_paths():
+            if path not in self._known:
+                try:
+                    self._repository.job_file(path)
+                except (CorruptCheckpointError, RestoreError, StorageError) as error:
+                    if path in self._repository.job_paths():  # else it was garbage, and is gone
+                        self._note(Finding(kind_of(error, "job file"), str(error), path))
+
+    def _at_notes(self) -> None:
+        """The note of the epoch that comes next: a start goes by it."""
+        number = self._found.epochs[-1] + 1
+        try:
+            self._repository.begun(number)
+        except (CorruptCheckpointError, RestoreError, StorageError) as error:
+            self._note(Finding(kind_of(error, "note"), str(error), instant_path(number)))
+
+    def _at_spark(self) -> None:
+        """Spark's part. A query may go on meanwhile: what is wrong is so twice, between commits."""
+        before: list[Finding] = []
+        for _ in range(_LOOKS):
+            last = max(self._repository.epochs(), default=self._found.epochs[-1])
+            found = self._spark_findings(last)
+            is_still = not self._repository.is_committed(last + 1)
+            if not found or (is_still and found == before):
+                break
+            before = found if is_still else []
+        self._found.findings += found
+
+    def _spark_findings(self, last: int) -> list[Finding]:
+        """What is wrong with Spark's part, beside the last epoch."""
+        manifest = self._manifest(last)
+        if manifest is None:
+            return []
+        try:
+            faults = [*spark_faults(self._repository, manifest)]
+        except StorageError as error:
+            return [Finding("unreadable", str(error), SPARK)]
+        return [Finding("spark", what, path, (last,)) for path, what in faults]
+
+    # ---------------------------------------------------------------------------------- helpers
+
+    def _note(self, finding: Finding) -> None:
+        self._found.findings.append(finding)
+
+    def _manifest(self, number: int | None) -> EpochManifest | None:
+        """A manifest; None if there is none that can be read, which was said before."""
+        if number is None:
+            return None
+        if self._last_read is None or self._last_read.epoch != number:
+            try:
+                self._last_read = self._repository.manifest(number)
+            except (CorruptCheckpointError, RestoreError, StorageError):
+                return None
+        return self._last_read
+
+    def _job(self, manifest: EpochManifest) -> JobFile | None:
+        """A job file; None if it cannot be read, which is said when its bytes are checked."""
+        path = manifest.job_file.path
+        if path not in self._jobs:
+            try:
+                found = self._repository.job_file(path)
+            except (CorruptCheckpointError, RestoreError, StorageError):
+                found = None
+            self._jobs[path] = None if found is None else found[0]
+        return self._jobs[path]
+
+
+def _look_at_savepoint(
+    repository: Repository, folder: str, found: Verification, *, rows: bool
+) -> None:
+    """Check a savepoint, and note what is wrong with it."""
+    found.savepoints.append(folder or repository.url)
+    for fault in check_savepoint(repository, folder, rows=rows):
+        found.files += fault.files
+        found.bytes += fault.bytes
+        found.rows += fault.rows
+        if fault.what is not None:
+            kind: FindingKind = "unreadable" if fault.is_unread else "savepoint"
+            finding = Finding(kind, fault.what, fault.path, operator=fault.operator)
+            found.findings.append(replace(finding, state=fault.state))

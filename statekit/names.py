@@ -1,0 +1,134 @@
+"""Check every name and path that is stored, wherever it comes from.
+
+The stored models use the types `StoredName`, `StoredPath`, `DatabaseFile` and `StoredId`, so a
+model with a name that breaks the rules cannot exist.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+NAME_BYTES_MAX = 150
+"""The longest name of a job, operator, stream, sink, state or savepoint."""
+
+PATH_BYTES_MAX = 1024
+"""The longest path of a file, below its checkpoint; object stores take no longer keys."""
+
+_SEGMENT_BYTES_MAX = 255
+
+_TEXT_LENGTH_MAX = 10_000
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+_DATABASE_FILE = re.compile(r"CURRENT|MANIFEST-[0-9]{1,20}|[0-9]{1,20}\.sst")
+
+
+def name_fault(name: str) -> str | None:
+    """Why something cannot have a name; None if it can.
+
+    >>> name_fault("fraud-alerts.v2") is None
+    True
+    >>> name_fault("../fraud")
+    'names have letters, digits, and any of _ . -, and begin with a letter or _'
+    """
+    if not _NAME.fullmatch(name):
+        return "names have letters, digits, and any of _ . -, and begin with a letter or _"
+    if len(name) > NAME_BYTES_MAX:
+        return f"names have {NAME_BYTES_MAX} characters at most"
+    if name.endswith("."):
+        return "names do not end with a dot, which some file systems drop"
+    if _DEVICE.fullmatch(name):
+        return "some systems have a device of that name"
+    return None
+
+
+def path_fault(path: str) -> str | None:
+    """Why a file of a checkpoint cannot have a path; None if it can.
+
+    >>> path_fault("data/count/0123.changes.arrow") is None
+    True
+    >>> path_fault("data/../../.bashrc")
+    "it has the part '..'"
+    """
+    if len(path.encode(errors="replace")) > PATH_BYTES_MAX:
+        return f"it is longer than {PATH_BYTES_MAX} bytes"
+    if unicodedata.normalize("NFC", path) != path:
+        return "it is not in Unicode's normal form C"
+    for part in path.split("/"):
+        if part in ("", ".", ".."):
+            return f"it has the part {part!r}"
+        if len(part.encode(errors="replace")) > _SEGMENT_BYTES_MAX:
+            return f"a part of it is longer than {_SEGMENT_BYTES_MAX} bytes"
+        if any(c in '\\:*?"<>|' or unicodedata.category(c).startswith("C") for c in part):
+            return f"{part!r} has a character that no file of a checkpoint has"
+        if part[-1] in ". " or _DEVICE.fullmatch(part):
+            return f"{part!r} means something else on some systems"
+    return None
+
+
+def text_fault(text: str) -> str | None:
+    """Why a text that is shown cannot be stored; None if it can.
+
+    A control character could change what a terminal shows.
+
+    >>> text_fault("at\\x1b[2J")
+    "it has the control character '\\\\x1b'"
+    """
+    if len(text) > _TEXT_LENGTH_MAX:
+        return f"it is longer than {_TEXT_LENGTH_MAX:,} characters"
+    wrong = next((c for c in text if unicodedata.category(c) in ("Cc", "Cs")), None)
+    return None if wrong is None else f"it has the control character {wrong!r}"
+
+
+def check_different(names: tuple[str, ...], what: str) -> None:
+    """Make sure that no two names are one to a file system that ignores case.
+
+    Raises:
+        ValueError: two are.
+    """
+    if len({name.casefold() for name in names}) != len(names):
+        raise ValueError(f"two {what} have names that differ in nothing, or in case alone: {names}")
+
+
+def _checked_name(name: str) -> str:
+    if (fault := name_fault(name)) is not None:
+        raise ValueError(f"{name[:200]!r} cannot be a name: {fault}")
+    return name
+
+
+def _checked_text(text: str) -> str:
+    if (fault := text_fault(text)) is not None:
+        raise ValueError(f"{text[:200]!r} cannot be stored: {fault}")
+    return text
+
+
+def _checked_path(path: str) -> str:
+    if (fault := path_fault(path)) is not None:
+        raise ValueError(f"{path[:200]!r} cannot be the path of a file: {fault}")
+    return path
+
+
+def _checked_database_file(name: str) -> str:
+    if not _DATABASE_FILE.fullmatch(name):
+        raise ValueError(f"{name[:200]!r} is no file of a RocksDB database")
+    return name
+
+
+StoredName = Annotated[str, AfterValidator(_checked_name)]
+"""The name of a job, an operator, a state or a savepoint."""
+
+StoredText = Annotated[str, AfterValidator(_checked_text)]
+"""What is shown and never becomes part of a path: the name of a field, who wrote something."""
+
+StoredPath = Annotated[str, AfterValidator(_checked_path)]
+"""The path of a file below its checkpoint or savepoint."""
+
+DatabaseFile = Annotated[str, AfterValidator(_checked_database_file)]
+"""The name of a file within the directory of a RocksDB database."""
+
+StoredId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+"""What identifies a checkpoint or a savepoint; it is the name of a directory on workers."""

@@ -1,0 +1,6 @@
+"""Records between Python and Arrow: declared types, columns in, columns out.
+
+`record_type` is the type of a stream, `arrow_reader` makes records of columns, `output_type` and
+`arrow_writer` make columns of what functions emit, and `preaggregate` combines columns before rows
+are made of them. Imports `codec` and top-level modules.
+"""

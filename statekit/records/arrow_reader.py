@@ -1,0 +1,428 @@
+"""Compile readers from Arrow columns to Python values and records."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import functools
+import inspect
+import itertools
+import operator
+import typing
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NoReturn
+
+import pyarrow as pa
+import pydantic
+
+from statekit.records.declaration import (
+    MAPPINGS,
+    SEQUENCES,
+    FieldType,
+    Misfit,
+    RecordDeclaration,
+    flavour_of,
+    peel,
+    show,
+)
+
+Read = Callable[[Any], list[Any]]
+"""Reads one Arrow array; unless said otherwise one that holds no nulls."""
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class Unfit(Exception):  # noqa: N818 - becomes a ProcessError
+    """An Arrow type cannot hold an annotation; the text says which and what to do."""
+
+
+class _Unknown(Unfit):
+    """The annotation is not one that columns can be read as."""
+
+
+# --- records from columns ------------------------------------------------------------------------
+
+
+def record_assembler(
+    record: RecordDeclaration, columns: Sequence[Any], path: str
+) -> Callable[[Sequence[Any], int], list[Any]]:
+    """(arrays of these columns, row count) -> records."""
+    names, read = record_columns(record, columns, path)
+    build = record_builder(record, names)
+    return lambda arrays, count: build(read(arrays), count)
+
+
+def record_columns(
+    record: RecordDeclaration, columns: Sequence[Any], path: str
+) -> tuple[list[str], Callable[[Sequence[Any]], list[list[Any]]]]:
+    """The fields that these columns have, and (arrays) -> the values of each field."""
+    fields = record.fields
+    if fields is None:
+        fields = {column.name: FieldType(Any, nullable=True, required=True) for column in columns}
+    position = {column.name: index for index, column in enumerate(columns)}
+    readers: list[tuple[int, Read]] = []
+    names = []
+    for name, field in fields.items():
+        if not field.init or (name not in position and not field.required):
+            continue
+        if name not in position:
+            raise Unfit(
+                f"{path} needs a column {name!r}. The columns are {', '.join(position) or 'none'}: "
+                "add it to the DataFrame, or give the field a default."
+            )
+        index = position[name]
+        read = field_reader(record, field, columns[index].type, f"{path}.{name}")
+        readers.append((index, read))
+        names.append(name)
+    return names, lambda arrays: [read(arrays[index]) for index, read in readers]
+
+
+def field_reader(record: RecordDeclaration, field: FieldType, arrow: Any, path: str) -> Read:
+    """A reader of the column of a field, nulls included."""
+    if record.flavour == "pydantic":
+        members = peel(field.annotation)[0]
+        if len(members) > 1 and not pa.types.is_null(arrow):
+            return _raw(arrow)  # which member it is, pydantic decides
+        try:
+            return column_reader(field.annotation, arrow, path)
+        except _Unknown:
+            return _raw(arrow)  # a type of pydantic's own, which validates it
+    return column_reader(record.column_annotation(field), arrow, path)
+
+
+def record_builder(
+    record: RecordDeclaration, names: list[str]
+) -> Callable[[Sequence[list[Any]], int], list[Any]]:
+    """(values of these fields, record count) -> records."""
+    cls, flavour = record.cls, record.flavour
+    keys = names
+    if flavour == "pydantic":
+        keys = [_input_key(name, cls.model_fields[name]) for name in names]
+    elif flavour not in ("dict", "typeddict") and names and _takes_in_order(cls, names):
+        if _is_mere_tuple(cls, names):  # in half the time that the constructor takes
+            made = functools.partial(tuple.__new__, cls)
+            return lambda columns, count: list(map(made, zip(*columns, strict=True)))
+        return lambda columns, count: list(map(cls, *columns))
+
+    def rows(columns: Sequence[list[Any]], count: int) -> list[dict[str, Any]]:
+        if not keys:
+            return [{} for _ in range(count)]
+        return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    if flavour == "pydantic":
+        validate = pydantic.TypeAdapter(cls).validator.validate_python
+        return lambda columns, count: list(map(validate, rows(columns, count)))
+    if flavour in ("dict", "typeddict"):
+        fields = record.fields or {}
+        absent = [
+            n for n in names if n in fields and not (fields[n].required or fields[n].nullable)
+        ]
+        return lambda columns, count: _without_nulls(rows(columns, count), absent)
+    return lambda columns, count: [cls(**row) for row in rows(columns, count)]
+
+
+def _input_key(name: str, info: Any) -> str:
+    return info.validation_alias if isinstance(info.validation_alias, str) else name
+
+
+def _takes_in_order(cls: Any, names: list[str]) -> bool:
+    """Whether the constructor takes these fields by position."""
+    first = list(inspect.signature(cls).parameters.values())[: len(names)]
+    by_position = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in first)
+    return by_position and [p.name for p in first] == names
+
+
+def _is_mere_tuple(cls: Any, names: list[str]) -> bool:
+    """Whether these are all fields of a NamedTuple, which does nothing more with them."""
+    constructor = getattr(cls.__new__, "__code__", None)
+    return (
+        issubclass(cls, tuple)
+        and getattr(cls, "_fields", None) == tuple(names)
+        # All that the constructor that `collections.namedtuple` makes does is to call this.
+        and constructor is not None
+        and constructor.co_names == ("_tuple_new",)
+        and constructor.co_filename.startswith("<")
+        and cls.__init__ is object.__init__
+        and type(cls) is type
+    )
+
+
+def _without_nulls(records: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
+    """A null in a NotRequired field that is not Optional is a key that is not there."""
+    for name in names:
+        for record in records:
+            if record[name] is None:
+                del record[name]
+    return records
+
+
+# --- values from columns -------------------------------------------------------------------------
+
+
+def column_reader(annotation: Any, arrow: Any, path: str) -> Read:
+    """A reader of arrays of this Arrow type, nulls included, as values of the annotation."""
+    members, nullable, _ = peel(annotation)
+    if pa.types.is_dictionary(arrow):
+        decoded = column_reader(annotation, arrow.value_type, path)
+        return lambda array: decoded(array.dictionary_decode())
+    if pa.types.is_null(arrow) and nullable:
+        return lambda array: [None] * len(array)
+    problem: Unfit | None = None
+    for member in members:
+        try:
+            read = _member_reader(member, arrow, path)
+        except Unfit as error:
+            problem = problem or error
+        else:
+            return _or_null(read, nullable, path)
+    if len(members) == 1 and problem is not None:
+        raise problem
+    raise _unfit(annotation, arrow, path)
+
+
+def _unfit(annotation: Any, arrow: Any, path: str) -> Unfit:
+    return Unfit(
+        f"{path} is declared as {show(annotation)}, which a column of Arrow type {arrow} cannot "
+        "hold: cast the column in the DataFrame, or change the declaration."
+    )
+
+
+def _or_null(read: Read, nullable: bool, path: str) -> Read:
+    def named(array: Any) -> list[Any]:
+        try:
+            return read(array)
+        except (ValueError, ArithmeticError) as error:  # ArrowInvalid is a ValueError
+            raise Misfit(f"{path}: {error}") from error
+
+    def optional(array: Any) -> list[Any]:
+        if not array.null_count:
+            return named(array)
+        values = iter(named(array.drop_null()))
+        return [next(values) if valid else None for valid in array.is_valid().to_pylist()]
+
+    def mandatory(array: Any) -> list[Any]:
+        if array.null_count:
+            raise Misfit(f"{path} is null, but its type does not allow None")
+        return named(array)
+
+    if nullable:
+        return _plain if read is _plain else optional
+    return mandatory
+
+
+def _member_reader(member: Any, arrow: Any, path: str) -> Read:
+    """A reader for one annotation that is no union."""
+    origin, arguments = typing.get_origin(member) or member, typing.get_args(member)
+    if member is Any:
+        return _raw(arrow)
+    if flavour_of(member) is not None:
+        return _record_reader(member, arrow, path)
+    if origin is Literal:
+        return _choice_reader(arguments, _literal(arguments), member, arrow, path)
+    if isinstance(member, type) and issubclass(member, enum.Enum):
+        values = tuple(m.value for m in member)
+        return _choice_reader(values, member, member, arrow, path)
+    if origin in SEQUENCES:
+        return _sequence_reader(origin, arguments, member, arrow, path)
+    if origin in MAPPINGS:
+        return _mapping_reader(arguments, member, arrow, path)
+    if not isinstance(member, type) or member not in _SCALARS:
+        raise _Unknown(f"{path} is declared as {show(member)}, which no column can be read as")
+    if member is dt.datetime and pa.types.is_timestamp(arrow) and arrow.tz is None:
+        raise Unfit(
+            f"{path} is a datetime, but its column has Arrow type {arrow}, a naive time that is no "
+            "point in time: cast it in the DataFrame to a timestamp with a time zone."
+        )
+    read = _SCALARS[member](arrow)
+    if read is None:
+        raise _unfit(member, arrow, path)
+    return read
+
+
+def _record_reader(member: Any, arrow: Any, path: str) -> Read:
+    record = RecordDeclaration.of(member, where=path)
+    if record.flavour == "dict" and pa.types.is_map(arrow):
+        return _raw(arrow)
+    if not pa.types.is_struct(arrow):
+        raise _unfit(member, arrow, path)
+    assemble = record_assembler(record, list(arrow), path)
+    return lambda array: assemble(array.flatten(), len(array))
+
+
+def _literal(values: tuple[Any, ...]) -> Callable[[Any], NoReturn]:
+    def refuse(value: Any) -> NoReturn:
+        raise ValueError(f"{value!r} is not one of {', '.join(map(repr, values))}")
+
+    return refuse
+
+
+def _choice_reader(
+    values: tuple[Any, ...], convert: Callable[[Any], Any], member: Any, arrow: Any, path: str
+) -> Read:
+    """Values of an Enum, looked up or else converted by the Enum itself, or of a Literal."""
+    types_ = tuple(dict.fromkeys(map(type, values)))
+    read = column_reader(typing.Union[types_], arrow, path) if types_ else _plain  # noqa: UP007
+    table = {value: (convert(value) if isinstance(convert, type) else value) for value in values}
+
+    def choose(array: Any) -> list[Any]:
+        found = read(array)
+        try:
+            return list(map(table.__getitem__, found))
+        except KeyError:
+            try:  # an Enum with _missing_, or a combination of flags
+                return [table[value] if value in table else convert(value) for value in found]
+            except ValueError as error:
+                raise Misfit(f"{path}, declared as {show(member)}: {error}") from None
+
+    return choose
+
+
+def _sequence_reader(
+    origin: Any, arguments: tuple[Any, ...], member: Any, arrow: Any, path: str
+) -> Read:
+    if origin is tuple and arguments and Ellipsis not in arguments:
+        if not pa.types.is_struct(arrow) or arrow.num_fields != len(arguments):
+            raise _unfit(member, arrow, path)
+        parts = [
+            column_reader(argument, field.type, f"{path}.{field.name}")
+            for argument, field in zip(arguments, arrow, strict=True)
+        ]
+        return lambda array: list(
+            zip(*(part(a) for part, a in zip(parts, array.flatten(), strict=True)), strict=True)
+        )
+    if not any(test(arrow) for test in _LISTS):
+        raise _unfit(member, arrow, path)
+    element = column_reader(arguments[0] if arguments else Any, arrow.value_type, f"{path}[]")
+    make = SEQUENCES[origin]
+
+    def sequences(array: Any) -> list[Any]:
+        values = iter(element(array.flatten()))
+        return [make(itertools.islice(values, size)) for size in array.value_lengths().to_pylist()]
+
+    return sequences
+
+
+def _mapping_reader(arguments: tuple[Any, ...], member: Any, arrow: Any, path: str) -> Read:
+    if not pa.types.is_map(arrow):
+        raise _unfit(member, arrow, path)
+    key, value = arguments or (Any, Any)
+    read_keys = column_reader(key, arrow.key_type, f"{path} (a key)")
+    read_values = column_reader(value, arrow.item_type, f"{path}{{}}")
+
+    def mappings(array: Any) -> list[Any]:
+        if not len(array):
+            return []
+        offsets = array.offsets.to_pylist()  # absolute, also in a slice
+        first, size = offsets[0], offsets[-1] - offsets[0]
+        keys, values = array.keys.slice(first, size), array.items.slice(first, size)
+        entries = zip(read_keys(keys), read_values(values), strict=True)
+        return [dict(itertools.islice(entries, b - a)) for a, b in itertools.pairwise(offsets)]
+
+    return mappings
+
+
+def _plain(array: Any) -> list[Any]:
+    return list(array.to_pylist())
+
+
+def _utc(array: Any) -> list[Any]:
+    # Thirty times as fast as to_pylist, and the same for every year and time zone.
+    micros = array.cast(pa.timestamp("us", array.type.tz)).view(pa.duration("us"))
+    return list(map(operator.add, itertools.repeat(EPOCH), micros.to_numpy().tolist()))
+
+
+def _naive(array: Any) -> list[Any]:
+    since = array.cast(pa.timestamp("us")).view(pa.duration("us")).to_numpy().tolist()
+    return list(map(operator.add, itertools.repeat(EPOCH.replace(tzinfo=None)), since))
+
+
+def timestamp_reader(arrow: Any) -> Read:
+    """A reader of timestamps, nulls included, as `to_pylist` reads them, in a tenth of its time.
+
+    >>> read = timestamp_reader(pa.timestamp("us", "Europe/Berlin"))
+    >>> read(pa.array([0, None], pa.timestamp("us", "Europe/Berlin")))[0].isoformat()
+    '1970-01-01T01:00:00+01:00'
+    """
+    if arrow.tz is None:
+        return _or_null(_naive, True, "")
+    zone = pa.scalar(0, pa.timestamp("us", arrow.tz)).as_py().tzinfo
+
+    def zoned(array: Any) -> list[Any]:
+        return list(map(dt.datetime.astimezone, _utc(array), itertools.repeat(zone)))
+
+    return _or_null(zoned, True, "")
+
+
+def _durations(array: Any) -> list[Any]:
+    micros = array.cast(pa.duration("us")).cast(pa.int64()).to_pylist()
+    return [dt.timedelta(0, 0, us) for us in micros]
+
+
+def _cast(target: Any) -> Read:
+    return lambda array: list(array.cast(target, safe=False).to_pylist())
+
+
+def _each(convert: Callable[[Any], Any]) -> Read:
+    return lambda array: list(map(convert, array.to_pylist()))
+
+
+def _if(read: Read, *tests: Callable[[Any], bool]) -> Callable[[Any], Read | None]:
+    return lambda arrow: read if any(test(arrow) for test in tests) else None
+
+
+def _is_text(arrow: Any) -> bool:
+    return arrow in (pa.string(), pa.large_string(), pa.string_view())
+
+
+def _is_bytes(arrow: Any) -> bool:
+    types_ = (pa.binary(), pa.large_binary(), pa.binary_view())
+    return arrow in types_ or bool(pa.types.is_fixed_size_binary(arrow))
+
+
+def _floats(arrow: Any) -> Read | None:
+    if pa.types.is_float64(arrow) or pa.types.is_float32(arrow):
+        return _plain
+    if pa.types.is_integer(arrow) or pa.types.is_float16(arrow):
+        return _cast(pa.float64())
+    return None
+
+
+def _decimals(arrow: Any) -> Read | None:
+    if pa.types.is_decimal(arrow):
+        return _plain
+    return _each(decimal.Decimal) if pa.types.is_integer(arrow) else None
+
+
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+
+_SCALARS: dict[type, Callable[[Any], Read | None]] = {
+    bool: _if(_plain, pa.types.is_boolean),
+    int: _if(_plain, pa.types.is_integer),
+    float: _floats,
+    str: _if(_plain, _is_text),
+    bytes: _if(_plain, _is_bytes),
+    dt.date: _if(_cast(pa.date32()), pa.types.is_date),
+    dt.datetime: _if(_utc, pa.types.is_timestamp),
+    dt.timedelta: _if(_durations, pa.types.is_duration),
+    decimal.Decimal: _decimals,
+    uuid.UUID: _if(_each(uuid.UUID), _is_text),
+}
+
+
+def _raw(arrow: Any) -> Read:
+    """What an undeclared column reads as: its Arrow type decides, and instants are in UTC."""
+    if pa.types.is_timestamp(arrow) and arrow.tz is not None:
+        return _or_null(_utc, True, "")
+    if pa.types.is_timestamp(arrow):
+        return timestamp_reader(arrow)
+    if pa.types.is_duration(arrow):
+        return _or_null(_durations, True, "")
+    if pa.types.is_struct(arrow):
+        return _or_null(_record_reader(dict, arrow, ""), True, "")
+    if pa.types.is_map(arrow):
+        return _or_null(_mapping_reader((), dict, arrow, ""), True, "")
+    if any(test(arrow) for test in _LISTS):
+        return _or_null(_sequence_reader(list, (), list, arrow, ""), True, "")
+    return _plain

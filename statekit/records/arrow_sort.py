@@ -1,0 +1,49 @@
+"""Sort rows by Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def comparable(column: pa.ChunkedArray) -> pa.Array:
+    """What a column is sorted by: integers for anything that is like them, and bytes for texts."""
+    kind = column.type
+    if pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
+        column = column.cast(pa.int32() if kind.bit_width <= 32 else pa.int64())
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        column = column.cast(pa.binary() if pa.types.is_string(kind) else pa.large_binary())
+    return column.combine_chunks()
+
+
+def sort_keys(column: pa.Array) -> list[pa.Array]:
+    """Columns without null by which rows are sorted as they are by one that may have nulls.
+
+    >>> [key.to_pylist() for key in sort_keys(pa.array([3, None, 1]))]
+    [[1, 0, 1], [3, 3, 1]]
+    """
+    if not column.null_count:
+        return [column]
+    is_valid = column.is_valid().cast(pa.int8())
+    valid = column.drop_null()
+    return [is_valid, column.fill_null(valid[0])] if valid else [is_valid]
+
+
+def order_by(keys: Sequence[pa.Array]) -> pa.Array:
+    """The numbers of rows in their order by columns without null.
+
+    >>> order_by([pa.array([1, 0, 1]), pa.array([b"b", b"c", b"a"])]).to_pylist()
+    [1, 2, 0]
+    """
+    rows = pa.record_batch({str(n): _rank(key) for n, key in enumerate(keys)})
+    return pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in rows.schema.names])
+
+
+def _rank(key: pa.Array) -> pa.Array:
+    """Integers in the same order. Of values that come often, each is compared once."""
+    if pa.types.is_integer(key.type):
+        return key
+    values = key.dictionary_encode()
+    return pc.rank(values.dictionary, tiebreaker="first").take(values.indices)

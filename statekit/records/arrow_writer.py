@@ -1,0 +1,321 @@
+"""Check and write one output column of any annotation."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+import operator
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from statekit.records.arrow_scalars import (
+    SCALARS,
+    Check,
+    OutputColumn,
+    anything,
+    choices,
+    instances,
+)
+from statekit.records.declaration import (
+    MAPPINGS,
+    SEQUENCES,
+    Misfit,
+    flavour_of,
+    peel,
+    shorten,
+    show,
+)
+from statekit.records.record_type import RecordType
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OutputRows:
+    """Values that have parts: records and fixed tuples."""
+
+    names: tuple[str, ...]
+    columns: tuple[OutputColumn, ...]
+    split: Callable[[list[Any]], list[list[Any]]]
+    """Values -> their columns; raises Misfit if a value is not of the declared type."""
+    annotations: tuple[Any, ...]
+    """Of the parts."""
+    single: Callable[[Any], tuple[Any, ...]]
+    """The parts of one value of exactly `cls`; LookupError or AttributeError if it lacks one."""
+    cls: type
+
+
+# --- parts of records ----------------------------------------------------------------------------
+
+
+def is_fixed_tuple(member: Any) -> bool:
+    """Whether an annotation is a tuple of a fixed length, such as tuple[str, int]."""
+    arguments = typing.get_args(member)
+    return typing.get_origin(member) is tuple and bool(arguments) and Ellipsis not in arguments
+
+
+def tuple_rows(member: Any, path: str, stack: tuple[Any, ...]) -> OutputRows:
+    """The parts of a fixed tuple; `stack` holds the record types around it."""
+    arguments = typing.get_args(member)
+    names = tuple(f"_{index + 1}" for index in range(len(arguments)))
+    prefix = f"{path}." if path else ""
+    columns = tuple(
+        output_column(argument, f"{prefix}{name}", stack)
+        for argument, name in zip(arguments, names, strict=True)
+    )
+    size = len(arguments)
+    of_tuple = instances((tuple,), path or "the output", show(member))
+
+    def split(values: list[Any]) -> list[list[Any]]:
+        of_tuple(values)
+        if not set(map(len, values)) <= {size}:
+            wrong = next(value for value in values if len(value) != size)
+            raise Misfit(f"{path or 'the output'} needs {size} elements, got {len(wrong)}")
+        return [list(map(operator.itemgetter(index), values)) for index in range(size)]
+
+    return OutputRows(names, columns, split, arguments, tuple, tuple)
+
+
+def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> OutputRows:
+    """The parts of a record; `stack` holds the record types around it."""
+    fields = record_type.fields or {}
+    names, cls, flavour = tuple(fields), record_type.cls, record_type.flavour
+    columns, annotations = [], tuple(map(record_type.column_annotation, fields.values()))
+    for name, annotation in zip(names, annotations, strict=True):
+        columns.append(output_column(annotation, f"{path}.{name}", (*stack, cls)))
+    real = dict if flavour == "typeddict" else cls
+    of_type = instances((real,), path, record_type.name)
+    if flavour == "typeddict":
+        split = _dict_split(record_type, path, of_type)
+        return OutputRows(names, tuple(columns), split, annotations, _dict_parts(names), dict)
+    getters = [record_type.getter((name,)) for name in names]
+
+    def split_attributes(values: list[Any]) -> list[list[Any]]:
+        of_type(values)
+        try:
+            return [list(map(getter, values)) for getter in getters]
+        except AttributeError as error:
+            raise Misfit(f"{path} has a field that was never set: {error}") from error
+
+    single = record_type.getter(names) if len(names) > 1 else _parts(getters)
+    return OutputRows(names, tuple(columns), split_attributes, annotations, single, cls)
+
+
+def _parts(getters: list[Callable[[Any], Any]]) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda value: tuple(getter(value) for getter in getters)
+
+
+def _dict_parts(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """The parts of a dict that has exactly these keys; any other is checked the long way."""
+
+    def parts(value: dict[str, Any]) -> tuple[Any, ...]:
+        if len(value) != len(names):
+            raise LookupError
+        return tuple(map(value.__getitem__, names))
+
+    return parts
+
+
+def _dict_split(
+    record_type: RecordType, path: str, of_type: Check
+) -> Callable[[list[Any]], list[list[Any]]]:
+    fields = record_type.fields or {}
+    declared = set(fields)
+
+    def split(values: list[Any]) -> list[list[Any]]:
+        of_type(values)
+        extra = set(itertools.chain.from_iterable(values)) - declared
+        if extra:
+            raise Misfit(f"{path} declares no field {', '.join(sorted(map(repr, extra)))}")
+        columns = []
+        for name, field in fields.items():
+            try:
+                if field.required:
+                    columns.append(list(map(operator.itemgetter(name), values)))
+                else:
+                    columns.append([value.get(name) for value in values])
+            except KeyError:
+                raise Misfit(f"{path} needs a field {name!r}") from None
+        return columns
+
+    return split
+
+
+# --- columns -------------------------------------------------------------------------------------
+
+
+def output_column(annotation: Any, path: str, stack: tuple[Any, ...]) -> OutputColumn:
+    """The column of an annotation; `stack` holds the record types around it."""
+    members, nullable, metadata = peel(annotation)
+    declared = show(annotation)
+    if set(members) == {int, float}:
+        members = (float,)
+    if members == (Any,):
+        return OutputColumn(path, declared, anything, problem=f"{path} is declared as {declared}")
+    if len(members) != 1:
+        parts = [output_column(member, path, stack) for member in members]
+        check = _one_of(parts, nullable, path, declared)
+        problem = f"{path} is declared as {declared}, which is no single type"
+        return OutputColumn(path, declared, check, problem=problem)
+    column = _member_column(members[0], path, declared, metadata, stack)
+    return _nullable(column) if nullable else column
+
+
+def _member_column(
+    member: Any, path: str, declared: str, metadata: tuple[Any, ...], stack: tuple[Any, ...]
+) -> OutputColumn:
+    """The column of an annotation that is no union."""
+    origin, arguments = typing.get_origin(member) or member, typing.get_args(member)
+    if is_fixed_tuple(member):
+        return _struct(tuple_rows(member, path, stack), path, declared)
+    if flavour_of(member) not in (None, "dict"):
+        if member in stack:
+            check = instances((member,), path, declared)
+            return OutputColumn(path, declared, check, problem=f"{path} contains its own type")
+        record_type = RecordType.of(member, where=path)
+        return _struct(record_rows(record_type, path, stack), path, declared)
+    if origin is Literal:
+        return choices(arguments, None, path, declared)
+    if isinstance(member, type) and issubclass(member, enum.Enum):
+        return choices(tuple(m.value for m in member), member, path, declared)
+    if origin in SEQUENCES:
+        return _list(
+            origin, output_column((*arguments, Any)[0], f"{path}[]", stack), path, declared
+        )
+    if origin in MAPPINGS:
+        key, value = arguments or (Any, Any)
+        columns = (
+            output_column(key, f"{path} (a key)", stack),
+            output_column(value, f"{path}{{}}", stack),
+        )
+        return _map(origin, *columns, path, declared)
+    if isinstance(member, type) and member in SCALARS:
+        return SCALARS[member](path, declared, metadata)
+    check = instances((member,), path, declared) if isinstance(member, type) else anything
+    return OutputColumn(path, declared, check, problem=f"{path} is declared as {declared}")
+
+
+def _one_of(parts: list[OutputColumn], nullable: bool, path: str, declared: str) -> Check:
+    def fits(column: OutputColumn, value: Any) -> bool:
+        try:
+            column.check([value])
+        except Misfit:
+            return False
+        return True
+
+    def check(values: list[Any]) -> None:
+        for value in values:
+            if not (value is None and nullable) and not any(fits(part, value) for part in parts):
+                raise Misfit(f"{path} is declared as {declared}, got {shorten(value)}")
+
+    return check
+
+
+def _nullable(column: OutputColumn) -> OutputColumn:
+    """The same column with None allowed."""
+
+    def without_nulls(values: list[Any]) -> list[Any]:
+        if types.NoneType not in set(map(type, values)):
+            return values
+        return [value for value in values if value is not None]
+
+    def check(values: list[Any]) -> None:
+        column.check(without_nulls(values))
+
+    def lower(values: list[Any]) -> list[Any]:
+        assert column.lower is not None
+        lowered = iter(column.lower(without_nulls(values)))
+        return [None if value is None else next(lowered) for value in values]
+
+    return dataclasses.replace(
+        column,
+        check=check,
+        nullable=True,
+        lower=None if column.lower is None else lower,
+        own=column.own | {types.NoneType} if column.own else column.own,
+        guards={**column.guards, types.NoneType: None} if column.guards else {},
+    )
+
+
+def _struct(rows: OutputRows, path: str, declared: str) -> OutputColumn:
+    def check(values: list[Any]) -> None:
+        for column, part in zip(rows.columns, rows.split(values), strict=True):
+            column.check(part)
+
+    def lower(values: list[Any]) -> list[Any]:
+        parts = [
+            part if column.lower is None else column.lower(part)
+            for column, part in zip(rows.columns, rows.split(values), strict=True)
+        ]
+        return [dict(zip(rows.names, row, strict=True)) for row in zip(*parts, strict=True)]
+
+    problem = next((column.problem for column in rows.columns if column.problem), "")
+    if not rows.columns:
+        problem = f"{path} is declared as {declared}, which has no fields"
+    if problem:
+        return OutputColumn(path, declared, check, problem=problem)
+    named = zip(rows.names, rows.columns, strict=True)
+    arrow = pa.struct([pa.field(n, column.arrow, nullable=column.nullable) for n, column in named])
+    return OutputColumn(path, declared, check, arrow, lower=lower)
+
+
+def _list(origin: Any, element: OutputColumn, path: str, declared: str) -> OutputColumn:
+    of_type = instances((origin,), path, declared, refused=(str, bytes))
+    unordered = origin in (set, frozenset)
+
+    def check(values: list[Any]) -> None:
+        of_type(values)
+        element.check(list(itertools.chain.from_iterable(values)))
+
+    def lower(values: list[Any]) -> list[Any]:
+        flat = list(itertools.chain.from_iterable(values))
+        lowered = iter(flat if element.lower is None else element.lower(flat))
+        lists = [list(itertools.islice(lowered, len(value))) for value in values]
+        return list(map(_ordered, lists)) if unordered else lists
+
+    if element.problem:
+        return OutputColumn(path, declared, check, problem=element.problem)
+    arrow = pa.list_(pa.field("element", element.arrow, nullable=element.nullable))
+    needed = unordered or element.lower is not None
+    return OutputColumn(path, declared, check, arrow, lower=lower if needed else None)
+
+
+def _ordered(values: list[Any]) -> list[Any]:
+    """A set's elements in an order that a replay repeats, if they have an order."""
+    try:
+        return sorted(values)
+    except TypeError:
+        return values
+
+
+def _map(
+    origin: Any, key: OutputColumn, value: OutputColumn, path: str, declared: str
+) -> OutputColumn:
+    of_type = instances((origin,), path, declared)
+
+    def parts(values: list[Any]) -> tuple[list[Any], list[Any]]:
+        flat = itertools.chain.from_iterable
+        return list(flat(values)), list(flat(each.values() for each in values))
+
+    def check(values: list[Any]) -> None:
+        of_type(values)
+        keys, items = parts(values)
+        key.check(keys)
+        value.check(items)
+
+    def lower(values: list[Any]) -> list[Any]:
+        keys, items = parts(values)
+        keys = keys if key.lower is None else key.lower(keys)
+        entries = zip(keys, items if value.lower is None else value.lower(items), strict=True)
+        return [list(itertools.islice(entries, len(each))) for each in values]
+
+    problem = key.problem or value.problem
+    if key.nullable:
+        problem = f"{path} is declared as {declared}, but a map column has no null keys"
+    if problem:
+        return OutputColumn(path, declared, check, problem=problem)
+    arrow = pa.map_(key.arrow, pa.field("value", value.arrow, nullable=value.nullable))
+    return OutputColumn(path, declared, check, arrow, lower=lower)

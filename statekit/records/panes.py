@@ -1,0 +1,113 @@
+"""Panes: intervals of event time in which all records belong to the same windows.
+
+Of windows of one size that begin at equal distances, an instant is in others than the instant
+before if a window begins there, or one ends. Where the size is a multiple of the distance, these
+are the same instants; else there are two panes from each beginning to the next.
+
+Records of a key that follow each other without a gap are in one session, whatever else is in it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statekit.records.arrow_sort import comparable, order_by, sort_keys
+from statekit.timestamp import MIN_MICROS, micros_to_datetime
+
+LATE = -1
+"""The pane of all that is late."""
+
+
+@dataclass(frozen=True)
+class SlidingPanes:
+    """The panes of tumbling and sliding windows, as numbers, alike for all keys.
+
+    Parameters:
+        event_time: the field that says when a record happened.
+        size_us: how long a window lasts.
+        every_us: from the start of one window to that of the next.
+        origin_us: where one starts.
+
+    >>> panes = SlidingPanes("at", size_us=14, every_us=10, origin_us=0)
+    >>> found = panes.of([], pa.chunked_array([[-1, 0, 3, 4, 9, 10]]), late_us=-1).to_pylist()
+    >>> found[0], [pane - found[1] for pane in found[1:]]
+    (-1, [0, 0, 1, 1, 2])
+    """
+
+    event_time: str
+    size_us: int
+    every_us: int
+    origin_us: int
+
+    def of(
+        self, keys: Sequence[pa.ChunkedArray], times: pa.ChunkedArray, late_us: int
+    ) -> pa.ChunkedArray:
+        """The pane of each record; late ones have one of their own.
+
+        Parameters:
+            keys: the columns of the key.
+            times: the event times, in microseconds.
+            late_us: the watermark that makes a record late, as for `watermark.is_late`.
+        """
+        # Counted from a start before the year 1, as Arrow rounds towards zero.
+        since = pc.subtract(times, MIN_MICROS - (MIN_MICROS - self.origin_us) % self.every_us)
+        pane = pc.divide(since, self.every_us)
+        if rest := self.size_us % self.every_us:
+            into = pc.subtract(since, pc.multiply(pane, self.every_us))
+            has_ended = pc.greater_equal(into, rest).cast(pa.int64())
+            pane = pc.add(pc.multiply(pane, 2), has_ended)
+        return pc.if_else(pc.less_equal(times, late_us), LATE, pane)
+
+
+@dataclass(frozen=True)
+class SessionPanes:
+    """Records of a key that follow each other without a gap. Late ones fill none.
+
+    A pane is known by its first event time: what is in another part of the records may well touch
+    it, and only the session that both are added to knows.
+
+    Parameters:
+        event_time: the field that says when a record happened.
+        gap_us: how long a key is silent between two sessions.
+
+    >>> panes = SessionPanes("at", gap_us=10)
+    >>> keys, times = pa.chunked_array([["a", "b", "a", "a"]]), pa.chunked_array([[19, 12, 10, 29]])
+    >>> [first_of(pane).microsecond for pane in panes.of([keys], times, late_us=-1).to_pylist()]
+    [10, 12, 10, 29]
+    """
+
+    event_time: str
+    gap_us: int
+
+    def of(
+        self, keys: Sequence[pa.ChunkedArray], times: pa.ChunkedArray, late_us: int
+    ) -> pa.ChunkedArray:
+        """The pane of each record, as for `SlidingPanes`."""
+        if not len(times):
+            return times
+        is_late, at = pc.less_equal(times, late_us), times.combine_chunks()
+        by = [key for column in keys for key in sort_keys(comparable(column))]
+        by += [is_late.combine_chunks().cast(pa.int8()), at]
+        order = order_by(by)
+        *others, at = (column.take(order) for column in by)
+        begins = pc.greater_equal(pc.subtract(at.slice(1), at.slice(0, len(at) - 1)), self.gap_us)
+        for column in others:
+            is_other = pc.not_equal(column.slice(1), column.slice(0, len(column) - 1))
+            begins = pc.or_(begins, is_other)
+        begins = pa.concat_arrays([pa.array([True]), begins])
+        number = pc.subtract(pc.cumulative_sum(begins.cast(pa.int64())), 1)
+        firsts = at.filter(begins).take(number).take(pc.sort_indices(order))  # as they came
+        return pc.if_else(is_late, LATE, pc.subtract(firsts, MIN_MICROS))
+
+
+Panes = SlidingPanes | SessionPanes
+
+
+def first_of(pane: int) -> dt.datetime:
+    """The first event time in a pane of sessions."""
+    return micros_to_datetime(pane + MIN_MICROS)

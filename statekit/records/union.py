@@ -1,0 +1,110 @@
+"""Streams with several record types: what a first parameter `A | B` takes."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from statekit.errors import ProcessError, StateTypeError
+from statekit.records.declaration import peel, shorten, show
+from statekit.records.record_type import RecordType
+
+
+class RecordUnion:
+    """Types whose instances are records of one stream. Their class tells them apart.
+
+    >>> from typing import NamedTuple
+    >>> class Order(NamedTuple):
+    ...     account: str
+    >>> class Payment(NamedTuple):
+    ...     account: str
+    ...     cents: int
+    >>> either = records_of(Order | Payment, where="settle, parameter 'event'")
+    >>> either.name, either.getter(("account",))(Payment("a", 5))
+    ('Order | Payment', 'a')
+    """
+
+    def __init__(self, members: tuple[RecordType, ...], where: str) -> None:
+        self.members = members
+        self.where = where
+        self.name = " | ".join(member.name for member in members)
+        self._by_class = {member.cls: member for member in members}
+
+    @property
+    def cls(self) -> Any:
+        """What a record is annotated with."""
+        return typing.Union[tuple(self._by_class)]  # noqa: UP007  built at run time
+
+    @property
+    def may_change_fields(self) -> bool:
+        """Whether a record may come out with other values than its columns hold."""
+        return any(member.may_change_fields for member in self.members)
+
+    def coerce(self, value: Any) -> Any:
+        """An instance of one of the types passes as it is.
+
+        Raises:
+            ProcessError: it is something else. Nobody can tell which of the types a mapping is
+                meant to be, nor what else is in an instance of a subclass.
+        """
+        if type(value) in self._by_class:
+            return value
+        raise self._foreign(value)
+
+    def getter(self, fields: tuple[str, ...]) -> Callable[[Any], Any]:
+        """A getter of one field (a scalar) or of several (a tuple).
+
+        A record of another class surfaces as KeyError: hand it to `missing`.
+
+        Raises:
+            ProcessError: one of the types has no such field, or no field is named.
+        """
+        getters = {cls: member.getter(fields) for cls, member in self._by_class.items()}
+        return lambda record: getters[type(record)](record)
+
+    def missing(self, _: KeyError, record: Any) -> ProcessError:
+        """The ProcessError for a KeyError that a `getter` raised on this record."""
+        return self._foreign(record)
+
+    def _foreign(self, value: Any) -> ProcessError:
+        return ProcessError(
+            f"{self.where}: expected an instance of just one of {self.name}, got "
+            f"{type(value).__name__}: {shorten(value)}"
+        )
+
+
+Records = RecordType | RecordUnion
+"""What can be done with the records of a stream, of one type or of several."""
+
+
+def records_of(*annotations: Any, where: str) -> Records:
+    """The record type or types of annotations; `where` names the declaration in errors.
+
+    Raises:
+        StateTypeError: it is no record type, or a union whose members cannot be told apart.
+
+    >>> records_of(dict, where="count, parameter 'row'").name
+    'dict'
+    """
+    if isinstance(annotations[0], RecordType):  # made by who reads such records
+        return replace(annotations[0], where=where)
+    peeled = [peel(annotation) for annotation in annotations]
+    members: list[Any] = []
+    for parts, _, _ in peeled:
+        members += [member for member in parts if member not in members]
+    if len(members) < 2:
+        return RecordType.of(annotations[0], where=where)
+    told = " | ".join(map(show, annotations))
+    if any(nullable for _, nullable, _ in peeled):
+        raise StateTypeError(f"{where}: {told} allows None, which no stream has: leave None out")
+    found = tuple(RecordType.of(member, where=where) for member in members)
+    for record_type in found:
+        if record_type.flavour in ("dict", "typeddict"):
+            raise StateTypeError(
+                f"{where}: {record_type.name} cannot be told from the others of {told} "
+                "by its class, since its records are plain dicts: use a NamedTuple, a dataclass, a "
+                "Struct or a pydantic model"
+            )
+    return RecordUnion(found, where)

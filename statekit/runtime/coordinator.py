@@ -1,0 +1,395 @@
+"""The driver's side of the epoch protocol: plan and commit one epoch after the other."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Self
+
+from statekit.checkpoint.gc.background import BackgroundCollection
+from statekit.checkpoint.job_file import OperatorRecord
+from statekit.checkpoint.manifest import (
+    EpochInstant,
+    EpochManifest,
+    OperatorEpoch,
+    ShardPlan,
+    ShardReport,
+    ShardState,
+    epoch_path,
+)
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.retention import Retention, check_retention
+from statekit.clock import now_us, unique_id
+from statekit.errors import (
+    CorruptCheckpointError,
+    FencedError,
+    RestoreError,
+)
+from statekit.job.job import Job
+from statekit.job.plan import Operator
+from statekit.keygroup import group_range
+from statekit.runtime.shard_reports import OperatorReports
+from statekit.runtime.start_point import StartPoint, open_checkpoint
+from statekit.watermark import BEGINNING, END, advanced
+
+
+class Coordinator:
+    """The one writer of a checkpoint. `Coordinator.open` makes one.
+
+    Parameters:
+        job: what runs.
+        repository: its checkpoint.
+        start: where the run starts.
+        retention: which epochs are kept; None for all of them.
+        clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        repository: Repository,
+        start: StartPoint,
+        *,
+        retention: Retention | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self.job = job
+        self.repository = repository
+        self.writer = unique_id()
+        self.last = start.last
+        self.job_file, self._reference = start.job_file, start.reference
+        self.key_groups = start.job_file.key_groups
+        self.parallelism = start.parallelism
+        self.layout = start.layout
+        """The shards that the epoch to make next starts from."""
+        self.begun: EpochInstant | None = None
+        """What an attempt at the epoch to make next noted, which was not committed."""
+        self.processing_time_us = BEGINNING
+        self.watermarks_us: dict[str, int] = {}
+        self.notes_beginnings = any(op.declared.reads_clocks for op in job.operators)
+        """Whether an epoch is noted before it runs, so that a replay sees the same instant."""
+        self._now_us = now_us if clock is None else clock
+        self._collection = (
+            None if retention is None else BackgroundCollection(repository, retention)
+        )
+        self._drains = False
+        self._by_name = {operator.name: operator for operator in job.operators}
+
+    @classmethod
+    def open(
+        cls,
+        job: Job,
+        repository: Repository,
+        *,
+        parallelism: int | None = None,
+        allow_dropped_state: bool = False,
+        from_epoch: int | None = None,
+        retention: Retention | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> Self:
+        """Prepare a checkpoint for a job, as `open_checkpoint` does, and return its coordinator.
+
+        Parameters:
+            parallelism: shards per operator; None takes what the checkpoint has, or 1.
+            allow_dropped_state, from_epoch, retention: as for `Job.run`.
+            clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
+
+        Raises:
+            RestoreError: the checkpoint belongs to another job, or cannot go back to that epoch.
+            RescaleError: the parallelism or the number of key groups is not possible.
+            StateSchemaError: stored and declared state do not match.
+            CorruptCheckpointError: the last manifest or the job file cannot be read.
+        """
+        if not job.operators:
+            raise RestoreError(f"job {job.name!r} has no operator: nothing would be computed")
+        retention = check_retention(retention)
+        start = open_checkpoint(
+            job,
+            repository,
+            parallelism=parallelism,
+            allow_dropped_state=allow_dropped_state,
+            from_epoch=from_epoch,
+        )
+        coordinator = cls(job, repository, start, retention=retention, clock=clock)
+        coordinator.begun = repository.begun(coordinator.epoch)
+        return coordinator
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch to make next."""
+        return 0 if self.last is None else self.last.epoch + 1
+
+    def begin(
+        self,
+        *,
+        what: str = "records",
+        to: Mapping[str, int] | None = None,
+        at_us: int | None = None,
+    ) -> None:
+        """Settle what the clocks show in the epoch to make next.
+
+        Parameters:
+            what: what the epoch handles, as in `EpochInstant`: a replay has to handle the same.
+                "drain" lets event time come to its end, one operator of a chain after the other.
+            to: watermarks that operators advance to at least.
+            at_us: the processing time; None asks the clock, or what an attempt before has settled.
+
+        Raises:
+            RestoreError: event time came to its end in an epoch before, or the epoch was begun as
+                something else.
+        """
+        drain = self._drains = what == "drain"
+        if self.last is not None and self.last.drained and not drain and self.has_event_time:
+            raise RestoreError(
+                f"{self.repository.url} was drained in epoch {self.last.epoch}: event time came to "
+                "its end, and all further records would be late. Start with a new checkpoint; to "
+                "go on after a bounded run, run it with drain=False"
+            )
+        self.watermarks_us = self._watermarks(drain, to or {})
+        asked = self._instant(what) if at_us is None else at_us
+        before = BEGINNING if self.last is None else self.last.processing_time_us
+        self.processing_time_us = max(asked, before)  # the wall clock may be set back
+
+    def _instant(self, what: str) -> int:
+        """What the wall clock shows; for an epoch that is run again, what it showed then."""
+        if not self.notes_beginnings:
+            return self._now_us()
+        if self.begun is None:
+            now = self._now_us()
+            self.begun = EpochInstant(epoch=self.epoch, what=what, processing_time_us=now)
+            self.repository.begin(self.begun)
+        elif self.begun.what not in (what, "records"):
+            raise RestoreError(
+                f"epoch {self.epoch} of {self.repository.url} was begun as {self.begun.what!r} and "
+                f"would be run again as {what!r}: run it as it was begun, so that sinks see the "
+                "same again"
+            )
+        return self.begun.processing_time_us
+
+    def _watermarks(self, drain: bool, to: Mapping[str, int]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for operator in self.job.operators:
+            declared = operator.declared
+            if declared.event_time is None:
+                continue
+            before = self._operator_epoch(operator.name)
+            current = self._watermark(operator.name)
+            current = BEGINNING if current is None else current
+            seen = min(
+                self._come(name, before.largest_of(name) if before else None, drain=drain)
+                for name in operator.inputs
+            )
+            reached = advanced(current, seen, declared.lateness_us)
+            found[operator.name] = max(reached, to.get(operator.name, BEGINNING))
+        return found
+
+    def _come(self, stream: str, read: int | None, *, drain: bool) -> int:
+        """How far event time has come on an input of an operator.
+
+        An operator without event time passes on how far what feeds it has come, and of several
+        inputs that is the one that is furthest behind.
+
+        Parameters:
+            read: the largest event time that came from there.
+        """
+        above = self._by_name.get(stream)
+        if above is not None and above.declared.event_time is None:
+            return min(self._come(name, read, drain=drain) for name in above.inputs)
+        if above is not None:
+            reached = self._watermark(stream)
+        else:
+            reached = END if drain and self._may_end(stream) else read
+        return BEGINNING if reached is None else reached
+
+    def _may_end(self, stream: str) -> bool:
+        """Whether nothing can follow on a stream that begins a chain when it is drained.
+
+        Late records are behind any watermark, so they begin a chain. They come until the operator
+        that they were late for has come to its end.
+        """
+        late = {operator.late: operator.name for operator in self.job.operators}
+        return stream not in late or self._watermark(late[stream]) == END
+
+    def _operator_epoch(self, name: str) -> OperatorEpoch | None:
+        return None if self.last is None else self.last.operators.get(name)
+
+    def _watermark(self, name: str) -> int | None:
+        """What the watermark of an operator was in the last epoch."""
+        found = self._operator_epoch(name)
+        return None if found is None else found.watermark_us
+
+    @property
+    def was_draining(self) -> bool:
+        """Whether a drain was begun, which is to be finished before anything else."""
+        drained = self.last is not None and self.last.drained
+        return drained or (self.begun is not None and self.begun.what == "drain")
+
+    @property
+    def would_advance(self) -> bool:
+        """Whether an epoch without records has a later watermark than the last one had."""
+        found = self._watermarks(drain=False, to={})
+        before = {name: self._watermark(name) for name in found}
+        return any(us > (before[name] or BEGINNING) for name, us in found.items())
+
+    @property
+    def has_event_time(self) -> bool:
+        return any(operator.declared.event_time is not None for operator in self.job.operators)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether event time has come to its end in all operators, and nothing is left to do."""
+        timed = [op.name for op in self.job.operators if op.declared.event_time is not None]
+        found = [self._operator_epoch(name) for name in timed]
+        return all(
+            operator is not None
+            and operator.watermark_us == END
+            and not any(shard.wake_us.get("event", END + 1) <= END for shard in operator.shards)
+            for operator in found
+        )
+
+    def keeps_copies(self, asked: bool | None) -> bool:
+        """Whether working copies are of use when this run ends, if nobody says otherwise."""
+        if asked is not None:
+            return asked
+        return not (self.last is not None and self.last.drained and self.has_event_time)
+
+    @property
+    def without_outputs(self) -> tuple[tuple[int, int], ...]:
+        """Epochs that have no part in the outputs, as ranges of numbers, first and last.
+
+        Those that were rolled back, and those that no run made: a run that did not get as far as
+        its commit may have written outputs under the number that was then taken.
+        """
+        if self.last is None:
+            return ()
+        taken = () if self.last.cause == "records" else ((self.last.epoch, self.last.epoch),)
+        return (*((first, end + 1) for first, end in self.last.abandoned), *taken)
+
+    def plan(self, operator: str, shard: int) -> ShardPlan:
+        """What the worker of a shard needs to know to make the next epoch."""
+        reached, states = self._watermark(operator), self._record(operator).states
+        earliest = self._by_name[operator].declared.earliest_us
+        return ShardPlan(
+            checkpoint_id=self.job_file.id,
+            operator=operator,
+            shard=shard,
+            epoch=self.epoch,
+            base=self._base(operator, shard),
+            base_epoch=None if self.last is None else self.last.epoch,
+            watermark_us=max(self.watermarks_us.get(operator, BEGINNING), earliest),
+            reached_us=max(BEGINNING if reached is None else reached, earliest),
+            processing_time_us=self.processing_time_us,
+            eras={state.name: state.era for state in states if state.era},
+            migrated={state.name: state for state in states if state.generation},
+            since=0 if self.last is None else self.last.since,
+        )
+
+    def _base(self, operator: str, shard: int) -> ShardState:
+        """Where a shard stands before the epoch to make next."""
+        laid_out = None if self.layout is None else self.layout.operators.get(operator)
+        if laid_out is not None:
+            return laid_out.shards[shard]
+        first, last = group_range(shard, self.parallelism, self.key_groups)
+        return ShardState(first_group=first, last_group=last)
+
+    def _record(self, operator: str) -> OperatorRecord:
+        """What the job file says of an operator."""
+        record = self.job_file.operator(operator)
+        assert record is not None, "the job file names all operators of the job"
+        return record
+
+    def plans(self, operator: str) -> list[ShardPlan]:
+        """The plans of all shards of an operator, in order."""
+        return [self.plan(operator, shard) for shard in range(self.parallelism)]
+
+    def check_owner(self) -> None:
+        """Make sure that nobody has committed the epoch that is being made, or taken the last away.
+
+        Raises:
+            FencedError: somebody has.
+            CorruptCheckpointError: the epoch that it follows is gone.
+        """
+        if self.repository.is_committed(self.epoch):
+            raise FencedError(
+                f"epoch {self.epoch} of {self.repository.url} was committed by another run of job "
+                f"{self.job.name!r}: stop one of them, then start the other again; nothing is lost"
+            )
+        self._check_not_lost()
+
+    def _check_not_lost(self) -> None:
+        """Make sure that what the epoch follows is there: it would refer to files that are gone."""
+        if self.last is None or self.repository.is_committed(self.last.epoch):
+            return
+        if self.last.epoch < self.repository.first_kept():
+            raise self.repository.overtaken(self.epoch)
+        raise CorruptCheckpointError(
+            f"{self.repository.at(epoch_path(self.last.epoch))} is missing, and job "
+            f"{self.job.name!r} committed it: somebody removed files of the checkpoint while the "
+            f"job runs. Nothing of epoch {self.epoch} is committed: restore the checkpoint from a "
+            "backup, then start the job again"
+        )
+
+    def commit(
+        self,
+        reports: Iterable[ShardReport],
+        *,
+        batch: int | None = None,
+        offsets: dict[str, int] | None = None,
+    ) -> EpochManifest:
+        """Check the reports of all shards, then make the epoch exist.
+
+        Parameters:
+            batch: Spark's number of the micro-batch, if it was one.
+            offsets: records consumed per input, for runs without Spark.
+
+        Raises:
+            IncompleteEpochError: a shard is missing, or attempts at it did not do the same.
+            FencedError: another run committed this epoch.
+            CorruptCheckpointError: the epoch that it follows is gone.
+        """
+        operators = self._checked(reports)
+        self._check_not_lost()
+        previous = self.last
+        manifest = EpochManifest(
+            job=self.job.name,
+            job_file=self._reference,
+            epoch=self.epoch,
+            previous=None if previous is None else previous.epoch,
+            abandoned=() if previous is None else previous.abandoned,
+            batch=batch if batch is not None else (previous.batch if previous else None),
+            offsets=offsets if offsets is not None else (previous.offsets if previous else {}),
+            parallelism=self.parallelism,
+            key_groups=self.key_groups,
+            writer=self.writer,
+            processing_time_us=self.processing_time_us,
+            drained=self._drains,
+            committed_at_us=now_us(),
+            operators=operators,
+        )
+        self.repository.commit(manifest)
+        self.last = self.layout = manifest
+        if self.begun is not None:
+            self.begun = None
+            self.repository.forget_instant(manifest.epoch)
+        if self._collection is not None:
+            self._collection.committed(manifest.epoch)
+        return manifest
+
+    def close(self, *, at_once: bool = False) -> None:
+        """End what goes on beside the epochs, as for `BackgroundCollection.close`."""
+        if self._collection is not None:
+            self._collection.close(at_once=at_once)
+
+    def _checked(self, reports: Iterable[ShardReport]) -> dict[str, OperatorEpoch]:
+        told: dict[str, list[ShardReport]] = defaultdict(list)
+        for report in reports:
+            told[report.operator].append(report)
+        return {op.name: self._in_one(op, told[op.name]) for op in self.job.operators}
+
+    def _in_one(self, operator: Operator, reports: list[ShardReport]) -> OperatorEpoch:
+        """What all shards of an operator told, in one."""
+        before = None if self.layout is None else self.layout.operators.get(operator.name)
+        bases = [self._base(operator.name, shard) for shard in range(self.parallelism)]
+        told = OperatorReports(operator, self.epoch, bases, reports)
+        watermark_us = self.watermarks_us.get(operator.name)
+        return told.in_one(before, self._record(operator.name).holds, watermark_us)

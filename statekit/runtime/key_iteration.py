@@ -1,0 +1,307 @@
+"""Key iteration: which key is processed next, and when changes are flushed.
+
+States keep what they know of the keys behind them, with all that changed, until some hundred have
+been visited; then each hands its changes to the batch, all at once. A key that comes back finds
+them in the rows that it reads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain, compress, islice, pairwise
+from operator import ge, length_hint
+from typing import Any, Literal
+
+from statekit.codec.key_codec import KeyCodec
+from statekit.errors import ProcessError, StateTypeError
+from statekit.keygroup import pack_group
+from statekit.records.keyed_batch import KeyedBatch, KeyRuns, ManyKeys
+from statekit.state.key_scope import Visit
+
+# At most so many keys are visited before changes are handed on; at first, a sixteenth of it.
+KEYS_MAX = 256
+
+# The same where a function takes many keys at a time.
+TOGETHER_MAX = 4_096
+
+# Fewer if what they hand on is larger than this.
+_BYTES_MAX = 512 * 1024
+
+# How many keys are looked ahead at a time.
+_COMING_MAX = 64
+
+_NOTHING: Any = object()
+
+Handled = tuple[Literal["record", "record taken last", "first record", "key"], Any]
+"""What a function was given last, behind what it is."""
+
+
+class KeyWalk:
+    """Takes a visit from key to key of a shard.
+
+    Parameters:
+        visit: what all states share.
+        codec: of the keys.
+        fields: that the key is made of.
+    """
+
+    def __init__(self, visit: Visit, codec: KeyCodec[Any], fields: tuple[str, ...]) -> None:
+        self._visit = visit
+        self._codec = codec
+        self._fields = fields
+        self._token: Any = _NOTHING
+        self._at_once = self._left = max(1, KEYS_MAX // 16)
+        # Of the keys of the chunk, and of those before it whose changes have not been handed on.
+        self._prefixes: list[bytes] = []
+        # Of a key whose records are taken together: some of them, and those not taken yet.
+        self._some: Sequence[Any] = ()
+        self._following: Iterator[Any] = iter(())
+        self.is_between = False
+        """Whether an error came up on the way to a key: it is about no record that is handled."""
+        self.unread: BaseException | None = None
+        """Why no more records can be read, whatever the function makes of it that takes them."""
+        visit.coming = self._coming
+
+    def records(self, chunk: KeyedBatch, records: Iterator[Any]) -> Iterator[Any]:
+        """The records of a chunk, each when the visit has come to its key.
+
+        Parameters:
+            records: those of the chunk, from its first one on.
+
+        Raises:
+            ProcessError: something cannot be a key.
+        """
+        runs = self._begun(chunk)
+        yield from islice(records, runs.going_on)
+        enter, following = self.enter, records.__next__
+        for prefix, key, size in zip(runs.prefixes, runs.keys, runs.sizes, strict=False):
+            enter(prefix, key)
+            if size == 1:  # as most are, where keys are many
+                yield following()
+            else:
+                yield from islice(records, size)
+        self._ended(chunk, runs)
+
+    def at_times(
+        self, records: Iterator[Any], times: Sequence[int], then_us: int | None = None
+    ) -> Iterator[Any]:
+        """Records, each at its event time.
+
+        Parameters:
+            then_us: what it is behind the last of them.
+        """
+        visit = self._visit
+        for record, visit.event_us in zip(records, times, strict=True):
+            yield record
+        visit.event_us = then_us
+
+    def runs(self, chunks: Iterator[KeyedBatch]) -> Iterator[Iterator[Any]]:
+        """The records of each key, once the visit has come to it; also out of several chunks.
+
+        Raises:
+            ProcessError: something cannot be a key.
+        """
+        chunks = self._read(chunks)
+        behind: list[KeyedBatch] = []
+
+        def going_on(token: Any) -> Iterator[Any]:
+            for chunk in chunks:
+                count = len(chunk.tokens)
+                size = next((n for n, t in enumerate(chunk.tokens) if t != token), count)
+                if size:
+                    yield from self._records_of_key(chunk, 0, size, self._visit.event_us)
+                if size < count:
+                    behind.append(chunk.behind(size))
+                    return
+
+        while (chunk := behind.pop() if behind else next(chunks, None)) is not None:
+            self._token = _NOTHING  # a key comes with all of its records
+            runs, start, count = self._begun(chunk), 0, len(chunk.records)
+            for prefix, key, size in zip(runs.prefixes, runs.keys, runs.sizes, strict=False):
+                self.enter(prefix, key)
+                end = start + size
+                records = self._records_of_key(chunk, start, end)
+                if end == count:
+                    records = chain(records, going_on(chunk.tokens[-1]))
+                yield records
+                deque(records, maxlen=0)  # those that were not asked for
+                if self.unread is not None:  # and the function went on as if there were no more
+                    raise self.unread
+                start = end
+            self._ended(chunk, runs)
+
+    def _read(self, chunks: Iterator[KeyedBatch]) -> Iterator[KeyedBatch]:
+        """Chunks; if one cannot be read, why is kept."""
+        try:
+            yield from chunks
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.unread = error
+            raise
+
+    def _records_of_key(
+        self, chunk: KeyedBatch, start: int, end: int, before_us: int | None = None
+    ) -> Iterator[Any]:
+        """Some records, all of the current key, each at its event time where it has one.
+
+        Parameters:
+            before_us: the latest of those before them.
+        """
+        self._some = some = chunk.records[start:end]
+        self._following = following = iter(some)
+        if not chunk.times:
+            return following
+        times = chunk.times[start:end]
+        if before_us is None:
+            self._visit.event_us = before_us = times[0]  # for what is done before one is taken
+        return self.at_times(following, times, max(before_us, *times))
+
+    def handled(self) -> Handled:
+        """The record that was taken last of those of a key; before any was, the first."""
+        taken = len(self._some) - length_hint(self._following)
+        return ("record taken last", self._some[taken - 1]) if taken else self._begins_with()
+
+    def _begins_with(self) -> Handled:
+        return ("first record", self._some[0]) if self._some else ("key", self._visit.key)
+
+    def together(self, chunks: Iterator[KeyedBatch]) -> Iterator[ManyKeys]:
+        """The keys of chunks that have one row for each, many at a time.
+
+        What is done with some of them is in the batch, or in the backend, before others come.
+
+        Raises:
+            ProcessError: something cannot be a key.
+        """
+        visit = self._visit
+        for chunk in chunks:
+            keys = ManyKeys.of(chunk, self._codec)
+            self._prefixes = prefixes = keys.prefixes
+            if len(prefixes) < len(keys.keys):
+                at = len(prefixes)
+                self.prefix(chunk.groups[at], chunk.keys[at], [c[at] for c in keys.columns])
+            # Where keys do not come in order, some were visited before, as `enter` has it.
+            falls = compress(range(1, len(prefixes)), map(ge, prefixes, islice(prefixes, 1, None)))
+            for start, end in pairwise((0, *falls, len(prefixes))):
+                if prefixes[start] <= visit.prefix:
+                    visit.spill()
+                while start < end:
+                    some = keys.part(start, min(start + self._at_once, end))
+                    start += len(some.prefixes)
+                    before = visit.batch.size_bytes
+                    yield some
+                    visit.prefix, visit.key = some.prefixes[-1], some.keys[-1]
+                    self._resize(visit.batch.size_bytes - before, TOGETHER_MAX)
+                    if visit.batch.full:
+                        visit.spill()
+
+    def apart(self, keys: ManyKeys) -> Iterator[ManyKeys]:
+        """Each of the keys by itself, once the visit has come to it."""
+        visit = self._visit
+        for at, (visit.prefix, visit.key) in enumerate(zip(keys.prefixes, keys.keys, strict=True)):
+            yield keys.part(at, at + 1)
+
+    def _begun(self, chunk: KeyedBatch) -> KeyRuns:
+        """The runs of a chunk whose keys are to be entered."""
+        runs = KeyRuns.of(chunk, self._codec, after=self._token)
+        self._prefixes = [*self._prefixes[-KEYS_MAX:], *runs.prefixes]
+        return runs
+
+    def _ended(self, chunk: KeyedBatch, runs: KeyRuns) -> None:
+        """Take note of the last key of a chunk, unless there is one that cannot be a key."""
+        entered = len(runs.prefixes)
+        if entered < len(runs.keys):
+            at = runs.going_on + sum(runs.sizes[:entered])
+            self.is_between = True
+            self.prefix(chunk.groups[at], chunk.keys[at], chunk.records[at])
+        if chunk.tokens:
+            self._token = chunk.tokens[-1]
+
+    def enter(self, prefix: bytes, key: Any) -> None:
+        """Leave the current key and go to another."""
+        visit = self._visit
+        self._left -= 1
+        if self._left < 0 or visit.touched:
+            self._leave()
+        # Keys come in order. One that does not was visited before: its rows may be in the batch,
+        # or on their way there, where reads do not look.
+        if prefix <= visit.prefix:
+            self._hand_on()
+            visit.spill()
+        visit.prefix = prefix
+        visit.key = key
+
+    def settle(self) -> None:
+        """Leave the key and apply everything, so that reads may start over from any key."""
+        self._hand_on()
+        self._visit.spill()
+        self._visit.prefix = b""
+        self._token = _NOTHING
+
+    def finish(self) -> None:
+        """Leave the last key."""
+        self._visit.leave()
+        self._token = _NOTHING
+
+    def prefix(self, group: int, key: Any, record: Any) -> bytes:
+        """The start of every row of a key.
+
+        Raises:
+            ProcessError: it cannot be a key.
+        """
+        try:
+            return pack_group(group) + self._codec.encode(key)
+        except StateTypeError as error:
+            fields = ", ".join(self._fields)
+            raise ProcessError(
+                f"operator {self._visit.operator!r}: key ({fields}) = {key!r} of record "
+                f"{shown(record)} cannot be a key: {error}"
+            ) from error
+
+    def _leave(self) -> None:
+        """Leave the current key, and let changes be handed on if it is time."""
+        if self._left < 0:
+            self._hand_on()
+            return
+        visit = self._visit
+        self.is_between = True  # an error is about the key that is left
+        visit.leave_key()
+        self.is_between = False
+        if visit.batch.full:
+            visit.spill()
+
+    def _hand_on(self) -> None:
+        """Leave the current key and let all changes be handed on."""
+        visit, batch = self._visit, self._visit.batch
+        before = batch.size_bytes
+        self.is_between = True
+        visit.leave()
+        self.is_between = False
+        self._resize(batch.size_bytes - before, KEYS_MAX)
+        self._left = self._at_once
+        if batch.full:
+            visit.spill()
+
+    def _resize(self, size: int, most: int) -> None:
+        """Take more keys at once, or fewer: large rows are not to wait in numbers.
+
+        Parameters:
+            size: of what those keys handed on.
+            most: as many keys at once.
+        """
+        at_once = self._at_once
+        self._at_once = max(1, at_once // 4) if size > _BYTES_MAX else min(2 * at_once, most)
+
+    def _coming(self, key: bytes) -> Sequence[bytes]:
+        """The prefixes of the keys that are visited next, where the chunk says so."""
+        prefixes = self._prefixes
+        at = bisect_right(prefixes, key)
+        return prefixes[at : at + _COMING_MAX]
+
+
+def shown(record: object) -> str:
+    """A record for a message, cut short."""
+    text = repr(record)
+    return text if len(text) <= 500 else f"{text[:500]}…"

@@ -1,0 +1,348 @@
+"""Run a job in this process over iterables, without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from statekit.backend.rocksdb_options import RocksOptions, check_options
+from statekit.checkpoint.manifest import ShardReport
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
+from statekit.errors import ProcessError, RestoreError, StateTypeError
+from statekit.functions.process import Process
+from statekit.job.job import Job
+from statekit.job.plan import Operator
+from statekit.job.progress import OutputCallback, Run
+from statekit.job.record_streams import RecordStreams, SourceForm
+from statekit.keygroup import group_range, key_group, pack_group, shard_of_group
+from statekit.maintenance.savepoint.restore import prepare_from_savepoint
+from statekit.records.keyed_batch import KeyedBatch
+from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.shard import run_shard
+from statekit.watermark import is_late
+from statekit.working_copy.base_options import BaseOptions
+from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
+from statekit.working_copy.uploader import uploader
+
+
+class LocalRunner:
+    """Runs epochs of a job in this process.
+
+    Parameters:
+        job: what to run.
+        repository: its checkpoint.
+        copies: where shards keep their rows meanwhile.
+        parallelism: shards per operator.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        repository: Repository,
+        copies: WorkingCopies,
+        *,
+        parallelism: int | None = None,
+        allow_dropped_state: bool = False,
+        from_epoch: int | None = None,
+        retention: Retention | None = None,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
+        self.job = job
+        self.copies = copies
+        self._sources = {source.name: SourceForm(source.record_type) for source in job.sources}
+        self.coordinator = Coordinator.open(
+            job,
+            repository,
+            parallelism=parallelism,
+            allow_dropped_state=allow_dropped_state,
+            from_epoch=from_epoch,
+            retention=retention,
+            clock=clock,
+        )
+
+    def epoch(
+        self,
+        inputs: Mapping[str, Iterable[Any]],
+        *,
+        outputs: Mapping[str, OutputCallback] | None = None,
+        offsets: dict[str, int] | None = None,
+        **instants: Any,
+    ) -> dict[str, list[Any]]:
+        """Run one epoch over the records given per source and commit it.
+
+        Returns the records of each sink. Callbacks in `outputs` are called before the commit.
+
+        Parameters:
+            offsets: records consumed per input, to be committed with the state.
+            instants: what the clocks show, as for `Coordinator.begin`.
+        """
+        self.coordinator.begin(**instants)
+        streams = RecordStreams(self.job)
+        for source in self.job.sources:
+            form = self._sources[source.name]
+            streams.put(source.name, form.taken(inputs.get(source.name, ())), form)
+        reports: list[ShardReport] = []
+        for operator in self.job.operators:
+            outputs_of, reports_of = self._operator(operator, streams)
+            streams.put(operator.name, outputs_of, operator.declared.output_type)
+            if self.job.wants_late(operator):
+                streams.put_late(operator, self._is_late(operator))
+            reports += reports_of
+        epoch = self.coordinator.epoch
+        self.coordinator.check_owner()
+        emitted = {sink.name: streams.for_sink(sink.stream) for sink in self.job.sinks}
+        for name, callback in (outputs or {}).items():
+            callback(emitted[name], epoch)
+        self.coordinator.commit(reports, offsets=offsets)
+        return emitted
+
+    def _is_late(self, operator: Operator) -> Callable[[Any], bool]:
+        watermark = self.coordinator.watermarks_us[operator.name]
+        time_of = operator.declared.time_of()
+        return lambda record: is_late(time_of(record), watermark)
+
+    def _operator(
+        self, operator: Operator, streams: RecordStreams
+    ) -> tuple[list[Any], list[ShardReport]]:
+        coordinator = self.coordinator
+        declared, output_type = operator.declared, operator.declared.output_type
+        plans = coordinator.plans(operator.name)
+        given = map(streams.for_operator, operator.inputs)
+        incoming = [declared.combined(records, plans[0]) for records in given]
+        routed = _routed(operator, incoming, coordinator.parallelism, coordinator.key_groups)
+        outputs: list[Any] = []
+        reports: list[ShardReport] = []
+        self.copies.tidy(plans)
+        for plan, chunk in zip(plans, routed, strict=True):
+            chunks = [chunk] if chunk else []
+            broadcast = enumerate(map(streams.for_operator, operator.broadcasts), len(incoming))
+            news = [(number, records) for number, records in broadcast if records]
+            running = run_shard(declared, plan, chunks, coordinator.repository, self.copies, news)
+            try:
+                while True:
+                    emitted = next(running)
+                    if output_type is None:
+                        raise _emits_undeclared(operator.name, emitted)
+                    outputs += output_type.stored(emitted)
+            except StopIteration as stop:
+                reports.append(stop.value)
+            finally:
+                running.close()
+        return outputs, reports
+
+
+def _emits_undeclared(operator: str, emitted: list[Any]) -> ProcessError:
+    return ProcessError(
+        f"operator {operator!r} yielded {emitted[0]!r} and is declared to return None: "
+        "declare Iterator[T]"
+    )
+
+
+_Row = tuple[bytes, int, Any, Any, int, int]
+"""Row prefix, key group, key, record, event time and number of the input of a record."""
+
+
+def _routed(
+    operator: Operator, incoming: Sequence[Sequence[Any]], shards: int, groups: int
+) -> list[KeyedBatch | None]:
+    """The records of each shard, sorted by row prefix and arrival; None for a shard without any.
+
+    Without a key they are dealt out in turn, each with the first key group of its shard.
+
+    Parameters:
+        incoming: the records of each input.
+    """
+    declared = operator.declared
+    key_of, encode = declared.key_of(), declared.key_codec.encode
+    time_of = None if declared.event_time is None else declared.time_of_taken()
+    rows: list[list[_Row]] = [[] for _ in range(shards)]
+    arriving = ((number, record) for number, of in enumerate(incoming) for record in of)
+    for turn, (number, record) in enumerate(arriving):
+        try:
+            key = key_of(record)
+        except KeyError as error:
+            raise declared.taken.missing(error, record) from None
+        try:
+            encoded = encode(key)
+            if declared.key:
+                group = key_group(key, groups)
+            else:
+                group, _ = group_range(turn % shards, shards, groups)
+        except StateTypeError as error:
+            raise ProcessError(
+                f"operator {operator.name!r}: key ({', '.join(declared.key)}) = {key!r} of record "
+                f"{record!r} cannot be a key: {error}"
+            ) from error
+        prefix = pack_group(group) + encoded
+        time = 0 if time_of is None else time_of(record)
+        row = (prefix, group, key, record, time, number)
+        rows[shard_of_group(group, shards, groups)].append(row)
+    return [_chunk(declared, shard, len(incoming)) if shard else None for shard in rows]
+
+
+def _chunk(declared: Process[Any, Any, Any], rows: list[_Row], inputs: int) -> KeyedBatch:
+    rows.sort(key=lambda row: row[0])  # stable: arrival order within a key
+    chunk = KeyedBatch(*zip(*rows, strict=True))
+    if declared.takes_columns:
+        chunk = chunk._replace(records=tuple(zip(*chunk.records, strict=True)))
+    return chunk if inputs > 1 else chunk._replace(inputs=())
+
+
+def run(
+    job: Job,
+    inputs: Mapping[str, Iterable[Any]],
+    *,
+    outputs: Mapping[str, OutputCallback] | None = None,
+    checkpoint: str | Path | Repository | None = None,
+    from_savepoint: str | Path | None = None,
+    parallelism: int | None = None,
+    epoch_size: int = 1000,
+    backend: Literal["memory", "rocksdb"] | WorkingCopies = "memory",
+    working_directory: str | Path | None = None,
+    rocksdb: RocksOptions | None = None,
+    keep_copies: bool | None = None,
+    bases: BaseOptions | None = None,
+    allow_dropped_state: bool = False,
+    from_epoch: int | None = None,
+    retention: Retention | None = DEFAULT_RETENTION,
+    drain: bool = True,
+    clock: Callable[[], int] | None = None,
+) -> Run:
+    """Run a job in this process until its inputs end.
+
+    With a checkpoint, the run is exactly-once as on Spark: how many records of each input are in
+    the state is committed with the state, and a run that continues skips as many. So an input
+    must give the same records again, from its start.
+
+    Parameters:
+        inputs: an iterable of records per source; dicts are turned into the source's type.
+        outputs: a callback `(records, epoch)` per sink; sinks without one are collected.
+        checkpoint: a directory, an object store URL or an open repository; None keeps nothing.
+        from_savepoint: the directory or URL of a savepoint that a new checkpoint starts from. One
+            that was made of it goes on from where it is.
+        parallelism: shards per operator.
+        epoch_size: records per input and epoch.
+        backend: where rows are kept while the job runs; for tests, working copies of your own.
+        working_directory: of the "rocksdb" backend; a temporary one if not given.
+        rocksdb: what that backend may spend of memory and disk.
+        bases: when it takes base snapshots, which keep restores short.
+        keep_copies: whether working copies stay when the run ends, so that the next one need not
+            make them anew. None: unless event time came to its end, as no run goes on from there.
+        allow_dropped_state: go on although the code no longer declares a stored state, or has no
+            callback for timers that may be set.
+        from_epoch: roll the checkpoint back to this epoch, then go on from there. See
+            `statekit.rollback` for what that does, and `for_start` for a second start.
+        retention: which epochs of the checkpoint are kept; None for all of them.
+        drain: let event time come to its end behind the last record, so that all event-time timers
+            fire. Say False if later runs are to go on from the checkpoint with more records.
+        clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
+
+    Raises:
+        ProcessError: an input or output does not fit, or the user's function failed.
+        RestoreError: the checkpoint cannot be continued, or not with these inputs.
+        StatekitError: whatever else went wrong, each kind with its own class.
+    """
+    if isinstance(backend, str) and backend not in ("memory", "rocksdb"):
+        raise StateTypeError(f'backend={backend!r}: use "memory" or "rocksdb"')
+    check_options(rocksdb, keep_copies)
+    for name, records in inputs.items():
+        if not isinstance(records, Iterable):
+            raise StateTypeError(f"inputs[{name!r}] is {records!r}: give an iterable of records")
+    uncollected = set(outputs or {})
+    job.check_names(inputs, {sink.name for sink in job.sinks} | uncollected)
+    repository = Repository.in_memory() if checkpoint is None else Repository.of(checkpoint)
+    if from_savepoint is not None:
+        prepare_from_savepoint(
+            from_savepoint,
+            job,
+            repository,
+            parallelism=parallelism,
+            allow_dropped_state=allow_dropped_state,
+            from_epoch=from_epoch,
+        )
+    with contextlib.ExitStack() as closing:
+        if backend == "memory":
+            backend = MemoryCopies()
+        elif backend == "rocksdb":
+            if working_directory is None:
+                scratch = tempfile.TemporaryDirectory(prefix="statekit-")
+                working_directory = closing.enter_context(scratch)
+                closing.callback(uploader().give_up, working_directory)
+            backend = DiskCopies(working_directory, rocksdb, bases)
+        runner = LocalRunner(
+            job,
+            repository,
+            backend,
+            parallelism=parallelism,
+            allow_dropped_state=allow_dropped_state,
+            from_epoch=from_epoch,
+            retention=retention,
+            clock=clock,
+        )
+        closing.callback(runner.coordinator.close)
+        if outputs and checkpoint is not None:
+            runner.coordinator.notes_beginnings = True  # until the commit, they may be published
+        done = _run_to_the_end(runner, inputs, outputs, epoch_size, drain=drain)
+        if not runner.coordinator.keeps_copies(keep_copies):
+            backend.forget(runner.coordinator.job_file.id)
+    return done
+
+
+def _run_to_the_end(
+    runner: LocalRunner,
+    inputs: Mapping[str, Iterable[Any]],
+    outputs: Mapping[str, OutputCallback] | None,
+    epoch_size: int,
+    *,
+    drain: bool,
+) -> Run:
+    """Epochs until the inputs end, and until event time does if it is to be drained."""
+    coordinator, sinks = runner.coordinator, runner.job.sinks
+    done = Run({sink.name: [] for sink in sinks if sink.name not in (outputs or {})})
+    if coordinator.was_draining:
+        while not coordinator.is_drained:
+            done.take(runner.epoch({}, outputs=outputs, what="drain"))
+    for records, offsets in _epochs(inputs, coordinator, epoch_size):
+        done.take(runner.epoch(records, outputs=outputs, offsets=offsets))
+    while drain and coordinator.last is not None and not coordinator.is_drained:
+        done.take(runner.epoch({}, outputs=outputs, what="drain"))
+    done.last_epoch = None if coordinator.last is None else coordinator.last.epoch
+    return done
+
+
+def _epochs(
+    inputs: Mapping[str, Iterable[Any]], coordinator: Coordinator, size: int
+) -> Iterator[tuple[dict[str, list[Any]], dict[str, int]]]:
+    """Pieces of the inputs, one epoch at a time, with how far each input is read by then.
+
+    Raises:
+        RestoreError: an input has fewer records than were taken of it.
+    """
+    if size < 1:
+        raise StateTypeError(f"epoch_size={size}: give at least 1 record")
+    offsets = dict.fromkeys(inputs, 0)
+    offsets.update(coordinator.last.offsets if coordinator.last is not None else {})
+    waiting = {name: _behind(name, records, offsets[name]) for name, records in inputs.items()}
+    while True:
+        pieces = {name: list(islice(records, size)) for name, records in waiting.items()}
+        if not any(pieces.values()):
+            return
+        offsets = {**offsets, **{name: offsets[name] + len(p) for name, p in pieces.items()}}
+        yield pieces, offsets
+
+
+def _behind(name: str, records: Iterable[Any], count: int) -> Iterator[Any]:
+    """The records of an input behind so many that are in the state already."""
+    rest = iter(records)
+    found = sum(1 for _ in islice(rest, count))
+    if found < count:
+        raise RestoreError(
+            f"input {name!r} has {found} records, and {count} of it are in the state: a run that "
+            "goes on is given the same records again, from the first one on, and what follows them"
+        )
+    return rest

@@ -1,0 +1,271 @@
+"""Run one epoch of one shard: from a working copy to a change file and a report.
+
+Order of effects: mutations go to the change file; the change file is made durable; the copy is
+closed at the new attempt; the report goes to the coordinator. Epochs that outgrow memory spill: a
+full batch goes to the change file and to the copy at once, and the copy is not trusted until it is
+closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from statekit.backend.change_file import Changes
+from statekit.backend.interface import StateSize
+from statekit.backend.mutation import Batch
+from statekit.checkpoint.job_file import EXPIRY
+from statekit.checkpoint.lineage import changed_contents
+from statekit.checkpoint.manifest import ShardPlan, ShardReport, ShardState
+from statekit.checkpoint.repository import Repository, group_bounds
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.clock import unique_id
+from statekit.errors import CorruptCheckpointError
+from statekit.functions.process import Process
+from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
+from statekit.runtime.task import ShardTask
+from statekit.state.timers import DUE
+from statekit.working_copy.copies import WorkingCopies, WorkingCopy
+
+INDEXES = frozenset({DUE, EXPIRY})
+"""Families whose rows follow from those of others. They are not counted."""
+
+# Thresholds of Python's three generations while a shard runs; see `_rare_collection`.
+RARE_COLLECTION = (50_000, 20, 100)
+
+
+def run_shard(
+    declared: Process[Any, Any, Any],
+    plan: ShardPlan,
+    chunks: Iterable[KeyedBatch],
+    repository: Repository,
+    copies: WorkingCopies,
+    news: Iterable[BroadcastRecords] = (),
+) -> Generator[list[Any], None, ShardReport]:
+    """Run one shard for one epoch: yields lists of outputs, returns the report.
+
+    A shard without records does not open its copy, unless a timer is due, or its rows are to be
+    counted. If the generator is closed early or fails, the
+    copy is given back untrusted where it was written, and nothing refers to what was stored.
+
+    Parameters:
+        news: records that every shard is given. They are taken before the first chunk is.
+    """
+    with _rare_collection():
+        try:
+            return (yield from _run(declared, plan, chunks, repository, copies, news))
+        except CorruptCheckpointError as missing:
+            # Files of the last epoch are never collected: if they were, it is not the last one.
+            if plan.base_epoch is None or plan.base_epoch >= repository.first_kept():
+                raise
+            raise repository.overtaken(plan.epoch) from missing
+
+
+@contextlib.contextmanager
+def _rare_collection() -> Iterator[None]:
+    """Let Python look for cyclic garbage less often while a shard runs.
+
+    A shard makes a few objects per event, nearly none of them cyclic. At the usual threshold of 700
+    the search for cycles took a third of the time of a running count.
+    """
+    usual = gc.get_threshold()
+    if usual[0] == 0 or usual[0] >= RARE_COLLECTION[0]:
+        yield  # turned off, or rare enough
+        return
+    gc.set_threshold(*RARE_COLLECTION)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+def _run(
+    declared: Process[Any, Any, Any],
+    plan: ShardPlan,
+    chunks: Iterable[KeyedBatch],
+    repository: Repository,
+    copies: WorkingCopies,
+    news: Iterable[BroadcastRecords],
+) -> Generator[list[Any], None, ShardReport]:
+    coming, waiting = iter(news), iter(chunks)
+    told = next(coming, None)
+    chunk = next(waiting, None) if told is None else None
+    if told is None and chunk is None and not plan.is_due:
+        return unchanged(plan)
+    families = declared.families_in(plan)
+    copy = obtained(plan, families, repository, copies)
+    changes = Changes(families), Changes(families)
+
+    def spill(to: Changes, batch: Batch) -> None:
+        to.append(batch)
+        copy.write(batch)
+
+    try:
+        spills = (partial(spill, to) for to in changes)
+        task = ShardTask(declared, plan, copy.backend, *spills)
+        if told is not None:
+            for numbered in chain([told], coming):
+                task.broadcast(*numbered)
+            chunk = next(waiting, None)
+        yield from task.run_all(_owned(plan, chunk, waiting))
+        yield from task.fire()
+        return _concluded(declared, plan, task, changes, copy, repository)
+    except BaseException:
+        for unfinished in changes:
+            unfinished.drop()
+        copy.drop()
+        raise
+
+
+def obtained(
+    plan: ShardPlan, families: Sequence[str], repository: Repository, copies: WorkingCopies
+) -> WorkingCopy:
+    """The copy that an epoch begins with: at the base, with operator state as redistributed."""
+    copy = copies.obtain(plan, families, repository)
+    try:
+        bounds = group_bounds(*plan.base.groups)
+        for ref in plan.base.redistributed:
+            for batch in repository.batches(ref):
+                copy.write(batch.within(*bounds, families))
+    except BaseException:
+        copy.drop()
+        raise
+    return copy
+
+
+def _concluded(
+    declared: Process[Any, Any, Any],
+    plan: ShardPlan,
+    task: ShardTask,
+    changes: tuple[Changes, Changes],
+    copy: WorkingCopy,
+    repository: Repository,
+) -> ShardReport:
+    """Make the changes durable, bring the copy up to them, and say so.
+
+    Parameters:
+        changes: of state of keys, and of state of the shard.
+    """
+    added = task.finish()
+    batches = task.batch, task.local_batch
+    files = {file: file.size for file in plan.base.redistributed}
+    for batch, made, local in zip(batches, changes, (False, True), strict=True):
+        if len(batch):
+            made.append(batch)
+        if (file := _stored(made, plan.operator, repository, local=local)) is not None:
+            files[file] = made.bytes
+    report = unchanged(plan).model_copy(
+        update={
+            "records_out": task.records_out,
+            "files_written": len(files),
+            "bytes_written": sum(file.size for file in files),
+            "late": task.late,
+            "records_by_input": dict(task.records_by_input),
+            "largest_by_input": task.largest_by_input,
+        }
+    )
+    for batch in batches:
+        if len(batch):
+            copy.write(batch)
+    counts, undivided = _counts(plan.base, added, copy)
+    shard = report.shard.model_copy(update={"wake_us": task.wake_us, **counts})
+    if files:
+        shard = _changed(plan, shard, files, copy, repository)
+    copy.keep(shard, declared.local_states)
+    return report.model_copy(update={"shard": shard, **undivided})
+
+
+def _changed(
+    plan: ShardPlan,
+    shard: ShardState,
+    files: Mapping[FileRef, int],
+    copy: WorkingCopy,
+    repository: Repository,
+) -> ShardState:
+    """The shard at a new attempt, with more change files.
+
+    Parameters:
+        files: with the bytes of keys and values in each.
+    """
+    before = copy.adopted()
+    contents = changed_contents(
+        repository, plan.operator, before, list(files), plan.base_epoch, files
+    )
+    standing = {"attempt": unique_id(), "changed": plan.epoch}
+    based = {"base": before.base, "history": before.history}
+    return shard.model_copy(update={**based, **standing, **contents})
+
+
+def _stored(
+    changes: Changes, operator: str, repository: Repository, *, local: bool
+) -> FileRef | None:
+    """The finished change file in the checkpoint; None if nothing changed."""
+    finished = changes.finish()
+    if finished is None:
+        return None
+    file, rows = finished
+    with file:
+        return repository.put_changes(operator, file, rows, local=local)
+
+
+def _counts(
+    base: ShardState, added: dict[str, StateSize], copy: WorkingCopy
+) -> tuple[dict[str, object], dict[str, object]]:
+    """What the shard holds now: what it held and what was added, or everything counted.
+
+    Returns:
+        Fields of its state, and those of its report about what it began with as a part.
+    """
+    known = {
+        name: StateSize(base.rows.get(name, 0) + size.rows, base.bytes.get(name, 0) + size.bytes)
+        for name, size in added.items()
+        if name not in INDEXES
+    }
+    if base.is_counted and not copy.is_to_be_counted:
+        return _by_name(known, "rows", "bytes"), {}
+    sizes = {name: n for name, n in copy.backend.sizes().items() if name not in INDEXES}
+    counts = {**_by_name(sizes, "rows", "bytes"), "is_part": False}
+    if not base.is_part:
+        return counts, {}
+    began = {
+        name: StateSize(size.rows - known[name].rows, size.bytes - known[name].bytes)
+        for name, size in sizes.items()
+    }
+    return counts, _by_name(began, "undivided_rows", "undivided_bytes")
+
+
+def _by_name(sizes: Mapping[str, StateSize], rows: str, size: str) -> dict[str, object]:
+    """Rows and bytes per state, as two fields."""
+    return {
+        rows: {name: found.rows for name, found in sizes.items()},
+        size: {name: found.bytes for name, found in sizes.items()},
+    }
+
+
+def unchanged(plan: ShardPlan) -> ShardReport:
+    """The report of a shard that changed nothing."""
+    return ShardReport(operator=plan.operator, shard=plan.base)
+
+
+def _owned(
+    plan: ShardPlan, first: KeyedBatch | None, others: Iterator[KeyedBatch]
+) -> Iterator[KeyedBatch]:
+    """Chunks, once it is clear that they are of this shard.
+
+    Records come sorted by key group, so the ends of a chunk say whether all are ours.
+    """
+    start, end = plan.base.groups
+    for chunk in chain(() if first is None else (first,), others):
+        for group in (chunk.groups[0], chunk.groups[-1]):
+            if not start <= group <= end:
+                raise CorruptCheckpointError(
+                    f"shard {plan.shard} of operator {plan.operator!r} owns key groups "
+                    f"{start}..{end} and was given a record of group {group}: the records were "
+                    "moved between partitions behind statekit's back; nothing of this epoch is "
+                    "committed"
+                )
+        yield chunk

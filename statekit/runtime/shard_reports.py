@@ -1,0 +1,146 @@
+"""Check the reports of an operator's shards against each other, and combine them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
+
+from statekit.checkpoint.manifest import OperatorEpoch, ShardReport, ShardState
+from statekit.errors import IncompleteEpochError
+from statekit.job.plan import Operator
+
+
+class OperatorReports:
+    """The reports of all shards of an operator: one for each.
+
+    Parameters:
+        operator: whose shards they are.
+        epoch: its number.
+        bases: where each shard stands before it, in order.
+        reports: in any order, of any attempts.
+
+    Raises:
+        IncompleteEpochError: a shard is missing, or attempts at it did not do the same.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        epoch: int,
+        bases: Sequence[ShardState],
+        reports: Sequence[ShardReport],
+    ) -> None:
+        self._operator = operator
+        self._epoch = epoch
+        found: dict[tuple[int, int], list[ShardReport]] = defaultdict(list)
+        for report in reports:
+            found[report.shard.groups].append(report)
+        missing = [shard for shard, base in enumerate(bases) if base.groups not in found]
+        repeated = [
+            shard
+            for shard, base in enumerate(bases)
+            if len(found[base.groups]) > 1 and not _are_one(found[base.groups], base)
+        ]
+        strange = sorted(found.keys() - {base.groups for base in bases})
+        if missing or repeated or strange:
+            told = [f"shards {missing} did not report"] if missing else []
+            told += [f"shards {repeated} ran more than once, and differ"] if repeated else []
+            told += [f"key groups {strange} are of no shard of this run"] if strange else []
+            raise IncompleteEpochError(
+                f"epoch {epoch}, operator {operator.name!r}: {' and '.join(told)}. The sink "
+                "must read the whole output exactly once; use a callback sink if it may not. "
+                "Nothing of this epoch is committed: correct the sink, then start the job again"
+            )
+        self._told = [found[base.groups][0] for base in bases]
+
+    def in_one(
+        self, before: OperatorEpoch | None, holds: Container[str], watermark_us: int | None
+    ) -> OperatorEpoch:
+        """Where the operator stands after the epoch.
+
+        Parameters:
+            before: where it stood.
+            holds: the names of its states; of others, which were given up, nothing is counted.
+            watermark_us: of the operator in this epoch.
+
+        Raises:
+            IncompleteEpochError: shards were given other broadcast records than each other.
+        """
+        told, operator = self._told, self._operator
+        read = {stream: self._read(number) for number, stream in enumerate(operator.streams)}
+        largest = {}
+        for number, stream in enumerate(operator.streams):
+            times = [report.largest_by_input.get(number) for report in told]
+            times += [before.largest_of(stream)] if before and stream in operator.inputs else []
+            if known := [time for time in times if time is not None]:
+                largest[stream] = max(known)
+        times = [*largest.values(), *([before.largest_event_us] if before else [])]
+        late = sum(report.late for report in told)
+        rows, sizes = (before.undivided_rows, before.undivided_bytes) if before else ({}, {})
+        rows = _without(rows, [report.undivided_rows for report in told])
+        sizes = _without(sizes, [report.undivided_bytes for report in told])
+        return OperatorEpoch(
+            shards=tuple(report.shard for report in told),
+            records_in=sum(read[stream] for stream in operator.inputs),
+            records_out=sum(report.records_out for report in told),
+            bytes_written=sum(report.bytes_written for report in told),
+            late=late,
+            late_so_far=late + (before.late_so_far if before else 0),
+            watermark_us=watermark_us,
+            largest_event_us=max((time for time in times if time is not None), default=None),
+            undivided_rows=_counts_of(holds, rows),
+            undivided_bytes=_counts_of(holds, sizes),
+            records_by_input=read,
+            largest_by_input=largest,
+        )
+
+    def _read(self, number: int) -> int:
+        """How many records came in on a stream. Of a broadcast stream each shard is given all."""
+        counts = [report.records_by_input.get(number, 0) for report in self._told]
+        if number < len(self._operator.inputs):
+            return sum(counts)
+        if len(set(counts)) > 1:
+            raise IncompleteEpochError(
+                f"epoch {self._epoch}, operator {self._operator.name!r}: its shards were given "
+                f"{sorted(set(counts))} records of the broadcast stream "
+                f"{self._operator.streams[number]!r}, and each must be given all: the input "
+                "changed while it was read. Nothing of this epoch is committed: give an input "
+                "that reads the same again, then start the job"
+            )
+        return counts[0]
+
+
+def _counts_of(holds: Container[str], counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if name in holds}
+
+
+def _without(counts: Mapping[str, int], counted: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """What the parts began with that are not counted yet; names without any are left out.
+
+    Never below zero: if the counts of an older manifest are wrong, `verify` reports that, and no
+    epoch fails.
+    """
+    left = {name: n - sum(found.get(name, 0) for found in counted) for name, n in counts.items()}
+    return {name: n for name, n in left.items() if n > 0}
+
+
+def _are_one(reports: list[ShardReport], base: ShardState) -> bool:
+    """Whether it is all the same which of these attempts at a shard is committed.
+
+    A shard runs again, in the same action, if an executor dies that had its output. Both attempts
+    are told of then, and what reads the output may have met either. That makes no difference if
+    they did the same. An attempt that is told of twice is refused: none tells twice.
+    """
+    made = [report.shard.attempt for report in reports if report.shard.attempt != base.attempt]
+    told = [_effect(report) for report in reports]
+    return len(made) == len(set(made)) and all(effect == told[0] for effect in told)
+
+
+def _effect(report: ShardReport) -> tuple[object, ...]:
+    """What an attempt did, whatever its files are called and whatever base it stands on."""
+    shard = report.shard
+    first = len(shard.files) - report.files_written
+    changes = [file.checksum for file in shard.files[first:]]
+    read = report.late, report.records_by_input, report.largest_by_input
+    made = report.records_out, report.bytes_written, shard.rows, shard.bytes, shard.wake_us
+    return *read, *made, changes

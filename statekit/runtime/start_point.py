@@ -1,0 +1,130 @@
+"""Start point of a run: the epoch that it follows, its job file and its shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.retention import still_kept
+from statekit.checkpoint.rollback import for_start
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_layout import rescaled
+from statekit.clock import unique_id
+from statekit.job.compatibility import check_job_name, continued_job_file
+from statekit.job.job import Job
+from statekit.keygroup import DEFAULT_GROUPS, check_parallelism
+from statekit.state.redistribution import redistributed
+
+
+@dataclass(frozen=True)
+class StartPoint:
+    """Where a run starts.
+
+    Parameters:
+        last: the manifest of the epoch that the run follows; None for a new checkpoint.
+        job_file: the job file in force.
+        reference: of the job file.
+        parallelism: shards per operator.
+        layout: `last` with the shards of that parallelism.
+    """
+
+    last: EpochManifest | None
+    job_file: JobFile
+    reference: FileRef
+    parallelism: int
+    layout: EpochManifest | None
+
+
+def open_checkpoint(
+    job: Job,
+    repository: Repository,
+    *,
+    parallelism: int | None,
+    allow_dropped_state: bool,
+    from_epoch: int | None,
+) -> StartPoint:
+    """Check that a job can run on a checkpoint, and prepare the checkpoint for it.
+
+    Writes the job file if the checkpoint has none or another one, redistributes operator state for
+    another parallelism, and commits a rollback for `from_epoch`.
+
+    Raises:
+        RestoreError: the checkpoint belongs to another job, or cannot go back to that epoch.
+        RescaleError: the parallelism or the number of key groups is not possible.
+        StateSchemaError: stored and declared state do not match.
+        CorruptCheckpointError: the last manifest or the job file cannot be read.
+    """
+    latest = repository.latest_epoch()
+    if latest is None:
+        repository.check_checkpoint()
+    last = None if latest is None else repository.manifest(latest)
+    rollback = None if from_epoch is None else for_start(repository, job.name, from_epoch)
+    if rollback is not None:
+        last = rollback.manifest
+    job_file, reference = _job_file(job, repository, last, allow_dropped_state)
+    if parallelism is None:
+        parallelism = last.parallelism if last else 1
+    check_parallelism(parallelism, job_file.key_groups)
+    if rollback is None:
+        layout = _layout(job, repository, last, last, job_file, parallelism)
+    else:
+        # The rollback is not committed yet: operator state is read from the epoch it goes back to.
+        with still_kept(repository, rollback.target.epoch):
+            layout = _layout(job, repository, last, rollback.target, job_file, parallelism)
+        rollback.carry_out()  # all checks of the code against that epoch have passed
+    return StartPoint(last, job_file, reference, parallelism, layout)
+
+
+def _job_file(
+    job: Job, repository: Repository, last: EpochManifest | None, allow_dropped_state: bool
+) -> tuple[JobFile, FileRef]:
+    """Compare the job file with the code; write one if there is none or the code changed."""
+    found = repository.job_file(None if last is None else last.job_file.path)
+    operators = tuple(operator.record() for operator in job.operators)
+    if found is None:
+        groups = job.key_groups or DEFAULT_GROUPS
+        first = JobFile(id=unique_id(), name=job.name, key_groups=groups, operators=operators)
+        return repository.settle_job_file(first)
+    stored, reference = found
+    check_job_name(stored, job, repository.url)
+    if last is None:
+        wanted = _for_empty_checkpoint(stored, job, operators)
+    else:
+        wanted = continued_job_file(
+            stored, job, repository.url, allow_dropped_state=allow_dropped_state
+        )
+    return (stored, reference) if stored == wanted else repository.settle_job_file(wanted)
+
+
+def _for_empty_checkpoint(
+    stored: JobFile, job: Job, operators: tuple[OperatorRecord, ...]
+) -> JobFile:
+    """The job file of a checkpoint without epochs: there is no state that must be kept."""
+    groups = job.key_groups or stored.key_groups
+    return stored.model_copy(update={"key_groups": groups, "operators": operators, "dropped": {}})
+
+
+def _layout(
+    job: Job,
+    repository: Repository,
+    last: EpochManifest | None,
+    stored: EpochManifest | None,
+    job_file: JobFile,
+    parallelism: int,
+) -> EpochManifest | None:
+    """The shards of the last epoch, or other shards of the same state for another parallelism.
+
+    A change of parallelism is no epoch of its own: it becomes part of the next one. So an epoch
+    that was begun, and whose outputs may be published, keeps its number whatever the parallelism
+    is when it is run again.
+
+    Parameters:
+        stored: a committed epoch with the state of `last`.
+    """
+    if last is None or stored is None or last.parallelism == parallelism:
+        return last
+    specs = {operator.name: operator.declared.states for operator in job.operators}
+    layout = rescaled(last, parallelism)
+    return redistributed(repository, stored, layout, job_file.operators, specs)

@@ -1,0 +1,87 @@
+"""Merge several streaming inputs into the one frame of a streaming query, and split it again.
+
+A row of the one frame has the name of its source, and a struct for each source that is null but for
+its own. To take one source out of it is to read all of them, so an operator of several sources
+takes its rows from the whole, which then is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from statekit.job.job import Job
+from statekit.spark.plan import quoted
+
+SOURCE = "__statekit_source"
+_FIELDS = "__statekit_fields"
+_MADE = "__statekit_made"
+
+
+def merged(inputs: Mapping[str, DataFrame]) -> DataFrame:
+    """All inputs as one frame; alone, as it is."""
+    frames = list(inputs.items())
+    if len(frames) == 1:
+        return frames[0][1]
+    tagged = [
+        df.select(
+            F.lit(name).alias(SOURCE),
+            F.struct(*(F.col(quoted(column)) for column in df.columns)).alias(name),
+        )
+        for name, df in frames
+    ]
+    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), tagged)
+
+
+def split(df: DataFrame, job: Job) -> Mapping[str, DataFrame]:
+    """The inverse of `merged`, for one micro-batch."""
+    names = [source.name for source in job.sources]
+    return {names[0]: df} if len(names) == 1 else MergedInputs(df, names)
+
+
+class MergedInputs(Mapping[str, DataFrame]):
+    """The inputs of a micro-batch by name, of which each is made when it is asked for.
+
+    Parameters:
+        whole: all of them, as of `merged`.
+    """
+
+    def __init__(self, whole: DataFrame, names: Sequence[str]) -> None:
+        self.whole = whole
+        self._names = tuple(names)
+        self._apart: dict[str, DataFrame] = {}
+
+    def __getitem__(self, name: str) -> DataFrame:
+        if name not in self._names:
+            raise KeyError(name)
+        if name not in self._apart:
+            own = self.whole.where(F.col(SOURCE) == name)
+            self._apart[name] = own.select(f"{quoted(name)}.*")
+        return self._apart[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def selected(self, columns: Mapping[str, Sequence[Column]]) -> DataFrame:
+        """What each of some inputs would give for its columns, all in one frame that is read once.
+
+        Parameters:
+            columns: by the names of the inputs; they have the same names and types for all.
+        """
+        places = range(len(columns))
+        fields = [f"{_FIELDS}_{place}" for place in places]
+        made = [f"{_MADE}_{place}" for place in places]
+        of_each = [F.col(quoted(name)).alias(of) for name, of in zip(columns, fields, strict=True)]
+        rows = self.whole.where(F.col(SOURCE).isin(*columns)).select(SOURCE, *of_each)
+        for place, (name, chosen) in enumerate(columns.items()):
+            # Its own fields, for a moment, are columns as they are in a frame of it alone.
+            rows = rows.select(SOURCE, *made[:place], *fields[place + 1 :], f"{fields[place]}.*")
+            own = F.when(F.col(SOURCE) == name, F.struct(*chosen)).alias(made[place])
+            rows = rows.select(SOURCE, *made[:place], own, *fields[place + 1 :])
+        return rows.select(F.coalesce(*made).alias(_MADE)).select(f"{_MADE}.*")

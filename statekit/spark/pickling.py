@@ -1,0 +1,205 @@
+"""Pickle a process function and the plans of its shards for Spark's workers.
+
+cloudpickle sends functions and classes defined in a script or notebook by value. Three kinds of
+class need help: msgspec Structs, which cannot be rebuilt from their finished attributes; classes
+on which msgspec keeps a private cache that cannot be pickled; and classes with annotations in text
+(`from __future__ import annotations`), which only the script itself could read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import os
+import pickle
+import sys
+import typing
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
+
+import cloudpickle
+import msgspec
+import xxhash
+
+from statekit.checkpoint.manifest import ShardPlan
+from statekit.functions.process import Process
+
+_StructMeta: Any = type(msgspec.Struct)
+_CACHE = "__msgspec_cache__"
+# What msgspec makes itself when it builds a Struct class.
+_MADE_BY_MSGSPEC = frozenset(
+    {"__dict__", "__weakref__", "__match_args__", "__slots__", "__doc__", _CACHE}
+)
+_CONFIG = (
+    "frozen",
+    "eq",
+    "order",
+    "array_like",
+    "gc",
+    "repr_omit_defaults",
+    "omit_defaults",
+    "forbid_unknown_fields",
+    "weakref",
+    "dict",
+    "cache_hash",
+    "tag",
+    "tag_field",
+)
+
+
+class Shipment:
+    """A packed process function. Small to compare, unpacked once per worker process.
+
+    Attributes:
+        data: the pickled function with its types.
+        digest: of `data`.
+        path: where the sender imports modules from, so that a worker on the same file system finds
+            what was sent by reference.
+    """
+
+    __slots__ = ("data", "digest", "path")
+
+    def __init__(self, data: bytes, path: tuple[str, ...]) -> None:
+        self.data = data
+        self.digest = xxhash.xxh3_128_hexdigest(data)
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shipment, (self.data, self.path)
+
+
+def pack(declared: Process[Any, Any, Any]) -> Shipment:
+    """Pickle a process function for the workers."""
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(declared)
+    return Shipment(buffer.getvalue(), tuple(entry for entry in sys.path if os.path.isabs(entry)))
+
+
+_unpacked: dict[str, Process[Any, Any, Any]] = {}
+
+
+def unpack(shipment: Shipment) -> Process[Any, Any, Any]:
+    """The process function of a shipment; the same object for the same shipment."""
+    found = _unpacked.get(shipment.digest)
+    if found is None:
+        for entry in shipment.path:
+            if entry not in sys.path and os.path.isdir(entry):
+                sys.path.append(entry)
+        found = cloudpickle.loads(shipment.data)
+        _unpacked[shipment.digest] = found
+    return found
+
+
+class PackedPlans(Sequence[ShardPlan]):
+    """The plans of all shards. Each task is sent all of them, and unpacks those it looks at.
+
+    Parameters:
+        plans: one per shard.
+    """
+
+    def __init__(self, plans: Iterable[ShardPlan]) -> None:
+        self._packed = tuple(map(pickle.dumps, plans))
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    @overload
+    def __getitem__(self, place: int) -> ShardPlan: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[ShardPlan]: ...
+
+    def __getitem__(self, place: int | slice) -> ShardPlan | list[ShardPlan]:
+        if isinstance(place, slice):
+            return list(map(pickle.loads, self._packed[place]))
+        plan: ShardPlan = pickle.loads(self._packed[place])  # noqa: S301 (the driver's own)
+        return plan
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type):
+            if _CACHE in vars(obj):
+                delattr(obj, _CACHE)  # msgspec makes it again when it is needed
+            if not _importable(obj):
+                _resolve_annotations(obj)
+                if isinstance(obj, _StructMeta):
+                    return _struct_recipe(obj)
+        return super().reducer_override(obj)
+
+
+def _importable(cls: type) -> bool:
+    """Whether a worker can import a class, and is meant to."""
+    found: Any = sys.modules.get(cls.__module__)
+    by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+    if any(f"{cls.__module__}.".startswith(f"{module}.") for module in by_value):
+        return False
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls
+
+
+def _resolve_annotations(cls: type) -> None:
+    """Put types in the place of their names, which mean nothing in a worker's `__main__`."""
+    own = inspect.get_annotations(cls)
+    if not own:
+        return
+    # A name that is unknown here concerns nobody: it would have been refused at decoration.
+    with contextlib.suppress(NameError, TypeError, AttributeError):
+        hints = typing.get_type_hints(cls, include_extras=True)
+        cls.__annotations__ = {name: hints.get(name, given) for name, given in own.items()}
+
+
+def _struct_recipe(cls: Any) -> tuple[Any, ...]:
+    """How to make a Struct class: its call, and what is set once the class is known.
+
+    Annotations come second, since they may name the class itself.
+    """
+    members = vars(cls)
+    own = inspect.get_annotations(cls)
+    namespace = {
+        name: value
+        for name, value in members.items()
+        if name not in _MADE_BY_MSGSPEC
+        and name not in cls.__struct_fields__
+        and not name.startswith("__struct_")
+        and name != "__annotations__"
+    }
+    namespace["__doc__"] = members.get("__doc__")
+    config = cls.__struct_config__
+    options = {name: getattr(config, name) for name in _CONFIG if hasattr(config, name)}
+    found = [field for field in msgspec.structs.fields(cls) if field.name in own]
+    options["kw_only"] = any(field.name not in cls.__match_args__ for field in found)
+    by_name = {field.name: _field_recipe(field) for field in found}
+    fields = [(name, by_name[name]) for name in own if name in by_name]
+    arguments = (cls.__name__, cls.__bases__, namespace, fields, options)
+    return _struct_of, arguments, own, None, None, _annotate
+
+
+def _field_recipe(field: Any) -> dict[str, Any]:
+    """What `msgspec.field` takes to make a field; its result cannot be pickled."""
+    recipe = {"name": field.encode_name}
+    if field.default is not msgspec.NODEFAULT:
+        recipe["default"] = field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        recipe["default_factory"] = field.default_factory
+    return recipe
+
+
+def _struct_of(
+    name: str,
+    bases: tuple[type, ...],
+    namespace: dict[str, Any],
+    fields: list[tuple[str, dict[str, Any]]],
+    options: dict[str, Any],
+) -> Any:
+    made = {field: msgspec.field(**recipe) for field, recipe in fields}
+    annotations = dict.fromkeys(made, Any)
+    return _StructMeta(
+        name, bases, {**namespace, "__annotations__": annotations, **made}, **options
+    )
+
+
+def _annotate(cls: type, annotations: dict[str, Any]) -> None:
+    cls.__annotations__ = annotations

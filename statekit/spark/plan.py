@@ -1,0 +1,409 @@
+"""Build the DataFrame of an operator with one input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as spark_types
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from statekit.errors import ProcessError, StateTypeError
+from statekit.job.job import Job
+from statekit.job.plan import Operator, Source
+from statekit.records.record_type import RecordType
+from statekit.spark.pickling import Shipment
+from statekit.spark.row_records import RowRecords
+from statekit.spark.worker import CombineStep, LateStep, ShardStep, Stage, output_schema
+from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
+
+_NUMBER_BITS = 63  # of what is not the sign, in the number that rows are sorted by
+# Of them, for the input and the partition that a row came from: as many can be told apart.
+_ORIGIN_BITS = 10
+_ROW_BITS = 33  # of a row's number within its partition, in monotonically_increasing_id()
+
+_KEY_TYPES = (
+    spark_types.BooleanType,
+    spark_types.IntegralType,
+    spark_types.StringType,
+    spark_types.BinaryType,
+    spark_types.DateType,
+    spark_types.TimestampType,
+)
+
+
+def check_input(df: DataFrame, source: Source, job: Job) -> None:
+    """Hold a frame's columns against the records and keys of a job, before anything runs.
+
+    Raises:
+        ProcessError: a column is missing, cannot be read as its field, or cannot be a key.
+        StateTypeError: the source has records of several types.
+    """
+    record_type, *others = source.record_type.members
+    if others:
+        raise StateTypeError(
+            f"source {source.name!r} has {source.record_type.name}, and the rows of a frame are of "
+            "one type: declare a source for each of them, and join them with union()"
+        )
+    try:
+        projected = projected_to(record_type, df)
+        record_type.reader(to_arrow_schema(projected.schema, timezone="UTC"))
+        _check_consumers(projected, source.name, job)
+    except ProcessError as error:
+        error.add_note(f"while looking at the input {source.name!r}")
+        raise
+
+
+def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
+    """Hold the columns of a stream against all who take its records, late ones too."""
+    for operator in job.consumers_of(stream):
+        if stream not in operator.inputs:
+            continue  # what is broadcast needs no key
+        for name in operator.declared.key:
+            key_expression(df, name, operator.name)
+        _check_event_time(df, operator)
+        _check_consumers(df, operator.late, job)
+
+
+class OperatorFrames:
+    """Makes an operator's frame, epoch after epoch.
+
+    What is the same in each epoch is made once and kept: every call into the JVM takes a
+    millisecond, and an epoch of a hundred records has no more than some tens of them.
+
+    The key group is computed in the JVM. `arrival` is taken before the shuffle: it keeps the order
+    of the input, which neither the shuffle nor the sort does by itself, and makes a recomputed
+    attempt see the same order.
+
+    Each shard is sent a mark, a row that says which shard it is, and sorts before its records. So a
+    shard knows itself from its data, and Spark, which leaves out whatever it can prove to be empty,
+    runs those without records. A task of Spark runs one shard, or several that follow each other.
+
+    Parameters:
+        like: a frame with the columns of those to come.
+        operator: what runs.
+        shards, groups: how many.
+        last: the operator whose outputs come out; the same, or one behind it.
+        combines: whether an operator with a combiner is sent what is made of its records. A step of
+            its own does that, which takes longer than a few records without it.
+        by_number: whether Spark sorts rows by one number only, or completely.
+    """
+
+    def __init__(
+        self,
+        like: DataFrame,
+        operator: Operator,
+        shards: int,
+        groups: int,
+        last: Operator,
+        *,
+        combines: bool = False,
+        by_number: bool = True,
+    ) -> None:
+        declared = operator.declared
+        (record_type,) = declared.record_type.members
+        self._combined = None
+        if declared.combiner is not None and combines:
+            self._combined = CombinedFrames(like, operator)
+            like, record_type = self._combined.like, declared.combiner.combined
+        elif declared.combiner is not None:
+            record_type = declared.combiner.read(like.columns)
+        self._record_type = record_type
+        like = projected = projected_to(record_type, like)
+        group = group_expression(projected, operator, shards, groups)
+        self._selected = [
+            f"cast({group} as int) as {GROUP}",
+            *map(quoted, projected.columns),
+            f"monotonically_increasing_id() as {ARRIVAL}",
+        ]
+        self._marks = marks(like.selectExpr(*self._selected), shards)
+        order = order_of(projected, declared.key, shards, groups, by_number=by_number)
+        self._routing = Routing(order, shards, groups)
+        self._schema = from_arrow_schema(output_schema(last.declared.output_type))
+
+    def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
+        """The outputs of the operator over its one input.
+
+        Parameters:
+            tasks: how many tasks of Spark run its shards; at most as many as there are shards. None
+                for one without a shuffle.
+        """
+        (df,) = dfs
+        df = df if self._combined is None else self._combined.frame(df, step.stages[0])
+        df = with_derived(self._record_type, df)
+        marked = df.selectExpr(*self._selected).unionAll(self._marks)
+        return self._routing.routed(marked, tasks).mapInArrow(step, self._schema)
+
+
+class CombinedFrames:
+    """Combines the records of an operator's input, each partition's by itself.
+
+    Parameters:
+        like: a frame with the columns of those to come.
+        operator: what runs, which has a combiner.
+
+    Attributes:
+        like: a frame with the columns of combined rows.
+    """
+
+    def __init__(self, like: DataFrame, operator: Operator) -> None:
+        combiner = operator.declared.combiner
+        assert combiner is not None
+        self._late_us = operator.declared.late_us
+        read = projected_to(combiner.read(like.columns), like)
+        schema = combiner.schema(to_arrow_schema(read.schema, timezone="UTC"))
+        self._columns = [quoted(name) for name in read.columns]
+        self._schema = from_arrow_schema(schema)
+        self.like = like.sparkSession.createDataFrame([], self._schema)
+
+    def frame(self, df: DataFrame, stage: Stage) -> DataFrame:
+        """The combined rows of a frame.
+
+        Parameters:
+            stage: the operator in this epoch.
+        """
+        plan = stage.plans[0]
+        step = CombineStep(stage.shipment, plan.operator, self._late_us(plan))
+        return df.selectExpr(*self._columns).mapInArrow(step, self._schema)
+
+
+class Routing:
+    """Brings rows to the tasks of their shards, in order.
+
+    Parameters:
+        order: of the rows of a task, one shard after the other.
+        shards, groups: how many.
+    """
+
+    def __init__(self, order: Sequence[Column], shards: int, groups: int) -> None:
+        self._order = order
+        self._shards = shards
+        self._groups = groups
+        self._by_tasks: dict[int, Column] = {}
+
+    def routed(self, rows: DataFrame, tasks: int | None) -> DataFrame:
+        """The rows of a key group, or of a mark, where their shard is run.
+
+        Parameters:
+            tasks: so many of them, behind a shuffle. None: a single one that takes all rows as they
+                come, without any.
+        """
+        if tasks is None:
+            return rows.coalesce(1).sortWithinPartitions(*self._order)
+        if tasks not in self._by_tasks:
+            shard = _shard_of_row(self._shards, self._groups)
+            task = f"cast((bigint({shard}) * {tasks}) div {self._shards} as int)"
+            self._by_tasks[tasks] = F.expr(task)
+        routed = rows.repartitionById(tasks, self._by_tasks[tasks])
+        return routed.sortWithinPartitions(*self._order)
+
+
+def late_records(
+    df: DataFrame, operator: Operator, shipment: Shipment, watermark_us: int
+) -> DataFrame:
+    """The records of an operator's input that are late, as they came in.
+
+    That is `watermark.is_late` in SQL, unless a record may have another event time than its column:
+    then records are made as they are for the operator, since only they can tell.
+    """
+    time, (record_type,) = operator.declared.event_time, operator.declared.record_type.members
+    assert time is not None
+    projected = projected_to(record_type, df)
+    if isinstance(record_type, RowRecords):
+        projected = projected.drop(*record_type.derived)
+    if record_type.may_change_fields:
+        return projected.mapInArrow(LateStep(shipment, watermark_us), projected.schema)
+    return projected.where(f"unix_micros({quoted(time)}) <= {watermark_us}")
+
+
+def marks(like: DataFrame, shards: int) -> DataFrame:
+    """A row per shard with nothing but a number below all key groups in the place of its own."""
+    mark = (F.lit(FIRST_MARK) - F.col("id")).cast("int").alias(GROUP)
+    nothing = [nothing_as(field) for field in like.schema.fields[1:]]
+    return like.sparkSession.range(0, shards, 1, 1).select(mark, *nothing)
+
+
+def nothing_as(field: spark_types.StructField) -> Column:
+    """A column of that name and type that holds nothing."""
+    return F.lit(None).cast(field.dataType).alias(field.name)
+
+
+def _shard_of_row(shards: int, groups: int) -> str:
+    """The shard that a row goes to: that of its key group, or the one whose mark it has."""
+    return f"if({GROUP} < 0, {FIRST_MARK} - {GROUP}, ({GROUP} * {shards}) div {groups})"
+
+
+def _check_event_time(df: DataFrame, operator: Operator) -> None:
+    name = operator.declared.event_time
+    if name is None:
+        return
+    if name not in df.columns:
+        raise ProcessError(
+            f"operator {operator.name!r}: the input has no column {name!r} for its event time (it "
+            f"has {', '.join(df.columns)}): add it, or change event_time="
+        )
+    found = df.schema[name].dataType
+    if not isinstance(found, spark_types.TimestampType):
+        raise ProcessError(
+            f"operator {operator.name!r}: its event time {name!r} is {found.simpleString()}, which "
+            "is no instant: cast it to timestamp, in the session time zone it was written in"
+        )
+
+
+def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
+    """Only the columns that the record type reads; all of them for a plain dict."""
+    if record_type.fields is None:
+        return df
+    present, made = set(df.columns), {}
+    if isinstance(record_type, RowRecords):
+        made = {name: f"{of} as {quoted(name)}" for name, of in record_type.derived.items()}
+    names = [name for name in record_type.field_names if name in present or name in made]
+    return df.selectExpr(*(made.get(name) or quoted(name) for name in names))
+
+
+def with_derived(record_type: RecordType, df: DataFrame) -> DataFrame:
+    """With the columns that a record type makes of others, if it makes any."""
+    if isinstance(record_type, RowRecords) and record_type.derived:
+        return projected_to(record_type, df)
+    return df
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL takes it, whatever is in it."""
+    escaped = name.replace("`", "``")
+    return f"`{escaped}`"
+
+
+def group_expression(df: DataFrame, operator: Operator, shards: int, groups: int) -> str:
+    """The key group of a record; without a key, records are dealt out to the shards in turn."""
+    keys = [key_expression(df, name, operator.name) for name in operator.declared.key]
+    if keys:
+        return f"pmod(xxhash64({', '.join(keys)}), {groups})"
+    turn = f"pmod(monotonically_increasing_id(), {shards})"
+    return f"({turn} * {groups} + {shards - 1}) div {shards}"  # the first key group of that shard
+
+
+def order_of(
+    df: DataFrame,
+    key: tuple[str, ...],
+    shards: int,
+    groups: int,
+    *,
+    inputs: int = 1,
+    by_number: bool,
+) -> list[Column]:
+    """What sorts routed rows, of several inputs by input before they come by arrival.
+
+    Parameters:
+        by_number: by one number only, which leaves the rest to whoever reads the rows.
+    """
+    if by_number:
+        return [by_one_number(df, key, shards, groups, inputs=inputs)]
+    arrival = [F.col(ARRIVAL)] if inputs == 1 else [F.col(INPUT), F.col(ARRIVAL)]
+    return [*_in_order_of_keys(df, key, shards, groups), *arrival]
+
+
+def _in_order_of_keys(
+    df: DataFrame, key: tuple[str, ...], shards: int, groups: int
+) -> list[Column]:
+    """What sorts rows by key group and key. Rows with a mark come before those of their shard.
+
+    Spark compares the first 8 bytes of the first column and looks at the rows themselves where
+    those are equal, which is ten times as slow. By the key group alone most are.
+    """
+    first = _sorted_first(df, key[0] if key else None, shards, groups)
+    # Texts by their bytes: of a collation, one text may stand between two that are the same.
+    return [first, *(F.col(quoted(name)).cast(_sort_type(df, name)) for name in key)]
+
+
+def by_one_number(
+    df: DataFrame, key: tuple[str, ...], shards: int, groups: int, *, inputs: int = 1
+) -> Column:
+    """What sorts rows by key group, and if the key is one integer, by key and arrival, too.
+
+    Rows of several inputs come by input before they come by arrival.
+
+    Spark sorts by one number in a few passes, without comparing rows, which takes half the time,
+    and leaves rows of the same number as they came: those of a key that were in one partition.
+
+    That is the whole order unless the key is another one or does not fit, there are too many
+    partitions, or Spark had to sort in several pieces. Whoever reads the rows does the rest: see
+    `in_order`.
+    """
+    name = key[0] if len(key) == 1 and _is_integral(df, key[0]) else None
+    return _sorted_first(df, name, shards, groups, _ORIGIN_BITS, inputs)
+
+
+def _sorted_first(
+    df: DataFrame,
+    key: str | None,
+    shards: int,
+    groups: int,
+    origin_bits: int = 0,
+    inputs: int = 1,
+) -> Column:
+    """What sorts by key group and, as far as that fits the same 64 bits, by key and partition.
+
+    Parameters:
+        origin_bits: so many of them are for the input, if there are several, and the partition.
+    """
+    bits = _NUMBER_BITS - groups.bit_length()
+    end = 1 << (bits - origin_bits - 1)
+    first, last = 2 - end, end - 1  # keys from there on are cut; below them there is only null
+    cut, is_whole = "0L", "true"
+    if key is not None:
+        is_whole = "false"
+        if _is_integral(df, key):
+            value = f"cast({quoted(key)} as bigint)"
+            # By themselves, least() and greatest() pass a null over.
+            within = f"greatest(least({value}, {last}L), {first}L)"
+            cut = f"if({value} is null, {first - 1}L, {within})"
+            is_whole = f"{cut} not in ({first}L, {last}L)"
+    number = f"shiftleft(bigint({GROUP}), {bits}) + shiftleft({cut}, {origin_bits})"
+    # A mark stands before all that may be in the first key group of its shard.
+    first_group = f"(({FIRST_MARK} - {GROUP}) * {groups} + {shards - 1}) div {shards}"
+    mark = f"shiftleft(bigint({first_group}), {bits}) - {end << origin_bits}L"
+    if origin_bits:
+        origin = _origin(inputs, origin_bits)
+        number += f" + if({is_whole}, {origin}, 0L)"
+        if inputs > 1:  # broadcast rows have the place of a mark and come behind it
+            last_origin = (1 << origin_bits) - 1
+            mark += f" + if({INPUT} is null, 0L, least(1L + {origin}, {last_origin}L))"
+    return F.expr(f"if({GROUP} < 0, {mark}, {number})")
+
+
+def _origin(inputs: int, bits: int) -> str:
+    """Where a row came from, as a number of so many bits: its input and its partition there."""
+    partition_bits = bits - (inputs - 1).bit_length()
+    if partition_bits < 0:
+        return "0L"
+    partition = f"least(shiftright({ARRIVAL}, {_ROW_BITS}), {(1 << partition_bits) - 1}L)"
+    if inputs == 1:
+        return partition
+    return f"shiftleft(bigint({INPUT}), {partition_bits}) + {partition}"
+
+
+def _sort_type(df: DataFrame, name: str) -> spark_types.DataType:
+    found = df.schema[name].dataType
+    return spark_types.BinaryType() if isinstance(found, spark_types.StringType) else found
+
+
+def _is_integral(df: DataFrame, name: str) -> bool:
+    return isinstance(df.schema[name].dataType, spark_types.IntegralType)
+
+
+def key_expression(df: DataFrame, name: str, operator: str) -> str:
+    """A key field as it is hashed: integers as bigint, everything else as it is."""
+    if name not in df.columns:
+        raise ProcessError(
+            f"operator {operator!r}: the input has no key column {name!r} (it has "
+            f"{', '.join(df.columns)}): add it, or change key="
+        )
+    found = df.schema[name].dataType
+    if not isinstance(found, _KEY_TYPES):
+        raise ProcessError(
+            f"operator {operator!r}: key column {name!r} is {found.simpleString()}, which cannot "
+            "be a key: cast it to a bigint, string, binary, boolean, date or timestamp"
+        )
+    return f"cast({quoted(name)} as bigint)" if _is_integral(df, name) else quoted(name)

@@ -1,0 +1,348 @@
+"""Read the checkpoint of a query with Spark's own `transformWithState`.
+
+Files are read through Hadoop, so that a path means what it means as `checkpointLocation`. What
+operators say of themselves comes from Spark's source `state-metadata`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from statekit.checkpoint.sealed_json import parse_json
+from statekit.checkpoint.spark_log import (
+    METADATA,
+    BatchTimes,
+    SparkFiles,
+    batch_end,
+    batch_times,
+    files_at,
+    query_id,
+)
+from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
+from statekit.spark.failures import translated
+from statekit.spark.tws.state_handles import TimeMode
+
+_T = TypeVar("_T")
+
+_STATE = "state"
+_OPERATOR = "transformWithState"
+_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_TIME_MODES: dict[str, TimeMode] = {
+    "notime": "none",
+    "processingtime": "processingtime",
+    "eventtime": "eventtime",
+}
+_KINDS: dict[str, Literal["value", "list", "map"]] = {
+    "ValueState": "value",
+    "ListState": "list",
+    "MapState": "map",
+}
+
+
+@dataclass(frozen=True)
+class KeptState:
+    """A state that Spark keeps.
+
+    Parameters:
+        name: what it is called.
+        kind: value, list or map.
+        expires: whether its rows say when they expire.
+    """
+
+    name: str
+    kind: Literal["value", "list", "map"]
+    expires: bool
+
+
+@dataclass(frozen=True)
+class TwsOperator:
+    """What a `transformWithState` says of itself.
+
+    Parameters:
+        time_mode: of its processor.
+        states: that it keeps, by name.
+        partitions: in how many parts its rows are.
+    """
+
+    time_mode: TimeMode
+    states: dict[str, KeptState]
+    partitions: int
+
+
+class Position(NamedTuple):
+    """Where a query stands.
+
+    Parameters:
+        batch: the last micro-batch that has ended.
+        planned: the one behind it, if Spark has settled what it reads and not noted its end.
+        version: of how its state is kept.
+        times: what the clocks showed in `batch`.
+        next_watermark_ms: what the watermark is behind it; 0 before any record.
+    """
+
+    batch: int
+    planned: int | None
+    version: int
+    times: BatchTimes
+    next_watermark_ms: int
+
+
+class TwsCheckpoint:
+    """The checkpoint of a query with one `transformWithState`.
+
+    Parameters:
+        spark: the session that reads it.
+        url: as it was given as `checkpointLocation`.
+
+    Raises:
+        RestoreError: it is no checkpoint of a query, or no micro-batch has ended.
+        StorageError: Spark cannot open it.
+    """
+
+    def __init__(self, spark: SparkSession, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._spark = spark
+        jvm = spark._jvm
+        assert jvm is not None, "the session is a classic one"
+        self._path: Any = jvm.org.apache.hadoop.fs.Path
+        try:
+            configuration = spark._jsc.hadoopConfiguration()
+            self._files: Any = self._path(self.url).getFileSystem(configuration)
+            folders = {folder for folder in ("offsets", "commits") if self._exists(folder)}
+        except (Py4JJavaError, Py4JError) as error:
+            raise _unopened(self.url, error) from error
+        if len(folders) < 2 or not self._exists(METADATA):
+            raise RestoreError(
+                f"{self.url} is no checkpoint of a streaming query of Spark's: it lacks metadata, "
+                "offsets/ or commits/. Pass what was given to it as checkpointLocation"
+            )
+        path = self._path(self.url)
+        if path.toUri().toString() != path.toString():
+            raise RestoreError(
+                f"{self.url} has characters that a URL escapes, and Spark's own reader of state "
+                "takes the escapes for the name: pass a link to it whose path has only letters, "
+                "digits and any of _ . -"
+            )
+
+    @cached_property
+    def query(self) -> str:
+        """The id of the query."""
+        return query_id(self.read(METADATA))
+
+    @cached_property
+    def position(self) -> Position:
+        """Where the query stands; it is read once.
+
+        Raises:
+            RestoreError: no micro-batch has ended, or Spark has forgotten what it read in it.
+            CorruptCheckpointError: a file cannot be read.
+        """
+        ended, noted = self._reached()
+        if ended is None:
+            raise RestoreError(
+                f"{self.url} has no micro-batch that has ended: there is no state yet. Start the "
+                "job with a new checkpoint, and it reads the input from its beginning"
+            )
+        if ended not in noted:
+            raise CorruptCheckpointError(
+                f"{self.url}/offsets/{ended} is missing, and micro-batch {ended} has ended: "
+                "restore the checkpoint from a backup"
+            )
+        times = batch_times(self.read(f"offsets/{ended}"), f"offsets/{ended}")
+        end = batch_end(self.read(f"commits/{ended}"), f"commits/{ended}")
+        planned = ended + 1 if ended + 1 in noted else None
+        following = max(end.next_watermark_ms, times.watermark_ms)
+        return Position(ended, planned, end.version, times, following)
+
+    def check_has_not_moved(self) -> None:
+        """Make sure that no micro-batch was begun or has ended since the position was read.
+
+        Raises:
+            RestoreError: one was, or has.
+        """
+        position, (ended, noted) = self.position, self._reached()
+        last = position.batch if position.planned is None else position.planned
+        if ended != position.batch or max(noted, default=None) != last:
+            raise RestoreError(
+                f"{self.url} has gone on behind micro-batch {position.batch} while it was read: "
+                "the query still runs. Stop it, then import again; nothing was imported"
+            )
+
+    def _reached(self) -> tuple[int | None, set[int]]:
+        """The last micro-batch that has ended, and all those that Spark has settled."""
+        return max(self._numbers("commits"), default=None), self._numbers("offsets")
+
+    def sources(self) -> SparkFiles:
+        """What Spark needs to read on behind the position, without its own state.
+
+        What it planned to read next stays planned: a sink may have seen some of it.
+        """
+        position = self.position
+        folders = ("offsets", "commits", "sources")
+        names = [METADATA, *(name for folder in folders for name in self._names(folder))]
+        last = position.batch if position.planned is None else position.planned
+        files = files_at(names, self.read, last, history=last - position.batch + 1)
+        # They may name versions of state, of which the new query has none.
+        ends = {name: self.read(name) for name in files if name.startswith("commits/")}
+        return files | {name: batch_end(data, name).to_bytes() for name, data in ends.items()}
+
+    @cached_property
+    def operator(self) -> TwsOperator:
+        """Its only stateful operator.
+
+        Raises:
+            RestoreError: it has others, or none that is a `transformWithState`.
+        """
+        found = self._stateful()
+        names = {row.operatorId: row.operatorName for row in found}
+        shown = ", ".join(f"{name} ({number})" for number, name in sorted(names.items()))
+        if not any(name.startswith(_OPERATOR) for name in names.values()):
+            raise RestoreError(
+                f"{self.url} is of a query without transformWithState: its stateful operators are "
+                f"{shown or 'none'}. Only the state of transformWithState can be imported"
+            )
+        if len(names) > 1:
+            raise RestoreError(
+                f"{self.url} is of a query with several stateful operators: {shown}. All of them "
+                "stand at one micro-batch, and only a query whose one such operator is a "
+                "transformWithState can be imported: the others would begin without state"
+            )
+        return self._operator(found[0])
+
+    def _stateful(self) -> list[Any]:
+        """What Spark says of all stateful operators, a row for each of their stores."""
+        if not self._exists(_STATE):
+            return []
+        batch = self.position.batch
+        reader = self._spark.read.format("state-metadata").option("batchId", batch)
+        return self.asked(lambda: reader.load(self.url).collect())
+
+    def _operator(self, row: Any) -> TwsOperator:
+        try:
+            said = parse_json(row.operatorProperties)
+            time_mode = _TIME_MODES[said["timeMode"].lower()]
+            states = [
+                KeptState(of["stateName"], _KINDS[of["stateVariableType"]], bool(of["ttlEnabled"]))
+                for of in said["stateVariables"]
+                if not of["stateName"].startswith("$")  # what Spark keeps timers in
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RestoreError(
+                f"{self.url} is of a version of Spark that says of its transformWithState what "
+                f"this statekit does not know ({type(error).__name__}: {error}; it says "
+                f"{row.operatorProperties!r:.300}): upgrade statekit, or run a micro-batch with "
+                "Spark 4.1 or newer"
+            ) from error
+        return TwsOperator(time_mode, {state.name: state for state in states}, row.numPartitions)
+
+    @contextlib.contextmanager
+    def as_written(self) -> Iterator[None]:
+        """Let Spark read the state as it is kept, which it takes from the session."""
+        before = self._spark.conf.get(_VERSION, None)
+        self._spark.conf.set(_VERSION, self.position.version)
+        try:
+            yield
+        finally:
+            if before is None:
+                self._spark.conf.unset(_VERSION)
+            else:
+                self._spark.conf.set(_VERSION, before)
+
+    def rows(self, **options: object) -> DataFrame:
+        """What Spark's source `statestore` gives of the operator as of the position."""
+        reader = self._spark.read.format("statestore").option("path", self.url)
+        reader = reader.option("batchId", self.position.batch)
+        for name, value in options.items():
+            reader = reader.option(name, value)  # type: ignore[arg-type]
+        return self.asked(reader.load)
+
+    def asked(self, ask: Callable[[], _T]) -> _T:
+        """What comes of something that reads the state.
+
+        Raises:
+            CorruptCheckpointError: Spark cannot read it. Other errors come as what they were.
+        """
+        try:
+            return ask()
+        except (PySparkException, Py4JJavaError) as error:
+            found = translated(error)
+            if isinstance(found, StatekitError) or not _is_about_state(error):
+                raise found from error
+            raise CorruptCheckpointError(
+                f"Spark cannot read the state in {self.url}: {_shown(error)}. Restore the "
+                "checkpoint from a backup, to the place where it was, or use the version of Spark "
+                "that wrote it"
+            ) from error
+
+    # ------------------------------------------------------------------------------------ files
+
+    def read(self, name: str) -> bytes:
+        """The content of a file.
+
+        Raises:
+            StorageError: Spark cannot read it.
+        """
+        try:
+            stream = self._files.open(self._path(f"{self.url}/{name}"))
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            raise _unopened(f"{self.url}/{name}", error) from error
+
+    def _exists(self, name: str) -> bool:
+        return bool(self._files.exists(self._path(f"{self.url}/{name}")))
+
+    def _names(self, folder: str) -> list[str]:
+        """The paths of all files in a folder and below it."""
+        try:
+            return list(self._listed(folder))
+        except Py4JJavaError as error:
+            raise _unopened(f"{self.url}/{folder}", error) from error
+
+    def _listed(self, folder: str) -> Iterator[str]:
+        at = self._path(f"{self.url}/{folder}")
+        if not self._files.exists(at):
+            return
+        above = len(self._files.makeQualified(at).toString())
+        files = self._files.listFiles(at, True)
+        while files.hasNext():
+            path: str = files.next().getPath().toString()
+            yield f"{folder}{path[above:]}"
+
+    def _numbers(self, log: str) -> set[int]:
+        """The micro-batches that one of Spark's logs knows."""
+        names = (name.rsplit("/", 1)[-1] for name in self._names(log))
+        return {int(name) for name in names if name.isascii() and name.isdigit()}
+
+
+def _is_about_state(error: Exception) -> bool:
+    """Whether Spark says that it is the state, its metadata or its schema that cannot be read."""
+    text = str(error)
+    return any(sign in text for sign in ("STATE_STORE", "STDS_", "StateStore", "state.metadata"))
+
+
+def _shown(error: Exception) -> str:
+    """The first line that says something."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    signs = ("STATE_STORE", "STDS_")
+    return next((line for line in lines if any(sign in line for sign in signs)), lines[0])
+
+
+def _unopened(url: str, error: Exception) -> StorageError:
+    # Its message may have more of the configuration in it than is anybody's business.
+    thrown = getattr(error, "java_exception", None)
+    reason = type(error).__name__ if thrown is None else thrown.getClass().getSimpleName()
+    return StorageError(
+        f"Spark cannot open {url} ({reason}): check the path, and that Spark has Hadoop's library "
+        "and the credentials for that store"
+    )

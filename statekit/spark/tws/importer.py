@@ -1,0 +1,278 @@
+"""Import the state of a query with Spark's own `transformWithState`.
+
+The import is an epoch like any other, over rows of state in place of records: Spark reads them in
+parallel, brings them to their shards, and each shard puts them into its states, writes its change
+file and reports. So nothing goes through the driver but a report per shard.
+
+The order of effects is: job file, Spark's part, change files, manifest. Until the manifest is
+committed the checkpoint has no epoch, and no job starts on it: Spark's part is ahead of a state
+that is not there. An import that was killed is simply begun again.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.job_file import JobFile
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardPlan, ShardState
+from statekit.checkpoint.repository import SPARK, Repository
+from statekit.checkpoint.spark_log import METADATA, new_metadata
+from statekit.clock import now_us, unique_id
+from statekit.errors import FencedError, RestoreError, StateTypeError
+from statekit.job.job import Job
+from statekit.job.plan import Operator
+from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism, group_range
+from statekit.runtime.shard_reports import OperatorReports
+from statekit.spark.commit_records import Reports
+from statekit.spark.epoch import TASKS_PER_CORE, compute
+from statekit.spark.offsets import check_spark_reaches
+from statekit.spark.pickling import PackedPlans, pack
+from statekit.spark.plan import OperatorFrames
+from statekit.spark.start import (
+    check_classic,
+    default_parallelism,
+    directory_for_copies,
+    use_this_python,
+)
+from statekit.spark.tws.checkpoint import TwsCheckpoint
+from statekit.spark.tws.process import ProcessorProcess
+from statekit.spark.tws.stored_rows import StoredRows, stored_frame
+from statekit.spark.worker import ShardStep, Stage
+from statekit.watermark import BEGINNING
+from statekit.working_copy.base_options import BaseOptions
+
+
+class SparkImport:
+    """A checkpoint to be made of a query with Spark's own `transformWithState`.
+
+    Parameters:
+        spark: the session that does it.
+        from_spark: the checkpoint of the query, as it was given as `checkpointLocation`.
+        job: has the processor of the query, in one operator. All others begin without state.
+        checkpoint: the one to be made.
+        parallelism: shards per operator; None for one per core.
+
+    Attributes:
+        found: what Spark's checkpoint says of itself.
+        repository: the checkpoint to be made.
+        is_done: whether it was carried out before: the checkpoint may have gone on since.
+
+    Raises:
+        RestoreError: there is nothing to import, or not into this checkpoint.
+        StateSchemaError: the query has not the states, the keys or the timers of the processor.
+        RescaleError: the parallelism or the number of key groups cannot be.
+        StateTypeError: the job has no such operator, or several.
+        FencedError: this session still runs the query.
+        StorageError: Spark cannot open one of the checkpoints.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        from_spark: str | Path,
+        job: Job,
+        checkpoint: str | Path,
+        *,
+        parallelism: int | None = None,
+    ) -> None:
+        check_classic(spark, {})
+        self.found = TwsCheckpoint(spark, str(from_spark))
+        self.repository = repository = Repository(checkpoint)
+        self._spark = spark
+        self._job = job
+        self._operator, self._declared = _operator_of(job)
+        self._groups = check_groups(job.key_groups or DEFAULT_GROUPS)
+        check_spark_reaches(spark, repository)
+        self.is_done = _is_made_of(repository, self.found)
+        if self.is_done:
+            return
+        if any(str(query.id) == self.found.query for query in spark.streams.active):
+            raise FencedError(
+                f"{self.found.url} is of a query that this session runs: stop() it first, then "
+                "import again; nothing is lost"
+            )
+        if parallelism is None:
+            parallelism = default_parallelism(spark, job, repository)
+        assert parallelism is not None, "the checkpoint has no epoch"
+        self._shards = check_parallelism(parallelism, self._groups)
+        with self.found.as_written():
+            self._frame = stored_frame(self.found, self._declared)
+
+    def carry_out(
+        self,
+        *,
+        working_directory: str | Path | None = None,
+        rocksdb: RocksOptions | None = None,
+    ) -> EpochManifest:
+        """Do it, unless it was done before. Returns the epoch that it made.
+
+        Parameters:
+            working_directory, rocksdb: as for `start`. The working copies stay for the start.
+
+        Raises:
+            StateTypeError, ProcessError: a value cannot be stored.
+            RestoreError: the query has gone on meanwhile.
+            CorruptCheckpointError: Spark cannot read its state.
+            FencedError: somebody else has committed an epoch to the checkpoint.
+        """
+        repository = self.repository
+        if self.is_done:
+            return repository.manifest(min(repository.epochs()))
+        use_this_python(self._spark)
+        job, reference = repository.settle_job_file(self._job_file())
+        self._hand_on_sources()
+        epoch = self.found.position.batch
+        plans = self._plans(job, epoch)
+        arrived = Reports(self._spark.sparkContext)
+        reporter = arrived.begin()
+        step = ShardStep(
+            stages=(Stage(pack(self._stored_rows), PackedPlans(plans)),),
+            url=repository.url,
+            directory=directory_for_copies(self._spark, working_directory),
+            options=rocksdb or RocksOptions(),
+            bases=BaseOptions(),
+            key_groups=self._groups,
+            reporter=reporter,
+        )
+        self._run(step)
+        reports = arrived.of(reporter)
+        told = OperatorReports(self._operator, epoch, [plan.base for plan in plans], reports)
+        self.found.check_has_not_moved()
+        position = self.found.position
+        manifest = EpochManifest(
+            job=job.name,
+            job_file=reference,
+            epoch=epoch,
+            previous=None,
+            cause="import",
+            whole=True,
+            batch=position.batch,
+            offsets={},
+            parallelism=self._shards,
+            key_groups=self._groups,
+            writer=unique_id(),
+            processing_time_us=position.times.timestamp_ms * 1000,
+            drained=False,
+            committed_at_us=now_us(),
+            operators=self._operators(told),
+        )
+        repository.commit(manifest)
+        return manifest
+
+    @property
+    def _stored_rows(self) -> StoredRows:
+        return StoredRows.of(self._declared, self._frame.schema)
+
+    def _job_file(self) -> JobFile:
+        found = self.repository.job_file()  # of a start or an import that never committed
+        return JobFile(
+            id=unique_id() if found is None else found[0].id,
+            name=self._job.name,
+            key_groups=self._groups,
+            operators=tuple(operator.record() for operator in self._job.operators),
+            imported=self.found.query,
+        )
+
+    def _hand_on_sources(self) -> None:
+        """Let Spark read on behind the last micro-batch in the state.
+
+        No epoch is committed, so whatever a start before this one left there counts for nothing.
+        """
+        repository, found = self.repository, self.found
+        repository.remove(list(repository.tree(SPARK)))
+        for path, content in found.sources().items():
+            data = found.read(path) if content is None else content
+            if path == METADATA:  # of two queries with one id, Spark stops the older
+                data = new_metadata(str(uuid.UUID(unique_id())))
+            repository.put_file(f"{SPARK}/{path}", io.BytesIO(data))
+
+    def _plans(self, job: JobFile, epoch: int) -> list[ShardPlan]:
+        """Shards that begin blank, at a time at which no timer is due and nothing has expired."""
+        record = job.operator(self._operator.name)
+        assert record is not None, "the job file names all operators of the job"
+        return [
+            ShardPlan(
+                checkpoint_id=job.id,
+                operator=record.name,
+                shard=number,
+                epoch=epoch,
+                base=base,
+                base_epoch=None,
+                eras={state.name: state.era for state in record.states if state.era},
+            )
+            for number, base in enumerate(self._blank())
+        ]
+
+    def _blank(self) -> list[ShardState]:
+        ranges = [group_range(shard, self._shards, self._groups) for shard in range(self._shards)]
+        return [ShardState(first_group=first, last_group=last) for first, last in ranges]
+
+    def _run(self, step: ShardStep) -> None:
+        """Let Spark bring all rows to their shards, and each shard put its own into state."""
+        cores: int = self._spark.sparkContext.defaultParallelism
+        puts = Operator(self._operator.name, self._stored_rows, self._operator.inputs)
+        frames = OperatorFrames(self._frame, puts, self._shards, self._groups, puts)
+        tasks = min(self._shards, cores * TASKS_PER_CORE)
+        frame: DataFrame = frames.frame([self._frame], step, tasks)
+        with self.found.as_written():
+            self.found.asked(partial(compute, frame))
+
+    def _operators(self, told: OperatorReports) -> dict[str, OperatorEpoch]:
+        """Where all operators stand: the one with the state, and others that begin."""
+        operators = {
+            operator.name: OperatorEpoch(shards=tuple(self._blank()))
+            for operator in self._job.operators
+        }
+        made = told.in_one(None, self._operator.record().holds, None)
+        stands = made.at_rest(made.shards, **self._event_time())
+        return {**operators, self._operator.name: stands}
+
+    def _event_time(self) -> dict[str, int | None]:
+        """How far event time has come, as the query had it."""
+        declared, position = self._declared, self.found.position
+        if declared.event_time is None:
+            return {}
+        reached, following = position.times.watermark_ms, position.next_watermark_ms
+        return {
+            "watermark_us": reached * 1000 if reached else BEGINNING,
+            "largest_event_us": following * 1000 + declared.lateness_us if following else None,
+        }
+
+
+def _operator_of(job: Job) -> tuple[Operator, ProcessorProcess]:
+    """The operator that has a processor of Spark's."""
+    found = [(op, op.declared) for op in job.operators if isinstance(op.declared, ProcessorProcess)]
+    if len(found) != 1:
+        names = ", ".join(repr(operator.name) for operator, _ in found) or "none"
+        raise StateTypeError(
+            f"job {job.name!r} has these operators with a processor of Spark's: {names}. State is "
+            "imported into just one: name a job that transform_with_state makes"
+        )
+    return found[0]
+
+
+def _is_made_of(repository: Repository, found: TwsCheckpoint) -> bool:
+    """Whether the checkpoint was made of that query and may have gone on.
+
+    Raises:
+        RestoreError: it is a savepoint, or has epochs that come from elsewhere.
+    """
+    latest = repository.latest_epoch()
+    if latest is None:
+        repository.check_checkpoint()
+        return False
+    job = repository.job_file(repository.manifest(latest).job_file.path)
+    assert job is not None, "the manifest names it, so reading it fails or finds it"
+    if job[0].imported == found.query:
+        return True
+    raise RestoreError(
+        f"{repository.url} has epochs up to {latest}, which do not come from {found.url}: state is "
+        "imported into a new checkpoint. Pass another one, or start the job without importing to "
+        "go on from what this one holds"
+    )

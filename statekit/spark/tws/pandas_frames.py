@@ -1,0 +1,162 @@
+"""Pandas frames for processors, in and out.
+
+pandas is imported where it is needed: processors that take `Row`s run without it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from sys import getsizeof
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import types as sql
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from statekit.errors import ProcessError, StateTypeError
+from statekit.records.record_type import RecordReader
+from statekit.spark.row_records import row_class
+
+_UNLIMITED = (1 << 31) - 1
+
+
+def takes_frames(processor: StatefulProcessor) -> bool:
+    """Whether a processor takes frames of pandas: what it is annotated with says so."""
+    signature = inspect.signature(type(processor).handleInputRows)
+    parameters = list(signature.parameters.values())
+    given = parameters[2].annotation if len(parameters) > 2 else None
+    told = [str(given), str(signature.return_annotation)]
+    return any("DataFrame" in text for text in told) and not any("Row]" in text for text in told)
+
+
+@dataclass(frozen=True)
+class FrameOptions:
+    """How Spark converts frames, as the session says.
+
+    Parameters:
+        timezone: of instants, which frames have without one.
+        rows_max: of a frame.
+        bytes_max: of its values, beyond which it gets no more rows.
+        integers_extended: whether whole numbers are of pandas' own type, which has nulls.
+        safely: whether numbers that would be cut off are errors.
+        by_name: whether columns are taken by their names.
+        integers_to_decimals: whether whole numbers become decimals where those are asked for.
+    """
+
+    timezone: str
+    rows_max: int
+    bytes_max: int
+    integers_extended: bool
+    safely: bool
+    by_name: bool
+    integers_to_decimals: bool
+
+    @classmethod
+    def of_session(cls, spark: SparkSession) -> FrameOptions:
+        """Those of a session.
+
+        Raises:
+            StateTypeError: there is no pandas, or a PySpark that is too old.
+        """
+        try:
+            import pandas  # noqa: F401  to find out now
+            from pyspark.sql.conversion import (  # noqa: F401
+                ArrowBatchTransformer,
+                PandasToArrowConversion,
+            )
+        except ImportError as error:
+            raise StateTypeError(
+                f"the processor takes frames of pandas, and they cannot be made here ({error}): "
+                "install pandas and PySpark 4.3, or let it take rows"
+            ) from error
+
+        def says(name: str) -> str:
+            return str(spark.conf.get(f"spark.sql.{name}"))  # Spark's default, unless it was set
+
+        def is_on(name: str) -> bool:
+            return says(name).lower() == "true"
+
+        rows_max = int(says("execution.arrow.maxRecordsPerBatch"))
+        bytes_max = says("execution.arrow.maxBytesPerBatch")
+        jvm = spark.sparkContext._jvm
+        assert jvm is not None, "it was checked at the start"
+        return cls(
+            timezone=says("session.timeZone"),
+            rows_max=rows_max if rows_max > 0 else _UNLIMITED,
+            bytes_max=jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(bytes_max),
+            integers_extended=is_on("execution.pythonUDF.pandas.preferIntExtensionDtype"),
+            safely=is_on("execution.pandas.convertToArrowArraySafely"),
+            by_name=is_on("legacy.execution.pandas.groupedMap.assignColumnsByName"),
+            integers_to_decimals=is_on("execution.pythonUDF.pandas.intToDecimalCoercionEnabled"),
+        )
+
+
+class FrameReader(RecordReader):
+    """Reads batches as the tuples that pandas makes of the rows of a frame.
+
+    Parameters:
+        options: of the session.
+        schema: of the batches.
+    """
+
+    def __init__(self, options: FrameOptions, schema: pa.Schema) -> None:
+        self._options = options
+
+    def read(self, batch: pa.RecordBatch) -> list[Any]:
+        import pandas as pd
+        from pyspark.sql.conversion import ArrowBatchTransformer
+
+        options = self._options
+        columns = ArrowBatchTransformer.to_pandas(
+            batch, timezone=options.timezone, prefer_int_ext_dtype=options.integers_extended
+        )
+        return list(pd.concat(columns, axis=1).itertuples(index=False))
+
+
+def frames_of(rows: Iterator[Any], options: FrameOptions) -> Iterator[Any]:
+    """Rows in frames of so many rows, and of values of so many bytes, at most."""
+    import pandas as pd
+
+    some: list[Any] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += sum(map(getsizeof, row))
+        if len(some) >= options.rows_max or size >= options.bytes_max:
+            yield pd.DataFrame(some)
+            some, size = [], 0
+    if some:
+        yield pd.DataFrame(some)
+
+
+def rows_of(schema: sql.StructType, options: FrameOptions) -> Callable[[Any], Iterator[Row]]:
+    """A function from frames that a processor yields to rows."""
+    whole = sql.StructType([sql.StructField("_0", schema)])
+    make = row_class(schema.names)
+
+    def rows(frame: Any) -> Iterator[Row]:
+        import pandas as pd
+        from pyspark.sql.conversion import PandasToArrowConversion
+
+        if not isinstance(frame, pd.DataFrame):
+            raise ProcessError(
+                f"the processor takes frames of pandas and yields {type(frame).__name__}: yield "
+                "frames"
+            )
+        batch = PandasToArrowConversion.convert(
+            [frame],
+            whole,
+            timezone=options.timezone,
+            safecheck=options.safely,
+            arrow_cast=True,
+            assign_cols_by_name=options.by_name,
+            int_to_decimal_coercion_enabled=options.integers_to_decimals,
+        )
+        columns = [column.to_pylist() for column in batch.column(0).flatten()]
+        return (tuple.__new__(make, values) for values in zip(*columns, strict=True))
+
+    return lambda frames: chain.from_iterable(map(rows, frames))

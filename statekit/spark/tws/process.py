@@ -1,0 +1,474 @@
+"""A Spark stateful processor as a process function.
+
+Spark calls a processor once per key and micro-batch, with all of the key's rows, and then for each
+timer that is due. It makes a new one for each task: what a processor keeps in its attributes is
+gone with the batch. So it is here: each shard gets a copy of the processor as it was given.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from typing import Annotated, Any
+
+import cloudpickle
+from pyspark.sql import types as sql
+from pyspark.sql.streaming import stateful_processor as spark
+
+from statekit.checkpoint.manifest import ShardPlan
+from statekit.errors import StateTypeError
+from statekit.functions.context import Context
+from statekit.functions.process import Process
+from statekit.functions.signature import Signature
+from statekit.keygroup import key_fields
+from statekit.spark.grouping_key import GroupingKey
+from statekit.spark.row_records import Initial, RowOutputs, RowRecords
+from statekit.spark.tws.pandas_frames import FrameOptions, FrameReader, frames_of, rows_of
+from statekit.spark.tws.sql_values import SqlValues, parsed_schema, plain_name, widths
+from statekit.spark.tws.state_handles import Declared, Handle, TimeMode, now_ms
+from statekit.state.list_state import ListState
+from statekit.state.map_state import MapState
+from statekit.state.options import TTL
+from statekit.state.single_row_states import ValueState
+from statekit.state.timers import Timer
+from statekit.timestamp import datetime_to_micros
+from statekit.watermark import BEGINNING
+
+
+@dataclass(frozen=True)
+class InitialInput:
+    """What there is of initial state.
+
+    Parameters:
+        schema: of its rows.
+        key: what they are grouped by.
+    """
+
+    schema: sql.StructType
+    key: GroupingKey
+
+
+class _Asked(spark.StatefulProcessorHandle):
+    """Takes note of what a processor asks for in `init`, where there is no state yet."""
+
+    def __init__(self, time_mode: TimeMode) -> None:
+        self.declared: dict[str, Declared] = {}
+        self.deleted: set[str] = set()
+        self._time_mode = time_mode
+
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
+        return self._asked(stateName, "value", schema, None, ttlDurationMs)
+
+    def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
+        return self._asked(stateName, "list", schema, None, ttlDurationMs)
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: Any,
+        valueSchema: Any,
+        ttlDurationMs: int | None = None,
+    ) -> Any:
+        return self._asked(stateName, "map", valueSchema, userKeySchema, ttlDurationMs)
+
+    def deleteIfExists(self, stateName: str) -> None:
+        self.declared.pop(stateName, None)
+        self.deleted.add(stateName)
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        raise StateTypeError(_NO_KEY.format("a timer"))
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        raise StateTypeError(_NO_KEY.format("a timer"))
+
+    def listTimers(self) -> Iterator[int]:
+        raise StateTypeError(_NO_KEY.format("timers"))
+
+    def _asked(self, name: str, kind: Any, schema: Any, keys: Any, ttl_ms: int | None) -> Any:
+        where = f"state {name!r}"
+        if name in self.deleted:
+            raise StateTypeError(
+                f"init() deletes {where} and asks for it again, and Spark would empty it in each "
+                "batch: leave deleteIfExists() out"
+            )
+        if name in self.declared:
+            raise StateTypeError(
+                f"init() asks for {where} twice, and both would be one and the same: give each a "
+                "name of its own"
+            )
+        ttl_ms = ttl_ms or None  # 0 says that there is none, as in Spark
+        if ttl_ms is not None and self._time_mode != "processingtime":
+            raise StateTypeError(
+                f"{where} has a TTL, which Spark counts in processing time: use "
+                'time_mode="processingTime"'
+            )
+        values = SqlValues(parsed_schema(schema, where), where, name)
+        if keys is not None:
+            key_name = f"{name}_entry"
+            of_keys = parsed_schema(keys, f"{where}, key")
+            keys = SqlValues(of_keys, f"{where}, key", key_name, as_key=True)
+        self.declared[name] = Declared(name, plain_name(name), kind, values, keys, ttl_ms)
+        return _NotYet(name)
+
+
+class _NotYet:
+    """A state of no key: there is one only when rows are handled."""
+
+    def __init__(self, state: str) -> None:
+        self._state = state
+
+    def __getattr__(self, name: str) -> Any:
+        raise StateTypeError(_NO_KEY.format(f"state {self._state!r}"))
+
+
+_NO_KEY = (
+    "init() uses {}, but there is no key then: use it in handleInputRows() and handleExpiredTimer()"
+)
+
+
+class _Calls:
+    """What is called with the rows of a key: a processor's `handleInputRows`.
+
+    Parameters:
+        name: of the operator.
+        packed: the processor, pickled.
+        asked: the states that it asks for, and those that go.
+        rows, outputs: the schemas of what it is given, and of what it yields.
+        time_mode: whether there are timers, and by which clock.
+        key: what rows are grouped by.
+    """
+
+    initial: InitialInput | None = None
+
+    def __init__(
+        self,
+        name: str,
+        packed: bytes,
+        asked: _Asked,
+        rows: sql.StructType,
+        outputs: sql.StructType,
+        time_mode: TimeMode,
+        key: GroupingKey,
+    ) -> None:
+        self.__name__ = name
+        self.__doc__ = None
+        self.packed = packed
+        self.declared = asked.declared
+        self.deleted = asked.deleted - asked.declared.keys()
+        self.rows = rows
+        self.outputs = outputs
+        self.time_mode = time_mode
+        self.key = key
+        self._context: Context | None = None
+        self._processor: Any = None
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return _signature("_rows", self.declared)
+
+    @property
+    def records(self) -> RowRecords:
+        """What rows are read as."""
+        return RowRecords.of_schema(self.rows, self.key)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {name: held for name, held in vars(self).items() if name not in _OF_A_SHARD}
+        return {**kept, "_context": None, "_processor": None}
+
+    def __call__(self, rows: Iterator[Any], context: Context, *states: Any) -> Any:
+        if context is not self._context:
+            self._begin(context, states)
+        return self._processor.handleInputRows(key_fields(context.key), rows, self._now)
+
+    def expired(self, timer: Timer, context: Context, states: Any) -> Any:
+        """The same for a timer that is due."""
+        if context is not self._context:
+            self._begin(context, states)
+        at = datetime_to_micros(timer.at) // 1000
+        info = spark.ExpiredTimerInfo(at)
+        self._handle.ring(at, context.key)
+        key = self.key.of_timer(context.key)
+        found = self._processor.handleExpiredTimer(
+            key=key, timerValues=self._now, expiredTimerInfo=info
+        )
+        yield from self._emitted(found or ())
+        self._handle.rang(at)
+
+    def _emitted(self, found: Any) -> Any:
+        """What is put out of what the processor yields."""
+        return found
+
+    def end(self, context: Context) -> None:
+        """Close the processor of a shard."""
+        if context is self._context:
+            self._processor.close()
+            self._context = self._processor = None
+
+    def _begin(self, context: Context, states: Any) -> None:
+        """Make a processor for a shard."""
+        self._context = context
+        self._now = spark.TimerValues(*now_ms(context, self.time_mode))
+        by_name = dict(zip(self.declared, states, strict=True))
+        self._handle = Handle(self.declared, self.deleted, by_name, context, self.time_mode)
+        self._processor = pickle.loads(self.packed)  # noqa: S301 (the user's own code)
+        self._processor.init(self._handle)
+
+
+_OF_A_SHARD = frozenset(("_handle", "_now"))
+
+
+class _KeyedCalls(_Calls):
+    """The same where the key is taken from rows, or where there is initial state."""
+
+    def __init__(self, *made: Any, initial: InitialInput | None = None) -> None:
+        super().__init__(*made)
+        self.initial = initial
+
+    def __call__(self, rows: Iterator[Any], context: Context, *states: Any) -> Any:
+        if context is not self._context:
+            self._begin(context, states)
+        first = next(rows)
+        if type(first) is Initial:
+            key, first = self._take_initial(first, rows)
+            if first is None:
+                return None
+        else:
+            key = self._key_of(first)
+        return self._handled(key, chain((first,), rows))
+
+    def _handled(self, key: tuple[Any, ...], rows: Iterator[Any]) -> Any:
+        return self._processor.handleInputRows(key, rows, self._now)
+
+    def _take_initial(self, first: Initial, rows: Iterator[Any]) -> tuple[tuple[Any, ...], Any]:
+        """Hand on the initial state of a key; returns the key and the first of its other rows."""
+        key, given, following = self._key_of_initial(first.row), [first.row], None
+        for row in rows:
+            if type(row) is not Initial:
+                following = row
+                break
+            given.append(row.row)
+        for initial in self._initials(iter(given)):
+            self._processor.handleInitialState(key, initial, self._now)
+        return key, following
+
+    def _initials(self, rows: Iterator[Any]) -> Iterator[Any]:
+        return rows
+
+    def _begin(self, context: Context, states: Any) -> None:
+        super()._begin(context, states)
+        self._key_of = self.key.getter(self.rows.names, self._skipped(self.key))
+        if (initial := self.initial) is not None:
+            skip = self._skipped(initial.key)
+            self._key_of_initial = initial.key.getter(initial.schema.names, skip)
+
+    def _skipped(self, key: GroupingKey) -> int:
+        """How many fields rows have in front of their columns."""
+        return len(key.in_front)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = super().__getstate__()
+        return {name: held for name, held in kept.items() if not name.startswith("_key_of")}
+
+
+class _FrameCalls(_KeyedCalls):
+    """The same for a processor that takes frames of pandas."""
+
+    def __init__(
+        self, *made: Any, options: FrameOptions, initial: InitialInput | None = None
+    ) -> None:
+        super().__init__(*made, initial=initial)
+        self._options = options
+        self._rows_of = rows_of(self.outputs, options)
+
+    @property
+    def records(self) -> RowRecords:
+        return RowRecords.of_schema(self.rows, self.key, reads=partial(FrameReader, self._options))
+
+    def _skipped(self, key: GroupingKey) -> int:
+        return 0
+
+    def _handled(self, key: tuple[Any, ...], rows: Iterator[Any]) -> Any:
+        frames = frames_of(rows, self._options)
+        return self._emitted(self._processor.handleInputRows(key, frames, self._now) or ())
+
+    def _initials(self, rows: Iterator[Any]) -> Iterator[Any]:
+        return frames_of(rows, self._options)
+
+    def _emitted(self, found: Any) -> Any:
+        return self._rows_of(found)
+
+
+class _TimerCalls:
+    """What is called with a timer: a processor's `handleExpiredTimer`."""
+
+    def __init__(self, calls: _Calls) -> None:
+        self.__name__ = f"{calls.__name__}_expired"
+        self.__doc__ = None
+        self._calls = calls
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return _signature("_timer", self._calls.declared)
+
+    def __call__(self, timer: Timer, context: Context, *states: Any) -> Any:
+        return self._calls.expired(timer, context, states)
+
+
+class ProcessorProcess(Process[Any, Any, Any]):
+    """A process function that calls a stateful processor of Spark's. Made by `process_of`."""
+
+    takes_runs = True
+    timers_join = False
+    # A `Row` is a tuple, a dict and a list of names. A thousand of them stay in the cache of a
+    # core, ten thousand do not: a tenth of what an output takes.
+    outputs_at_once = 1_000
+
+    def __init__(
+        self,
+        fn: Any,
+        key: tuple[str, ...],
+        hints: dict[str, Any],
+        event_time: str | None = None,
+        lateness_us: int = 0,
+        ordered: bool = False,
+        hooks: Any = None,
+    ) -> None:
+        super().__init__(fn, key, hints, event_time, lateness_us, ordered, hooks)
+        self._calls: _Calls = fn
+        self.output_type = RowOutputs.of_schema(fn.outputs)
+        self.settles = fn.time_mode == "eventtime" and event_time is not None
+        self.earliest_us = 0 if fn.time_mode == "eventtime" else BEGINNING  # as in Spark, 1970
+        self.gives_up = frozenset(map(plain_name, fn.deleted))
+        self.widths = dict(chain.from_iterable(map(_widths, fn.declared.values())))
+        if fn.time_mode != "none":
+            given = {**hints, "_timer": Timer}
+            self._callbacks[None] = Signature(_TimerCalls(fn), given, takes="timer")
+
+    @property
+    def asked(self) -> Mapping[str, Declared]:
+        """The states that the processor asks for, in order."""
+        return self._calls.declared
+
+    @property
+    def deleted(self) -> frozenset[str]:
+        """The states that go if there are any."""
+        return frozenset(self._calls.deleted)
+
+    @property
+    def grouping(self) -> GroupingKey:
+        """What rows are grouped by."""
+        return self._calls.key
+
+    @property
+    def time_mode(self) -> TimeMode:
+        """Whether there are timers, and by which clock."""
+        return self._calls.time_mode
+
+    def late_us(self, plan: ShardPlan) -> int:
+        """That of the epoch before, in whole milliseconds, as in Spark."""
+        if self._calls.time_mode != "eventtime":
+            return BEGINNING - 1
+        return plan.reached_us // 1000 * 1000
+
+    @property
+    def has_event_timers(self) -> bool:
+        return self._calls.time_mode == "eventtime"  # also if event time never advances
+
+    @property
+    def initial_records(self) -> RowRecords:
+        """What rows of initial state are read as."""
+        initial = self._calls.initial
+        assert initial is not None, "there is some"
+        key, schema = self._calls.key, initial.schema
+        made = initial.key.as_of(key, schema.names)
+        reads = self._calls.records.reads
+        return RowRecords.of_schema(schema, key, grouped=initial.key, derived=made, reads=reads)
+
+    def hint(self, error: Exception) -> str:
+        if isinstance(error, AttributeError) and not isinstance(self._calls, _FrameCalls):
+            return " The processor was given rows: if it takes frames of pandas, say pandas=True."
+        return ""
+
+    def ended(self, context: Context) -> None:
+        self._calls.end(context)
+
+
+def process_of(
+    processor: spark.StatefulProcessor,
+    *,
+    key: GroupingKey,
+    rows: sql.StructType,
+    outputs: sql.StructType,
+    time_mode: TimeMode,
+    event_time: str | None = None,
+    lateness_us: int = 0,
+    initial: InitialInput | None = None,
+    frames: FrameOptions | None = None,
+    row: Any = None,
+) -> ProcessorProcess:
+    """A process function that calls a processor.
+
+    Parameters:
+        key: what rows are grouped by.
+        rows, outputs: their schemas.
+        event_time, lateness_us: as for `process`.
+        initial: the initial state that there is.
+        frames: how frames of pandas are made, if it takes those.
+        row: the class of rows where that is known: behind another processor.
+
+    Raises:
+        StateTypeError: a state cannot be; the message names it.
+    """
+    if initial is not None:
+        initial.key.as_of(key, initial.schema.names)
+    packed = cloudpickle.dumps(processor)
+    asked = _Asked(time_mode)
+    first = pickle.loads(packed)  # noqa: S301 (what was just packed)
+    first.init(asked)
+    first.close()
+    made = type(processor).__name__, packed, asked, rows, outputs, time_mode, key
+    if frames is not None:
+        calls: _Calls = _FrameCalls(*made, options=frames, initial=initial)
+    elif initial is not None or not key.is_plain:
+        calls = _KeyedCalls(*made, initial=initial)
+    else:
+        calls = _Calls(*made)
+    hints: dict[str, Any] = {
+        "_rows": calls.records if row is None else replace(calls.records, cls=row),
+        "_context": Context,
+        "return": Iterator[RowOutputs.annotation(outputs)],  # type: ignore[misc]
+        **{of.stored: _annotation(of) for of in asked.declared.values()},
+    }
+    return ProcessorProcess(calls, key.columns, hints, event_time, lateness_us)
+
+
+def _annotation(of: Declared) -> Any:
+    values = of.values.annotation
+    if of.kind == "value":
+        annotation: Any = ValueState[values]  # type: ignore[valid-type]
+    elif of.kind == "list":
+        annotation = ListState[values]  # type: ignore[valid-type]
+    else:
+        assert of.keys is not None, "it is a map"
+        annotation = MapState[of.keys.annotation, values]  # type: ignore[valid-type,name-defined]
+    if of.ttl_ms is None:
+        return annotation
+    return Annotated[annotation, TTL(dt.timedelta(milliseconds=of.ttl_ms), clock="processing")]
+
+
+def _widths(of: Declared) -> Iterator[tuple[str, int]]:
+    """How many bits the numbers of a state have, by name."""
+    yield from widths(of.values.schema, of.name)
+    if of.keys is not None:
+        yield from widths(of.keys.schema, f"{of.name} by")
+
+
+def _signature(first: str, declared: dict[str, Declared]) -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = (first, "_context", *(of.stored for of in declared.values()))
+    return inspect.Signature([inspect.Parameter(name, kind) for name in names])

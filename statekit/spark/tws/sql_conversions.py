@@ -1,0 +1,298 @@
+"""How Spark converts a value that a processor puts into state: one rule per simple SQL type.
+
+Spark pickles a value in Python and reads it in the JVM (`EvaluatePython.makeFromJava`). A value of
+a class that the type does not take becomes null there, and an int loses the bits that are too many.
+Dates and instants are converted in Python already, which raises an error. The rules do the same, so
+a processor finds in state what it finds there on Spark. Each loss is logged.
+"""
+
+from __future__ import annotations
+
+import array
+import datetime as dt
+import decimal
+import logging
+import re
+import struct
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pyspark.sql import types as sql
+
+_logger = logging.getLogger("statekit.spark.sql_conversions")
+
+Loss = Callable[..., Any]
+"""Logs that Spark stores another value than the one given: the value, and what is stored, by
+default null. Returns what is stored."""
+
+
+class MisfitError(Exception):
+    """A value that Spark does not store either, or not as something that its reader could use."""
+
+
+class Rule(NamedTuple):
+    """What a SQL type means for state.
+
+    Parameters:
+        annotation: what is stored.
+        put: from a value without NumPy's and pandas' classes to what is stored; never given None.
+        got: from what is stored to what a processor is given; None for no change.
+        kept: a test of values that `put` leaves as they are, as source text; none if it is empty.
+    """
+
+    annotation: Any
+    put: Callable[[Any, Loss], Any]
+    got: Callable[[Any], Any] | None = None
+    kept: str = ""
+
+
+def misfit(value: Any, wanted: str) -> MisfitError:
+    """The error for a value that is not of its type."""
+    return MisfitError(f"{value!r:.80} ({type(value).__name__}) is no {wanted}")
+
+
+_LOGGED: set[tuple[str, str]] = set()
+"""The fields and classes of values that were logged: each of them once per process."""
+
+
+def loss(where: str, of: sql.DataType) -> Loss:
+    """What logs the losses of one field.
+
+    Parameters:
+        where: the field, for messages.
+        of: its type.
+    """
+
+    def lost(value: Any, stored: Any = None) -> Any:
+        if not _is_read_by_spark(value):
+            raise misfit(value, of.simpleString())
+        told = (where, type(value).__name__)
+        if told not in _LOGGED:
+            _LOGGED.add(told)
+            _logger.warning(
+                "%s of type %s is given %.80r (%s). As on Spark, %s is stored. Give it a value of "
+                "its type. This is logged once for each class of values",
+                where,
+                of.simpleString(),
+                value,
+                told[1],
+                "null" if stored is None else f"{stored!r:.80}",
+            )
+        return stored
+
+    return lost
+
+
+def as_python(value: Any) -> Any:
+    """A value without NumPy's and pandas' classes, as Spark takes it."""
+    if type(value) in _PYTHONS or isinstance(value, tuple | list | dict):
+        return value
+    for name in ("to_pytimedelta", "to_pydatetime"):
+        if (convert := getattr(value, name, None)) is not None:
+            return convert()
+    return value.tolist() if getattr(value, "ndim", None) == 0 else value  # a NumPy scalar
+
+
+_PYTHONS = frozenset((bool, int, float, str, bytes, dt.date, dt.datetime, decimal.Decimal))
+
+_READ_BY_SPARK = frozenset(
+    (
+        *_PYTHONS,
+        *(bytearray, complex, list, tuple, set, frozenset, dict, OrderedDict, array.array),
+        *(dt.time, dt.timedelta),
+    )
+)
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a value is false, which Spark then takes to the JVM without a conversion."""
+    return type(value) in _READ_BY_SPARK and not value
+
+
+def _is_read_by_spark(value: Any) -> bool:
+    """Whether the JVM can read the pickled value at all."""
+    if type(value) in (dt.datetime, dt.time):
+        return value.tzinfo is None
+    if type(value) is decimal.Decimal:
+        return value.is_finite() or value.is_qnan()
+    return type(value) in _READ_BY_SPARK
+
+
+# ---------------------------------------------------------------------------------------- numbers
+
+
+def _boolean(value: Any, lost: Loss) -> Any:
+    return value if type(value) is bool else lost(value)
+
+
+def _integer(bits: int) -> Rule:
+    half = 1 << bits - 1
+
+    def put(value: Any, lost: Loss) -> Any:
+        if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+            return lost(value)
+        if -half <= value < half:
+            return value
+        return lost(value, (value + half) % (2 * half) - half)
+
+    return Rule(int, put, kept=f"type({{0}}) is int and -{half} <= {{0}} < {half}")
+
+
+def _double(value: Any, lost: Loss) -> Any:
+    if type(value) is float:
+        return value
+    is_nan = type(value) is decimal.Decimal and value.is_qnan()  # for which Java has a double only
+    return float("nan") if is_nan else lost(value)
+
+
+def _float(value: Any, lost: Loss) -> Any:
+    found = _double(value, lost)
+    if found is None:
+        return None
+    try:
+        return struct.unpack("f", struct.pack("f", found))[0]
+    except OverflowError:  # Java makes an infinity of it
+        return float("inf") if found > 0 else float("-inf")
+
+
+def decimal_rule(of: sql.DecimalType) -> Rule:
+    """The rule of decimals with so many digits."""
+
+    def put(value: Any, lost: Loss) -> Any:
+        if type(value) is not decimal.Decimal or not value.is_finite():
+            return lost(value)
+        with decimal.localcontext(prec=2 * of.precision + value.adjusted().bit_length() + 80):
+            rounded = value.quantize(decimal.Decimal(1).scaleb(-of.scale), decimal.ROUND_HALF_UP)
+        if not rounded:
+            return rounded.copy_abs()  # Java has no -0
+        if rounded.adjusted() >= of.precision - of.scale:
+            raise MisfitError(f"{value} has more digits than {of.simpleString()}")
+        return rounded
+
+    return Rule(decimal.Decimal, put)
+
+
+# ------------------------------------------------------------------------------- texts and bytes
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def is_sound(text: str) -> bool:
+    """Whether a text can be written as UTF-8."""
+    return _SURROGATE.search(text) is None
+
+
+def _text(value: Any, lost: Loss) -> Any:
+    if isinstance(value, str):
+        value = str.__str__(value)
+        return value if is_sound(value) else lost(value, _SURROGATE.sub("\ufffd", value))
+    if type(value) is int:
+        return str(value)
+    if type(value) is bool:
+        return str(value).lower()
+    if type(value) is float:
+        return _java_double(value)
+    if type(value) is decimal.Decimal and _is_read_by_spark(value):
+        return str(value if value else value.copy_abs())
+    raise misfit(value, "str, and Spark stores how Java shows its object")
+
+
+def _java_double(value: float) -> str:
+    """A double as Java writes it (`Double.toString`, from Java 19 on the shortest text)."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    shortest = decimal.Decimal(repr(value)).normalize()
+    if len(shortest.as_tuple().digits) == 1:  # Java takes the closest of those with two digits
+        closest = decimal.Decimal(f"{value:.1e}")
+        shortest = closest if float(closest) == value else shortest
+    sign, digits, _ = shortest.as_tuple()
+    text, power = "".join(map(str, digits)), shortest.adjusted() if value else 0
+    if not -3 <= power < 7:
+        shown = f"{text[0]}.{text[1:].rstrip('0') or '0'}E{power}"
+    else:
+        text = "0" * -power + text.ljust(power + 1, "0")
+        point = max(power, 0) + 1
+        shown = f"{text[:point]}.{text[point:].rstrip('0') or '0'}"
+    return "-" * sign + shown
+
+
+def _binary(value: Any, lost: Loss) -> Any:
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    if isinstance(value, str):
+        return _text(value, lost).encode()
+    if type(value) is array.array and value.typecode == "b":
+        return value.tobytes()
+    return lost(value)
+
+
+# ------------------------------------------------------------------------------------------ times
+
+
+def _date(value: Any, lost: Loss) -> dt.date:
+    if not isinstance(value, dt.date) or value != value:  # as pandas' NaT
+        raise misfit(value, "date")
+    return dt.date(value.year, value.month, value.day)
+
+
+def _timestamp(value: Any, lost: Loss) -> dt.datetime:
+    """An instant in UTC; what has no time zone is in the local time of the worker.
+
+    Where the clocks are set back, `fold` says which of two instants it is. Spark leaves that to the
+    C library.
+    """
+    if not isinstance(value, dt.datetime) or value != value:
+        raise misfit(value, "datetime")
+    try:
+        return value.astimezone(dt.UTC)
+    except (OverflowError, ValueError):
+        raise misfit(value, "instant within the years 1 to 9999") from None
+
+
+def _local(at: dt.datetime) -> dt.datetime:
+    return at.astimezone().replace(tzinfo=None)
+
+
+def _without_zone(value: Any, lost: Loss) -> dt.datetime:
+    """What a clock shows, which is stored as if it were in UTC; a time zone makes no difference."""
+    if not isinstance(value, dt.datetime) or value != value:
+        raise misfit(value, "datetime")
+    return value.replace(tzinfo=dt.UTC, fold=0)
+
+
+# ----------------------------------------------------------------------------------------- others
+
+
+def _void(value: Any, lost: Loss) -> None:
+    lost(value)
+
+
+INTEGER_BITS: dict[type[sql.DataType], int] = {
+    sql.ByteType: 8,
+    sql.ShortType: 16,
+    sql.IntegerType: 32,
+    sql.LongType: 64,
+}
+
+# A surrogate is neither ASCII nor printable: that is quick to ask, and the answer for most texts.
+_SOUND = "({0}.isascii() or {0}.isprintable() or is_sound({0}))"
+_TEXT = Rule(str, _text, kept=f"type({{0}}) is str and {_SOUND}")
+
+RULES: dict[type[sql.DataType], Rule] = {
+    sql.BooleanType: Rule(bool, _boolean, kept="type({0}) is bool"),
+    **{kind: _integer(bits) for kind, bits in INTEGER_BITS.items()},
+    sql.FloatType: Rule(float, _float),
+    sql.DoubleType: Rule(float, _double, kept="type({0}) is float"),
+    sql.StringType: _TEXT,
+    sql.CharType: _TEXT,
+    sql.VarcharType: _TEXT,
+    sql.BinaryType: Rule(bytes, _binary, kept="type({0}) is bytes"),
+    sql.DateType: Rule(dt.date, _date, kept="type({0}) is dt.date"),
+    sql.TimestampType: Rule(
+        dt.datetime, _timestamp, _local, "type({0}) is dt.datetime and {0}.tzinfo is dt.UTC"
+    ),
+    sql.TimestampNTZType: Rule(dt.datetime, _without_zone, lambda at: at.replace(tzinfo=None)),
+    sql.NullType: Rule(type(None), _void),
+}
+"""What Spark stores of a value, by the type of its field; of decimals `decimal_rule` says it."""

@@ -1,0 +1,382 @@
+"""Values of Spark's SQL types: how a processor stores them and reads them back.
+
+What a processor gets back is what Spark would give it: plain tuples with nested `Row`s, naive
+timestamps in the local time of the worker, 32-bit floats. Of what it puts, Spark's conversion is
+stored, also where that is null. What makes a batch of Spark's fail is refused.
+"""
+
+from __future__ import annotations
+
+import array
+import datetime as dt
+import decimal
+import keyword
+import re
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, get_args
+
+from pyspark.sql import Row
+from pyspark.sql import types as sql
+
+from statekit.errors import StateTypeError
+from statekit.spark.row_records import row_class
+from statekit.spark.tws.sql_conversions import (
+    INTEGER_BITS,
+    RULES,
+    Loss,
+    MisfitError,
+    Rule,
+    as_python,
+    decimal_rule,
+    is_empty,
+    is_sound,
+    loss,
+    misfit,
+)
+
+_Convert = Callable[[Any], Any]
+
+
+class _Type(NamedTuple):
+    """What the type of a field means for state.
+
+    Parameters:
+        annotation: what is stored.
+        put: from what a processor gives to what is stored; never given None, may return it.
+        got: the other way; None for no change.
+        kept: a test of values that `put` leaves as they are, as source text; none if it is empty.
+    """
+
+    annotation: Any
+    put: _Convert
+    got: _Convert | None = None
+    kept: str = ""
+
+
+class SqlValues:
+    """What a struct type means for state.
+
+    Parameters:
+        schema: of the values.
+        where: what they are, for errors.
+        name: of the type that is stored.
+        as_key: for the keys of a map, which are stored as bytes that sort.
+
+    Attributes:
+        annotation: the type that is stored, a named tuple.
+        schema: as given.
+
+    Raises:
+        StateTypeError: a type cannot be stored.
+
+    >>> schema = sql.StructType().add("count", "long").add("mean", "double")
+    >>> values = SqlValues(schema, "state 'held'", "held")
+    >>> values.stored((3, 2.5))
+    held(count=3, mean=2.5)
+    >>> values.given(values.stored((3, 2.5)))
+    (3, 2.5)
+    """
+
+    def __init__(
+        self, schema: sql.StructType, where: str, name: str, *, as_key: bool = False
+    ) -> None:
+        self.schema = schema
+        self._where = where
+        self._fields = _typed_fields(schema, name, where, as_key)
+        self.annotation: Any = _named_tuple(name, schema, self._fields)
+        self._make = partial(tuple.__new__, self.annotation)  # `_make` takes three times as long
+        self._is_kept = _kept(self._fields)
+        self._given = [field.got for field in self._fields]
+        self._row: Callable[[Sequence[Any]], Row] = partial(tuple.__new__, row_class(schema.names))
+        self._is_given_as_stored = not any(self._given)
+
+    def stored(self, value: Any) -> Any:
+        """What is stored of a value.
+
+        Raises:
+            StateTypeError: Spark does not store it either, or nothing that its reader could use.
+        """
+        if self._is_kept(value):
+            return self._make(value)
+        try:
+            return self._make(_struct_put(self.schema, self._fields, self._parts(value)))
+        except MisfitError as error:
+            raise StateTypeError(
+                f"{self._where} cannot hold {value!r:.200}: {error}. Its schema is "
+                f"{self.schema.simpleString()}; nothing of this epoch is committed"
+            ) from None
+
+    def _parts(self, value: Any) -> Any:
+        """Whatever has as many parts as there are fields, as Spark takes it: arrays, iterators."""
+        if isinstance(value, Mapping) or not isinstance(value, Iterable):
+            return value
+        parts = tuple(value)
+        return value if isinstance(value, str) and len(parts) != len(self._fields) else parts
+
+    def given(self, stored: Any) -> tuple[Any, ...]:
+        """What a processor is given of what is stored."""
+        if self._is_given_as_stored:
+            return tuple(stored)
+        return tuple(_given(self._given, stored))
+
+    def given_row(self, stored: Any) -> Row:
+        """The same as a `Row`, which is what `MapState.getValue` gives."""
+        return self._row(_given(self._given, stored))
+
+
+def parsed_schema(schema: object, where: str) -> sql.StructType:
+    """A schema that was given as such or as DDL.
+
+    Raises:
+        StateTypeError: it is neither.
+    """
+    if isinstance(schema, str):
+        schema = sql.StructType.fromDDL(schema)
+    if not isinstance(schema, sql.StructType):
+        raise StateTypeError(f"{where}: give its schema as a StructType or a text like 'n int'")
+    return schema
+
+
+def widths(of: sql.DataType, path: str) -> Iterator[tuple[str, int]]:
+    """How many bits the numbers in a type have, by the way to them.
+
+    >>> schema = sql.StructType().add("n", "short").add("of", sql.ArrayType(sql.DoubleType()))
+    >>> dict(widths(schema, "seen"))
+    {'seen.n': 16, 'seen.of[]': 64}
+    """
+    if isinstance(of, sql.StructType):
+        for field in of:
+            yield from widths(field.dataType, f"{path}.{field.name}")
+    elif isinstance(of, sql.ArrayType):
+        yield from widths(of.elementType, f"{path}[]")
+    elif isinstance(of, sql.MapType):
+        yield from widths(of.keyType, f"{path}{{key}}")
+        yield from widths(of.valueType, f"{path}{{value}}")
+    elif (bits := _BITS.get(type(of))) is not None:
+        yield path, bits
+
+
+_BITS = INTEGER_BITS | {sql.FloatType: 32, sql.DoubleType: 64}
+
+
+def _given(converts: Sequence[_Convert | None], stored: Sequence[Any]) -> list[Any]:
+    return [
+        value if value is None or convert is None else convert(value)
+        for convert, value in zip(converts, stored, strict=True)
+    ]
+
+
+def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> Any:
+    """A class of the stored type. A field that a schema gets later is None in what was stored."""
+    names = [plain_name(field) for field in schema.names]
+    if len(set(names)) != len(names):  # the same one twice
+        names = [f"{field}_{number}" for number, field in enumerate(names)]
+    annotations = [found.annotation | None for found in fields]
+    make: Any = namedtuple  # of which mypy takes nothing but literals
+    made = make(plain_name(name), names, defaults=[None] * len(names))
+    made.__annotations__ = dict(zip(names, annotations, strict=True))
+    return made
+
+
+def plain_name(name: str) -> str:
+    """A name in letters that Python takes, another one for each other name.
+
+    >>> plain_name("count"), plain_name("my count"), plain_name("class")
+    ('count', 's_my_20_count', 's_class')
+    """
+    if _is_name(name) and name.isascii():
+        return name
+    return "s_" + re.sub(r"[^A-Za-z0-9_]", lambda found: f"_{ord(found[0]):x}_", name)
+
+
+def _is_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
+
+
+# ---------------------------------------------------------------------------------------- types
+
+
+def _typed_fields(schema: sql.StructType, name: str, where: str, as_key: bool) -> list[_Type]:
+    """What the fields of a struct mean; classes of nested structs are named by the way to them."""
+    return [
+        _typed(field.dataType, f"{name}_{field.name}", f"{where}, field {field.name!r}", as_key)
+        for field in schema
+    ]
+
+
+def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> _Type:
+    """What a type means.
+
+    Raises:
+        StateTypeError: values of it cannot be stored.
+    """
+    lost = loss(where, of)
+    if isinstance(of, sql.ArrayType):
+        element = _typed(of.elementType, name, where, as_key)
+        items = _array(element, lost, in_python=of.needConversion())
+        return _array_in_key(items) if as_key else items
+    if isinstance(of, sql.MapType) and not as_key:
+        key = _typed(of.keyType, f"{name}_key", where, as_key)
+        held = _typed(of.valueType, f"{name}_value", where, as_key)
+        return _map(key, held, lost, in_python=of.needConversion())
+    if isinstance(of, sql.StructType):
+        return _nested(of, name, _typed_fields(of, name, where, as_key))
+    rule = decimal_rule(of) if isinstance(of, sql.DecimalType) else RULES.get(type(of))
+    if rule is None:
+        raise StateTypeError(
+            f"{where}: state of type {of.simpleString()} is not supported"
+            + (" as the key of a map" if as_key else "")
+            + ": store it as a string, a number or a struct"
+        )
+
+    put = _put(rule, lost)
+    if as_key and isinstance(of, sql.DecimalType):
+        return _Type(str, partial(_decimal_in_key, put), decimal.Decimal)
+    is_null_key = as_key and isinstance(of, sql.NullType)  # a key needs a type that has values
+    return _Type(bool if is_null_key else rule.annotation, put, rule.got, rule.kept)
+
+
+def _put(rule: Rule, lost: Loss) -> _Convert:
+    """What stores a value by a rule, compiled so that one which is kept costs little."""
+    names = {"rule": rule.put, "as_python": as_python, "lost": lost}
+    kept = rule.kept.format("value") or "False"
+    return _compiled(f"value if {kept} else rule(as_python(value), lost)", names)
+
+
+def _decimal_in_key(put: _Convert, value: Any) -> str | None:
+    """A text; all values of a type have as many digits behind the point."""
+    found = put(value)
+    return None if found is None else f"{found:f}"
+
+
+def _put_all(element: _Type, values: Iterable[Any]) -> list[Any]:
+    return [None if one is None else element.put(one) for one in values]
+
+
+def _array(element: _Type, lost: Loss, *, in_python: bool) -> _Type:
+    """An array.
+
+    Parameters:
+        in_python: whether Spark converts it in Python, where it iterates over anything.
+    """
+
+    def put(value: Any) -> list[Any] | None:
+        value = _without_numpy(value)
+        if isinstance(value, bytes | bytearray) and not in_python:  # Java's bytes have a sign
+            return _put_all(element, memoryview(value).cast("b"))
+        if type(value) in (list, tuple, array.array):
+            return _put_all(element, value)
+        if not in_python or is_empty(value):
+            found: None = lost(value)
+            return found
+        if not isinstance(value, Iterable):
+            raise misfit(value, "list")
+        return _put_all(element, value)
+
+    def got(stored: Sequence[Any]) -> list[Any]:
+        return _given([element.got] * len(stored), stored)
+
+    return _Type(list[element.annotation | None], put, got if element.got else None)  # type: ignore[name-defined]
+
+
+def _without_numpy(values: Any) -> Any:
+    """NumPy's arrays and pandas' series as lists; Spark fails there."""
+    value = as_python(values)
+    if type(value) in (list, tuple, array.array, memoryview):
+        return value
+    convert = getattr(value, "tolist", None)
+    return value if convert is None else convert()
+
+
+def _array_in_key(items: _Type) -> _Type:
+    (element,) = get_args(items.annotation)
+
+    def put(value: Any) -> tuple[Any, ...] | None:
+        found = items.put(value)
+        return None if found is None else tuple(found)
+
+    return _Type(tuple[element, ...], put, items.got or list)  # type: ignore[valid-type]
+
+
+def _map(key: _Type, held: _Type, lost: Loss, *, in_python: bool) -> _Type:
+    """A map; `in_python` as for an array."""
+
+    def put(value: Any) -> dict[Any, Any] | None:
+        value = as_python(value)
+        if not isinstance(value, Mapping):
+            if in_python and not is_empty(value):
+                raise misfit(value, "dict")
+            found: None = lost(value)
+            return found
+        try:
+            made = {
+                None if k is None else key.put(k): None if v is None else held.put(v)
+                for k, v in value.items()
+            }
+        except TypeError:
+            raise MisfitError("keys of its type cannot be the keys of a dict") from None
+        if None in made:  # Spark fails, or reads 0 for it
+            odd = next(k for k in value if k is None or key.put(k) is None)
+            raise MisfitError(f"{odd!r:.80} is no key of the map")
+        return made
+
+    def got(stored: dict[Any, Any]) -> dict[Any, Any]:
+        keys, values = _given([key.got] * len(stored), [*stored]), stored.values()
+        return dict(zip(keys, _given([held.got] * len(stored), [*values]), strict=True))
+
+    changes = got if key.got or held.got else None
+    return _Type(dict[key.annotation, held.annotation | None], put, changes)  # type: ignore[name-defined]
+
+
+def _nested(schema: sql.StructType, name: str, fields: Sequence[_Type]) -> _Type:
+    made = _named_tuple(name, schema, fields)
+    row, converts = Row(*schema.names), [field.got for field in fields]
+
+    def put(value: Any) -> Any:
+        value = as_python(value)
+        if not isinstance(value, _NO_OBJECTS) and hasattr(value, "__dict__"):
+            value = vars(value)
+        return made._make(_struct_put(schema, fields, value))
+
+    def got(stored: Any) -> Row:
+        return row(*_given(converts, stored))
+
+    return _Type(made, put, got)
+
+
+_NO_OBJECTS = (list, tuple, Mapping, str, bytes, int, float, type, sql.VariantVal)
+"""Classes whose instances are no structs by their attributes, whatever their subclasses have."""
+
+
+def _struct_put(schema: sql.StructType, fields: Sequence[_Type], value: Any) -> list[Any]:
+    """The values of a struct, by position, or by name if it is a dict."""
+    if isinstance(value, Mapping):
+        value = [value.get(name) for name in schema.names]
+    if not isinstance(value, list | tuple):
+        raise misfit(value, "tuple")
+    if len(value) != len(fields):
+        raise MisfitError(f"it has {len(value)} values, and there are {len(fields)} fields")
+    return [
+        None if one is None else field.put(one) for field, one in zip(fields, value, strict=True)
+    ]
+
+
+def _kept(fields: Sequence[_Type]) -> Callable[[Any], bool]:
+    """Whether a value is a tuple whose parts are all stored as they are, compiled for a struct."""
+    if not all(field.kept for field in fields):
+        return lambda value: False
+    terms = ["type(value) is tuple", f"len(value) == {len(fields)}"]
+    for at, field in enumerate(fields):
+        part = f"value[{at}]"
+        terms.append(f"({part} is None or {field.kept.format(part)})")
+    return _compiled(" and ".join(terms), {})
+
+
+def _compiled(expression: str, names: dict[str, Any]) -> Callable[[Any], Any]:
+    """A function of `value`."""
+    made: dict[str, Any] = {"dt": dt, "is_sound": is_sound, **names}
+    exec(f"def function(value):\n return {expression}", made)
+    function: Callable[[Any], Any] = made["function"]
+    return function

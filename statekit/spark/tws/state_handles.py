@@ -1,0 +1,313 @@
+"""The handle and state objects that a processor gets in place of Spark's own."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from operator import index
+from typing import Any, Literal, NoReturn, TypeVar, cast
+
+from pyspark.errors import PySparkRuntimeError, PySparkValueError
+from pyspark.sql import Row
+from pyspark.sql.streaming import stateful_processor as spark
+
+from statekit.checkpoint.job_file import Clock
+from statekit.errors import StateTypeError
+from statekit.functions.context import Context
+from statekit.spark.tws.sql_values import SqlValues
+from statekit.state.list_state import ListState
+from statekit.state.map_state import MapState
+from statekit.state.single_row_states import ValueState
+from statekit.state.timers import Timers
+from statekit.timestamp import MAX_MICROS, MIN_MICROS, datetime_to_micros, instant
+
+T = TypeVar("T")
+
+TimeMode = Literal["none", "processingtime", "eventtime"]
+
+CLOCKS: dict[TimeMode, Clock] = {"processingtime": "processing", "eventtime": "event"}
+"""By which clock timers are due; there are none in the time mode that is missing."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A state as a processor asked for it.
+
+    Parameters:
+        name: what it is called.
+        stored: what it is called in the checkpoint.
+        kind: value, list or map.
+        values: of the state; of a map, of its values.
+        keys: of a map.
+        ttl_ms: after how many milliseconds it expires; None for never.
+    """
+
+    name: str
+    stored: str
+    kind: Literal["value", "list", "map"]
+    values: SqlValues
+    keys: SqlValues | None = None
+    ttl_ms: int | None = None
+
+
+class Handle(spark.StatefulProcessorHandle):
+    """What a processor's `init` is given, and keeps.
+
+    Parameters:
+        declared: what it asked for when the job was put together.
+        deleted: what it deletes.
+        states: the states of the shard that runs, by name.
+        context: of that shard.
+        time_mode: of the processor.
+    """
+
+    def __init__(
+        self,
+        declared: Mapping[str, Declared],
+        deleted: Collection[str],
+        states: Mapping[str, Any],
+        context: Context,
+        time_mode: TimeMode,
+    ) -> None:
+        self._declared = declared
+        self._deleted_states = deleted
+        self._states = states
+        self._context = context
+        self._time_mode = time_mode
+        self._ringing: int | None = None
+        """The timer that is being handled: it is listed until that has been done."""
+        self._is_ringing = False
+        self._rung: Any = None
+        self._deleted: set[int] = set()
+        """What was deleted while timers of the key `_rung` were handled. They ring all the same."""
+
+    def ring(self, at_ms: int, key: Any) -> None:
+        """A timer of a key is being handled from now on."""
+        if key != self._rung:
+            self._rung = key
+            self._deleted.clear()
+        self._ringing = None if at_ms in self._deleted else at_ms
+        self._is_ringing = True
+
+    def rang(self, at_ms: int) -> None:
+        """It has been. It goes, also if it was registered anew, as in Spark."""
+        self.deleteTimer(at_ms)
+        self._is_ringing = False
+
+    def getValueState(
+        self, stateName: str, schema: object, ttlDurationMs: int | None = None
+    ) -> spark.ValueState:
+        if stateName in self._deleted_states:
+            return cast("spark.ValueState", _Deleted(stateName, "value"))
+        found = self._found(stateName, "value")
+        return _Value(self._states[stateName], found.values)
+
+    def getListState(
+        self, stateName: str, schema: object, ttlDurationMs: int | None = None
+    ) -> spark.ListState:
+        if stateName in self._deleted_states:
+            return cast("spark.ListState", _Deleted(stateName, "value"))  # so Spark calls it
+        found = self._found(stateName, "list")
+        return _List(self._states[stateName], found.values)
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: object,
+        valueSchema: object,
+        ttlDurationMs: int | None = None,
+    ) -> spark.MapState:
+        if stateName in self._deleted_states:
+            return cast("spark.MapState", _Deleted(stateName, "map"))
+        found = self._found(stateName, "map")
+        assert found.keys is not None, "it is a map"
+        return _Map(self._states[stateName], found.keys, found.values)
+
+    def _found(self, name: str, kind: str) -> Declared:
+        found = self._declared.get(name)
+        if found is None or found.kind != kind:
+            raise StateTypeError(
+                f"the processor asks for a {kind} state {name!r}, and did not when the job was "
+                "put together: init() has to ask for the same states each time it is called"
+            )
+        return found
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        timers, clock = self._timers()
+        timers.set(_at(expiryTimestampMs), clock=clock)
+        self._deleted.discard(expiryTimestampMs)
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        timers, clock = self._timers()
+        timers.delete(_at(expiryTimestampMs), clock=clock)
+        if self._is_ringing:
+            self._deleted.add(expiryTimestampMs)
+        if expiryTimestampMs == self._ringing:
+            self._ringing = None
+
+    def listTimers(self) -> Iterator[int]:
+        timers, clock = self._timers()
+
+        def listed() -> Iterator[int]:
+            found = {datetime_to_micros(timer.at) // 1000 for timer in timers.list(clock=clock)}
+            return iter(sorted(found if self._ringing is None else found | {self._ringing}))
+
+        return _at_first_next(listed)
+
+    def _timers(self) -> tuple[Timers, Clock]:
+        """The timers of the key, and the clock by which they are due."""
+        clock = CLOCKS.get(self._time_mode)
+        if clock is None:
+            raise PySparkValueError(
+                errorClass="UNSUPPORTED_OPERATION",
+                messageParameters={"operation": "Timers with TimeMode.None"},
+            )
+        return self._context.timers, clock
+
+    def deleteIfExists(self, stateName: str) -> None:
+        """Nothing in `init`: what it deletes went when the job was put together."""
+        if stateName not in self._deleted_states:
+            raise StateTypeError(
+                f"the processor deletes state {stateName!r}, and did not when the job was put "
+                "together: call deleteIfExists() in init(), and clear() to remove what a key has"
+            )
+
+
+class _Deleted:
+    """A state that `init` asks for and deletes then: to use it fails, in the words of Spark."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self._name = name
+        self._kind = kind
+
+    def __getattr__(self, method: str) -> Callable[..., NoReturn]:
+        doing = _DOING.get(method, "updating {} state").format(self._kind)
+
+        def failing(*given: object) -> NoReturn:
+            raise PySparkRuntimeError(f"Error {doing}: init() deletes {self._name!r}")
+
+        return failing
+
+
+_DOING = {
+    "exists": "checking {} state exists",
+    "get": "getting {} state",
+    "clear": "clearing {} state",
+}
+
+
+def _at(milliseconds: int) -> dt.datetime:
+    """When a timer is due."""
+    micros = index(milliseconds) * 1000
+    if not MIN_MICROS <= micros <= MAX_MICROS:
+        raise StateTypeError(
+            f"a timer at {milliseconds} milliseconds since 1970 is not within the years 1 to 9999: "
+            "register none where nothing is to happen"
+        )
+    return instant(micros)
+
+
+def now_ms(context: Context, time_mode: TimeMode) -> tuple[int, int]:
+    """Processing time and watermark in milliseconds, as a processor is told them."""
+    if time_mode == "none":
+        return -1, -1
+    watermark = datetime_to_micros(context.watermark) // 1000
+    return datetime_to_micros(context.processing_time) // 1000, max(watermark, 0)
+
+
+def _at_first_next(begin: Callable[[], Iterator[T]]) -> Iterator[T]:
+    """An iterator that reads state when its first element is asked for, as Spark's do."""
+    return chain.from_iterable(begin() for begin in (begin,))
+
+
+class _Value(spark.ValueState):
+    def __init__(self, state: ValueState[Any], values: SqlValues) -> None:
+        self._state = state
+        self._stored, self._given = values.stored, values.given
+
+    def exists(self) -> bool:
+        return self._state.exists()
+
+    def get(self) -> tuple[Any, ...] | None:
+        found = self._state.get()
+        return None if found is None else self._given(found)
+
+    def update(self, newValue: tuple[Any, ...]) -> None:
+        self._state.update(self._stored(newValue))
+
+    def clear(self) -> None:
+        self._state.clear()
+
+
+class _List(spark.ListState):
+    def __init__(self, state: ListState[Any], values: SqlValues) -> None:
+        self._state = state
+        self._stored, self._given = values.stored, values.given
+
+    def exists(self) -> bool:
+        return bool(self._state)
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        return _at_first_next(lambda: map(self._given, iter(self._state)))
+
+    def put(self, newState: Iterable[tuple[Any, ...]]) -> None:
+        self._state.update(self._none_empty(newState))
+
+    def appendValue(self, newState: tuple[Any, ...]) -> None:
+        self._state.append(self._stored(newState))
+
+    def appendList(self, newState: Iterable[tuple[Any, ...]]) -> None:
+        self._state.extend(self._none_empty(newState))
+
+    def _none_empty(self, given: Iterable[tuple[Any, ...]]) -> list[Any]:
+        stored = [self._stored(value) for value in given]
+        if not stored:
+            raise StateTypeError(
+                "a list state is given an empty list, which Spark refuses as well: call clear() to "
+                "remove all of it, or nothing to add nothing"
+            )
+        return stored
+
+    def clear(self) -> None:
+        self._state.clear()
+
+
+class _Map(spark.MapState):
+    def __init__(self, state: MapState[Any, Any], keys: SqlValues, values: SqlValues) -> None:
+        self._state = state
+        self._key, self._given_key = keys.stored, keys.given
+        self._stored, self._given = values.stored, values.given
+        self._given_row = values.given_row
+
+    def exists(self) -> bool:
+        return bool(self._state)
+
+    def getValue(self, key: tuple[Any, ...]) -> Row | None:
+        found = self._state.get(self._key(key))
+        return None if found is None else self._given_row(found)
+
+    def containsKey(self, key: tuple[Any, ...]) -> bool:
+        return self._key(key) in self._state
+
+    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
+        self._state[self._key(key)] = self._stored(value)
+
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        return _at_first_next(lambda: map(self._given_pair, self._state.items()))
+
+    def _given_pair(self, pair: tuple[Any, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return self._given_key(pair[0]), self._given(pair[1])
+
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        return _at_first_next(lambda: map(self._given_key, iter(self._state)))
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        return _at_first_next(lambda: map(self._given, self._state.values()))
+
+    def removeKey(self, key: tuple[Any, ...]) -> None:
+        self._state.pop(self._key(key), None)
+
+    def clear(self) -> None:
+        self._state.clear()

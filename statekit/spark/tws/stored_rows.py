@@ -1,0 +1,315 @@
+"""Rows in the state store of Spark's `transformWithState`, and the process that imports them.
+
+A row has the columns of the key, the number of the state in the order in which the processor asks
+for it, a time (when the row expires, or that of a timer), and for each state a column with what it
+holds; those of other states are null. The rows of a list come in the order of its elements.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, reduce
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as sql
+
+from statekit.errors import StateSchemaError, StateTypeError
+from statekit.functions.context import Context
+from statekit.functions.process import Process
+from statekit.spark.grouping_key import GroupingKey
+from statekit.spark.plan import quoted
+from statekit.spark.row_records import RowRecords
+from statekit.spark.tws.checkpoint import KeptState, TwsCheckpoint
+from statekit.spark.tws.process import ProcessorProcess
+from statekit.spark.tws.state_handles import CLOCKS, Declared
+from statekit.state.list_state import ListState
+from statekit.state.map_state import MapState
+from statekit.state.single_row_states import ValueState
+from statekit.state.timers import Timer
+from statekit.timestamp import instant
+
+_STATE = "statekit_state"
+_TIME = "statekit_time"
+_HELD = "statekit_held_{}".format
+_FIXED = (_STATE, _TIME)
+
+# What Spark's source `statestore` calls the parts of its rows.
+_ELEMENTS = {"value": "value", "list": "list_element", "map": "user_map_value"}
+_ENTRY, _TIMER = "user_map_key", "expiration_timestamp_ms"
+_UNEXPIRED, _EXPIRES = "value", "ttlExpirationMs"
+
+
+def stored_frame(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> DataFrame:
+    """All states and timers of a query, as `StoredRows` takes them.
+
+    Parameters:
+        declared: the processor whose state it is to be.
+
+    Raises:
+        StateSchemaError: the query has not the states, the keys or the timers of the processor.
+        RestoreError: the query is not one with a single `transformWithState`.
+        CorruptCheckpointError: Spark cannot read it.
+    """
+    asked, operator = declared.asked, checkpoint.operator
+    _check_asked(checkpoint, declared)
+    frames = []
+    for number, of in enumerate(asked.values()):
+        if of.name in operator.states:
+            found = checkpoint.rows(stateVarName=of.name, flattenCollectionTypes=True)
+            frames.append(_of_state(found, number, of, checkpoint.url))
+    if declared.time_mode != "none":
+        found = checkpoint.rows(readRegisteredTimers=True)
+        time = F.col(_TIMER).cast("bigint").alias(_TIME)
+        frames.append(found.select("key", F.lit(len(asked)).alias(_STATE), time))
+    if not frames:
+        raise StateSchemaError(
+            f"{checkpoint.url} holds none of the states that the processor asks for: pass the "
+            "processor that made them"
+        )
+    wanted = declared.grouping.schema
+    for frame in frames:
+        _check_type(frame.schema["key"].dataType, wanted, "the key", checkpoint.url)
+    merged = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
+    held = [name for name in merged.columns if name not in ("key", *_FIXED)]
+    return merged.select("key.*", *_FIXED, *sorted(held))
+
+
+def _of_state(found: DataFrame, number: int, of: Declared, url: str) -> DataFrame:
+    """The rows of one state."""
+    value: Any = F.col(_ELEMENTS[of.kind])
+    time = F.lit(None).cast("bigint")
+    if of.ttl_ms is not None:
+        value, time = value[_UNEXPIRED], value[_EXPIRES].cast("bigint")
+    parts = [value.alias("value")]
+    if of.keys is not None:
+        parts.append(F.col(_ENTRY).alias("entry"))
+    frame = found.select(
+        "key",
+        F.lit(number).alias(_STATE),
+        time.alias(_TIME),
+        F.struct(*parts).alias(_HELD(number)),
+    )
+    stored = frame.schema[_HELD(number)].dataType
+    assert isinstance(stored, sql.StructType)
+    _check_type(stored["value"].dataType, of.values.schema, f"state {of.name!r}", url)
+    if of.keys is not None:
+        what = f"the map keys of state {of.name!r}"
+        _check_type(stored["entry"].dataType, of.keys.schema, what, url)
+    return frame
+
+
+# ---------------------------------------------------------------------------------------- checks
+
+
+def _check_asked(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> None:
+    """Hold the states of a query against what a processor asks for. It may ask for more."""
+    operator, url = checkpoint.operator, checkpoint.url
+    if operator.time_mode != declared.time_mode:
+        raise StateSchemaError(
+            f"{url} is of a query with time mode {operator.time_mode}, and the job has "
+            f"{declared.time_mode}: give it the time_mode that the query has"
+        )
+    lost = sorted(operator.states.keys() - declared.asked.keys() - declared.deleted)
+    if lost:
+        raise StateSchemaError(
+            f"{url} holds {', '.join(map(repr, lost))}, for which the processor does not ask: pass "
+            "the processor that made it. State that is no longer wanted can go once it has been "
+            "imported"
+        )
+    for name, of in declared.asked.items():
+        if (kept := operator.states.get(name)) is not None:
+            _check_kind(kept, of, url)
+
+
+def _check_kind(kept: KeptState, of: Declared, url: str) -> None:
+    stored, wanted = _shown(kept.kind, kept.expires), _shown(of.kind, of.ttl_ms is not None)
+    if stored != wanted:
+        raise StateSchemaError(
+            f"state {of.name!r} is {stored} in {url}, and the processor asks for {wanted}: pass "
+            "the processor that made it"
+        )
+
+
+def _shown(kind: str, expires: bool) -> str:
+    return f"a {kind} state {'with' if expires else 'without'} a TTL"
+
+
+def _check_type(stored: sql.DataType, wanted: sql.DataType, what: str, url: str) -> None:
+    if _bare(stored) != _bare(wanted):
+        raise StateSchemaError(
+            f"{what} is {stored.simpleString()} in {url}, and {wanted.simpleString()} in the job: "
+            "give the job the types that the query has, import, and change them afterwards"
+        )
+
+
+def _bare(of: sql.DataType) -> object:
+    """A type without what says nothing about values: what may be null, and lengths of text."""
+    if isinstance(of, sql.StructType):
+        return [(field.name, _bare(field.dataType)) for field in of]
+    if isinstance(of, sql.ArrayType):
+        return "array", _bare(of.elementType)
+    if isinstance(of, sql.MapType):
+        return "map", _bare(of.keyType), _bare(of.valueType)
+    if isinstance(of, sql.CharType | sql.VarcharType):
+        return sql.StringType().simpleString()
+    return of.simpleString()
+
+
+# ---------------------------------------------------------------------------------------- putting
+
+_Put = Callable[[int, Any], None]
+"""Puts a row into state: its time, and what its state's column holds."""
+
+
+class _Puts:
+    """What is called with the rows of a key.
+
+    Parameters:
+        declared: what is called with rows of the input.
+        columns: of the rows.
+    """
+
+    def __init__(self, declared: ProcessorProcess, columns: Sequence[str]) -> None:
+        self.__name__ = declared.name
+        self.__doc__ = None
+        self.__signature__ = inspect.signature(declared.fn)
+        self._asked = dict(declared.asked)
+        self.time_mode = declared.time_mode
+        self._columns = list(columns)
+        self._key = declared.grouping.schema.names if declared.grouping.has_floats else []
+        self._context: Context | None = None
+        self._puts: list[tuple[_Put, int]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_context": None, "_puts": []}
+
+    def __call__(self, rows: Iterator[Any], context: Context, *states: Any) -> None:
+        if context is not self._context:
+            self._context = context
+            self._puts = list(self._bound(context, states))
+        state, time = map(self._columns.index, _FIXED)
+        for row in self._of_one_key(rows) if self._key else rows:
+            put, held = self._puts[row[state]]
+            put(row[time], row[held])
+
+    def _of_one_key(self, rows: Iterator[Any]) -> Iterator[Any]:
+        """The same rows, if Spark has one key for them: there, -0.0 and 0.0 are different keys."""
+        shown = None
+        for row in rows:
+            key = row[: len(self._key)]
+            if repr(key) != repr(shown := shown or key):
+                raise _two_in_one("state of the keys", shown, key)
+            yield row
+
+    def _bound(self, context: Context, states: Sequence[Any]) -> Iterator[tuple[_Put, int]]:
+        """Per state what puts its rows, and the number of its column; then the same for timers."""
+        for number, (of, state) in enumerate(zip(self._asked.values(), states, strict=True)):
+            column = _HELD(number)
+            held = self._columns.index(column) if column in self._columns else 0
+            yield _putter(of, state), held
+        if self.time_mode != "none":
+            clock = CLOCKS[self.time_mode]
+            yield lambda at, _: context.timers.set(instant(at * 1000), clock=clock), 0
+
+
+def _putter(of: Declared, state: Any) -> _Put:
+    """What puts the rows of a state, as the processor would, but as of the time it did."""
+    hold, value_of = _holder(of, state), _from_arrow(of.values.schema)
+    stored = of.values.stored
+    if of.ttl_ms is None:
+        return lambda _, held: hold(stored(value_of(held["value"])), held)
+    ttl_us = of.ttl_ms * 1000
+
+    def put(expires_ms: int, held: Any) -> None:
+        state.expiry.write_as_of(expires_ms * 1000 - ttl_us)
+        hold(stored(value_of(held["value"])), held)
+
+    return put
+
+
+def _holder(of: Declared, state: Any) -> Callable[[Any, Any], None]:
+    """What a state does with a value, and with what else is in its column."""
+    if isinstance(state, ValueState):
+        return lambda value, _: state.update(value)
+    if isinstance(state, ListState):
+        return lambda value, _: state.append(value)
+    assert isinstance(state, MapState), "there are no others"
+    assert of.keys is not None, "it is a map"
+    stored, entry_of = of.keys.stored, _from_arrow(of.keys.schema)
+
+    def put(value: Any, held: Any) -> None:
+        entry = stored(entry_of(held["entry"]))
+        if entry in state:
+            raise _two_in_one(f"state {of.name!r} with the map keys", held["entry"], entry)
+        state[entry] = value
+
+    return put
+
+
+def _two_in_one(what: str, one: object, other: object) -> StateTypeError:
+    return StateTypeError(
+        f"the query holds {what} {one!r} and {other!r}, which are one key in statekit: remove one "
+        "of them in the query. Nothing was imported"
+    )
+
+
+def _from_arrow(of: sql.DataType) -> Callable[[Any], Any]:
+    """From what Arrow gives for a value to what a processor would have put.
+
+    Arrow gives structs as dicts and maps as lists of pairs, and dicts cannot be keys of a map.
+    """
+    if isinstance(of, sql.StructType):
+        fields = [(field.name, _unless_none(field.dataType)) for field in of]
+        return lambda value: tuple(convert(value[name]) for name, convert in fields)
+    if isinstance(of, sql.ArrayType):
+        element = _unless_none(of.elementType)
+        return lambda value: [element(one) for one in value]
+    if isinstance(of, sql.MapType):
+        key, held = _from_arrow(of.keyType), _unless_none(of.valueType)
+        return lambda value: {key(k): held(v) for k, v in value}
+    return _same
+
+
+def _unless_none(of: sql.DataType) -> Callable[[Any], Any]:
+    convert = _from_arrow(of)
+    if convert is _same:
+        return _same
+    return lambda value: None if value is None else convert(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class StoredRows(Process[Any, Any, Any]):
+    """Puts rows that Spark kept into the states of the processor that made them.
+
+    It has the states and timers of the processor's own process function, so what it stores is what
+    that one finds. Made by `of`.
+    """
+
+    takes_runs = True
+
+    @classmethod
+    def of(cls, declared: ProcessorProcess, frame: sql.StructType) -> StoredRows:
+        """For the rows of `stored_frame`."""
+        puts, key = _Puts(declared, frame.names), declared.grouping
+        grouped = GroupingKey(frame, [quoted(name) for name in key.schema.names])
+        derived = grouped.as_of(key, frame.names)
+        records = RowRecords.of_schema(frame, key, grouped=grouped, derived=derived)
+        taken = {declared.signature.first: records, "return": None}
+        made = cls(puts, declared.key, {**declared.signature.hints, **taken})
+        if declared.time_mode != "none":
+            made.on_timer(_unheard)
+        return made
+
+    @property
+    def has_event_timers(self) -> bool:
+        return self.fn.time_mode == "eventtime"  # type: ignore[attr-defined,no-any-return]
+
+
+def _unheard(timer: Timer) -> None:
+    """Never called: whoever knows what time it is makes the next epoch."""

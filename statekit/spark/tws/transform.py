@@ -1,0 +1,318 @@
+"""`transform_with_state`: run a processor that was written for Spark's `transformWithState`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from pyspark.sql import DataFrame, GroupedData, SparkSession
+from pyspark.sql import types as sql
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from statekit import sinks
+from statekit.errors import RestoreError, StateTypeError
+from statekit.job.job import Job
+from statekit.job.stream import Stream
+from statekit.spark.grouping_key import GroupingKey
+from statekit.spark.query import Query
+from statekit.spark.start import check_classic, start
+from statekit.spark.tws.importer import SparkImport
+from statekit.spark.tws.initial_rows import InitialRows
+from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames
+from statekit.spark.tws.process import InitialInput, process_of
+from statekit.spark.tws.sql_values import parsed_schema
+from statekit.spark.tws.state_handles import TimeMode
+from statekit.spark.union_plan import FirstInput
+
+_INPUT, _OUTPUT = "rows", "outputs"
+_DELAY = "spark.watermarkDelayMs"
+_TIME_MODES: tuple[TimeMode, ...] = ("none", "processingtime", "eventtime")
+_OUTPUT_MODES = ("append", "update", "complete")
+_HEARTBEAT = "1 second"
+
+
+class Transformed:
+    """A stream of what a processor yields, with the job that makes it.
+
+    Made by `transform_with_state`, which also takes it in place of a frame: the second processor
+    becomes one more operator of the same job.
+
+    Attributes:
+        job: of one operator; of several behind each other.
+        stream: the outputs.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        stream: Stream[Any],
+        df: DataFrame,
+        schema: sql.StructType,
+        *,
+        event_time: str | None = None,
+        first_inputs: Mapping[str, FirstInput] | None = None,
+        beats: bool = False,
+    ) -> None:
+        self.job = job
+        self.stream = stream
+        self._df = df
+        self._schema = schema
+        self._event_time = event_time
+        self._first_inputs = dict(first_inputs or {})
+        self._beats = beats
+        self._outputs: dict[str, object] = {}
+
+    def sink(self, output: object) -> Transformed:
+        """Say where the outputs go: a sink of `statekit.sinks`, a format such as "noop", or a
+        function `(df, epoch)`. Returns itself."""
+        given = sinks.writer(output) if isinstance(output, str) else output
+        if not self._outputs:
+            self.stream.sink(_OUTPUT)
+        self._outputs = {_OUTPUT: given}
+        return self
+
+    def start(
+        self,
+        spark: SparkSession,
+        *,
+        checkpoint: str | Path,
+        from_spark: str | Path | None = None,
+        parallelism: int | None = None,
+        trigger: Mapping[str, Any] | str | None = None,
+        **options: Any,
+    ) -> Query:
+        """Run it, with the options of `Job.start`. The stream's own query is in `.query`.
+
+        Where processing-time timers are set, there is an epoch at least each second, or at the
+        interval of the trigger; `heartbeat=` says otherwise. Over static frames no timer fires,
+        as in Spark, unless there is `drain=True`.
+
+        Parameters:
+            from_spark: the checkpoint of a query with this processor and Spark's own
+                `transformWithState`, which a new checkpoint goes on from: with its state and its
+                timers, right behind what it has read. One that was made of it goes on from where it
+                is. The query must have been stopped.
+
+        Raises:
+            StatekitError: it cannot start; the class says how.
+        """
+        if not self._outputs:
+            raise StateTypeError('nothing takes the outputs: call .sink(…), such as .sink("noop")')
+        given = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger or {})
+        ends = bool(given.get("availableNow") or given.get("once"))
+        if not self._df.isStreaming:
+            options = {"drain": False, **options}  # timers do not fire behind what is static
+        elif self._beats and not ends:
+            options = {"heartbeat": given.get("processingTime") or _HEARTBEAT, **options}
+        if from_spark is not None:
+            _check_begins_once(from_spark, options)
+            found = self.importing(from_spark, checkpoint, parallelism=parallelism)
+            found.carry_out(
+                working_directory=options.get("working_directory"), rocksdb=options.get("rocksdb")
+            )
+        return start(
+            self.job,
+            spark,
+            {_INPUT: self._df},
+            self._outputs,
+            checkpoint=checkpoint,
+            parallelism=parallelism,
+            trigger=trigger,
+            first_inputs=self._first_inputs,
+            **options,
+        )
+
+    def importing(
+        self,
+        from_spark: str | Path,
+        checkpoint: str | Path,
+        *,
+        parallelism: int | None = None,
+    ) -> SparkImport:
+        """What `from_spark=` does before a start: look at it, then call `carry_out()`.
+
+        Parameters:
+            from_spark: the checkpoint of the query.
+            checkpoint: the one that is to be made of it.
+            parallelism: shards per operator; None for one per core.
+
+        Raises:
+            RestoreError: there is nothing to import, or not into this checkpoint.
+            StateSchemaError: the query has not the states, the keys or the timers of the processor.
+        """
+        return SparkImport(
+            self._df.sparkSession,
+            from_spark,
+            self.job,
+            checkpoint,
+            parallelism=parallelism,
+        )
+
+
+def transform_with_state(
+    df: DataFrame | Transformed,
+    keys: str | Sequence[str],
+    processor: StatefulProcessor,
+    output_schema: sql.StructType | str,
+    output_mode: str = "append",
+    time_mode: str = "none",
+    initial_state: GroupedData | None = None,
+    event_time_column: str | None = None,
+    *,
+    name: str | None = None,
+    pandas: bool | None = None,
+) -> Transformed:
+    """Run a processor that was written for Spark's `transformWithState`, as it is.
+
+    `df.groupBy(*keys).transformWithState(processor, output_schema, …)` becomes
+    `transform_with_state(df, keys, processor, output_schema, …)`; then say where the outputs go by
+    `.sink(…)`, and `.start(spark, checkpoint=…)` it. docs/from-spark.md says what is the same.
+
+    Parameters:
+        df: the rows; or what another processor yields, which this one is run behind.
+        keys: the columns to group by: one name or several, of fields within columns as `a.b`.
+        processor: an instance of the subclass.
+        output_schema: of what it yields, as a StructType or DDL.
+        output_mode: "append", "update" or "complete". It makes no difference, as in Spark.
+        time_mode: "none", "processingTime" or "eventTime": the clock of timers.
+        initial_state: a grouped frame; `handleInitialState` is given its rows, once.
+        event_time_column: the column of the outputs with their event time, if another processor by
+            event time follows. What `df` has its watermark on need not be said.
+        name: of the operator and of the job; the class's by default. State is found again by it.
+        pandas: whether the processor takes frames of pandas, as with `transformWithStateInPandas`;
+            None tells by the annotations of `handleInputRows`.
+
+    Raises:
+        StateTypeError: something cannot be; the message says what.
+    """
+    if not isinstance(processor, StatefulProcessor):
+        raise StateTypeError(
+            f"processor={processor!r:.200}: give an instance of a subclass of Spark's "
+            "StatefulProcessor"
+        )
+    above = df if isinstance(df, Transformed) else None
+    source = above._df if above else _checked_frame(df)
+    schema = above._schema if above else source.schema
+    mode = _time_mode(time_mode)
+    _check_output_mode(output_mode)
+    outputs = parsed_schema(output_schema, "output_schema")
+    event_time, lateness_us = _event_time(schema, above, event_time_column, outputs.names, mode)
+    key = GroupingKey(schema, [keys] if isinstance(keys, str) else list(keys))
+    name = name or type(processor).__name__
+    initial = None if initial_state is None else _initial(initial_state)
+    in_frames = takes_frames(processor) if pandas is None else pandas
+    declared = process_of(
+        processor,
+        key=key,
+        rows=schema,
+        outputs=outputs,
+        time_mode=mode,
+        event_time=event_time,
+        lateness_us=lateness_us,
+        initial=initial and InitialInput(initial[0].schema, initial[1]),
+        frames=FrameOptions.of_session(source.sparkSession) if in_frames else None,
+        row=_row_of(above),
+    )
+    if above is None:
+        job = Job(name)
+        stream: Stream[Any] = job.source(_INPUT, cast(Any, declared.record_type))
+    else:
+        job, stream = above.job, above.stream
+    made = stream.process(declared, name=name)
+    first_inputs = dict(above._first_inputs) if above else {}
+    if initial is not None:
+        first_inputs[made.name] = FirstInput(initial[0], declared.initial_records, InitialRows)
+    return Transformed(
+        job,
+        made,
+        source,
+        outputs,
+        event_time=event_time_column if event_time_column in outputs.names else None,
+        first_inputs=first_inputs,
+        beats=mode == "processingtime" or (above is not None and above._beats),
+    )
+
+
+def _check_begins_once(from_spark: str | Path, options: Mapping[str, Any]) -> None:
+    others = [name for name in ("from_savepoint", "from_epoch") if options.get(name) is not None]
+    if others:
+        raise RestoreError(
+            f"from_spark={str(from_spark)!r} and {others[0]}={options[others[0]]!r}: a start "
+            "begins at one of them: leave the other out"
+        )
+
+
+def _checked_frame(df: object) -> DataFrame:
+    if not isinstance(df, DataFrame):
+        raise StateTypeError(
+            f"df is {type(df).__name__}: give a DataFrame, not grouped, of a classic Spark session"
+        )
+    check_classic(df.sparkSession, {"df": df})
+    return df
+
+
+def _row_of(above: Transformed | None) -> Any:
+    """The class of the rows that another processor yields."""
+    if above is None:
+        return None
+    records = above.job.record_of(above.stream.name)
+    assert records is not None, "it yields rows"
+    return records.members[0].cls
+
+
+def _time_mode(given: str) -> TimeMode:
+    found = next((mode for mode in _TIME_MODES if mode == str(given).lower()), None)
+    if found is None:
+        raise StateTypeError(f"time_mode={given!r}: there are none, processingTime and eventTime")
+    return found
+
+
+def _check_output_mode(given: str) -> None:
+    if str(given).lower() not in _OUTPUT_MODES:
+        raise StateTypeError(
+            f"output_mode={given!r}: there are append, update and complete; each puts out what the "
+            "processor yields"
+        )
+
+
+def _initial(given: GroupedData) -> tuple[DataFrame, GroupingKey]:
+    """The rows of initial state, and what they are grouped by."""
+    if not isinstance(given, GroupedData):
+        raise StateTypeError(
+            f"initial_state is {type(given).__name__}: give a grouped frame, df.groupBy(…)"
+        )
+    df = given._df
+    if df.isStreaming:
+        raise StateTypeError("initial_state= is a stream: give a frame that is static")
+    expressions = given._jgd.groupingExprs()
+    names = [expressions.apply(at).sql() for at in range(expressions.size())]
+    return df, GroupingKey(df.schema, names)
+
+
+def _event_time(
+    schema: sql.StructType,
+    above: Transformed | None,
+    named: str | None,
+    outputs: Sequence[str],
+    mode: TimeMode,
+) -> tuple[str | None, int]:
+    """The column of the input with event time, and how far it may lag behind."""
+    delays = {field.name: field.metadata[_DELAY] for field in schema if _DELAY in field.metadata}
+    if above is not None and above._event_time is not None:
+        delays = {above._event_time: 0}
+    if named is not None and named not in outputs and named not in delays:
+        raise StateTypeError(
+            f"event_time_column={named!r}: the outputs have no such column (they have "
+            f"{', '.join(outputs)})"
+        )
+    if mode == "none" or not delays:
+        return None, 0
+    if len(delays) > 1 and named not in delays:
+        raise StateTypeError(
+            f"the rows have several columns with a watermark, {', '.join(delays)}: say which one "
+            "has event time by event_time_column="
+        )
+    column = named if named in delays else next(iter(delays))
+    assert column is not None
+    return column, delays[column] * 1000

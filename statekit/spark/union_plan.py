@@ -1,0 +1,194 @@
+"""Build the DataFrame of an operator with several inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as spark_types
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from statekit.job.job import Job
+from statekit.job.plan import Operator
+from statekit.records.record_type import RecordType
+from statekit.spark.merged_inputs import MergedInputs
+from statekit.spark.plan import (
+    Routing,
+    group_expression,
+    key_expression,
+    marks,
+    nothing_as,
+    order_of,
+    projected_to,
+    quoted,
+    with_derived,
+)
+from statekit.spark.row_records import RowRecords
+from statekit.spark.worker import ShardStep, output_schema
+from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, Layout, UnionRows, row_of
+
+
+@dataclass(frozen=True)
+class FirstInput:
+    """Rows that an operator takes in its first epoch, before all others.
+
+    Parameters:
+        frame: the rows.
+        records: their type.
+        reader: reads them and the records of the operator's stream in a worker.
+    """
+
+    frame: DataFrame
+    records: RecordType
+    reader: Callable[..., UnionRows]
+
+
+def layout_of(operator: Operator, job: Job) -> Layout | None:
+    """Which records the inputs of an operator have; None if it is fed by one stream."""
+    if len(operator.streams) == 1:
+        return None
+    types = [member.cls for member in operator.declared.record_type.members]
+    handled = operator.declared.handlers.record_type
+    news = [] if handled is None else [member.cls for member in handled.members]
+    return Layout(
+        tuple(types.index(_record_type(job, stream).cls) for stream in operator.inputs),
+        tuple(news.index(_record_type(job, stream).cls) for stream in operator.broadcasts),
+    )
+
+
+def _record_type(job: Job, stream: str) -> RecordType:
+    records = job.record_of(stream)
+    assert records is not None, "it was connected"
+    (record_type,) = records.members
+    return record_type
+
+
+def union_frames(
+    likes: Sequence[DataFrame],
+    job: Job,
+    operator: Operator,
+    shards: int,
+    groups: int,
+    last: Operator,
+    *,
+    by_number: bool,
+) -> UnionFrames:
+    """Makes the frames of an operator that is fed by several streams."""
+    types, inputs = [_record_type(job, stream) for stream in operator.streams], operator.inputs
+    return UnionFrames(
+        likes, types, len(inputs), operator, shards, groups, last, by_number=by_number
+    )
+
+
+def initial_frames(
+    first: FirstInput,
+    likes: Sequence[DataFrame],
+    operator: Operator,
+    shards: int,
+    groups: int,
+    last: Operator,
+    *,
+    by_number: bool,
+) -> UnionFrames:
+    """Makes the frame of the first epoch of an operator with a further input in that epoch."""
+    (records,) = operator.declared.record_type.members
+    types = [first.records, records]
+    return UnionFrames(likes, types, 2, operator, shards, groups, last, by_number=by_number)
+
+
+class UnionFrames:
+    """Makes the frame of an operator that is fed by several streams, epoch after epoch.
+
+    All of them become one frame: each row has the key fields, by which it is sorted, the number of
+    its input, and what it has itself in a struct that is null in the rows of other inputs. Rows of
+    a broadcast stream are copied for each shard, and have its mark in the place of a key group. So
+    they come before all its records, and the mark itself, which is of no input, before them.
+
+    Parameters:
+        likes: frames with the columns of those to come, one per stream.
+        types: of the records of each.
+        inputs: how many of them are not broadcast, the first ones.
+        operator: what runs.
+        shards, groups: how many.
+        last: the operator whose outputs come out; the same, or one behind it.
+        by_number: whether Spark sorts rows by one number only, or completely.
+
+    Attributes:
+        takes_whole: whether it can take rows of inputs that were not taken apart: not where columns
+            have to be made first.
+    """
+
+    def __init__(
+        self,
+        likes: Sequence[DataFrame],
+        types: Sequence[RecordType],
+        inputs: int,
+        operator: Operator,
+        shards: int,
+        groups: int,
+        last: Operator,
+        *,
+        by_number: bool,
+    ) -> None:
+        self._inputs = inputs
+        self._types = list(types)
+        self.takes_whole = not any(of.derived for of in types if isinstance(of, RowRecords))
+        projected = [projected_to(of, like) for of, like in zip(types, likes, strict=True)]
+        rows = [
+            spark_types.StructField(row_of(number), df.schema)
+            for number, df in enumerate(projected)
+        ]
+        key = operator.declared.key
+        self._selected: list[list[Column]] = []
+        for number, df in enumerate(projected):
+            own = F.struct(*(F.col(quoted(name)) for name in df.columns)).alias(row_of(number))
+            columns = [
+                F.lit(number).alias(INPUT),
+                *(own if place == number else nothing_as(row) for place, row in enumerate(rows)),
+                F.monotonically_increasing_id().alias(ARRIVAL),
+            ]
+            if number < self._inputs:
+                group = F.expr(group_expression(df, operator, shards, groups)).cast("int")
+                keys = [F.expr(key_expression(df, name, operator.name)).alias(name) for name in key]
+                columns = [group.alias(GROUP), *keys, *columns]
+            self._selected.append(columns)
+        keyed = projected[0].select(*self._selected[0])
+        self._marks = marks(keyed, shards)
+        self._copies = F.sequence(F.lit(FIRST_MARK - shards + 1), F.lit(FIRST_MARK))
+        self._no_group, *self._no_key = map(nothing_as, keyed.schema.fields[: len(key) + 1])
+        self._copied = [F.explode(self._copies).alias(GROUP), *self._no_key]
+        order = order_of(keyed, key, shards, groups, inputs=len(types), by_number=by_number)
+        self._routing = Routing(order, shards, groups)
+        self._schema = from_arrow_schema(output_schema(last.declared.output_type))
+
+    def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
+        """The outputs of the operator over a frame per stream."""
+        given = map(with_derived, self._types, dfs)
+        selected = [df.select(*columns) for df, columns in zip(given, self._selected, strict=True)]
+        keyed, news = selected[: self._inputs], selected[self._inputs :]
+        copied = [df.select(*self._copied, "*") for df in news]
+        return self._run([*keyed, *copied], step, tasks)
+
+    def frame_of_whole(
+        self, inputs: MergedInputs, streams: Sequence[str], step: ShardStep, tasks: int | None
+    ) -> DataFrame:
+        """The same of inputs that come as one frame, which is read once.
+
+        Parameters:
+            streams: the names of its streams, each another of the inputs.
+        """
+        chosen = dict(zip(streams, self._selected, strict=True))
+        for news in streams[self._inputs :]:
+            chosen[news] = [self._no_group, *self._no_key, *chosen[news]]
+        rows = inputs.selected(chosen)
+        if streams[self._inputs :]:
+            copies = F.when(F.col(GROUP).isNull(), self._copies).otherwise(F.array(GROUP))
+            rows = rows.withColumn(GROUP, F.explode(copies))
+        return self._run([rows], step, tasks)
+
+    def _run(self, rows: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
+        united = reduce(DataFrame.unionAll, [*rows, self._marks])
+        return self._routing.routed(united, tasks).mapInArrow(step, self._schema)

@@ -1,0 +1,5 @@
+"""State types: what a process function holds and calls, and how it becomes mutations.
+
+`base` has what all state types share, `key_scope` the access of one key to rows, `timers` and `ttl`
+the state that time changes. Imports `backend`, `checkpoint`, `codec` and top-level modules.
+"""

@@ -1,0 +1,275 @@
+"""The base class of all state types.
+
+Theory of operation. A class is both the annotation a user writes and the handle that is bound to
+the key being visited. A `Visit` holds the row prefix that all states of a key share. A state reads
+a row on first access, keeps what it read, and hands its changes to the visit's batch some time
+after the key was left, along with those of other keys. A state that is not touched does nothing at
+all. Rows of a state, with P the prefix (key group and encoded key):
+
+    value, reducing, aggregating    P                                  → value
+    list                            P + epoch (6 bytes) + number (6)   → element
+    map                             P + encoded map key                → map value
+
+Ownership. What `get` returns belongs to the caller: changing it changes nothing until it is
+written back. Values of immutable types (str, int, frozen dataclasses, …) are decoded once and
+returned as they are. Values of mutable types are decoded anew for every `get` and encoded at
+every `update`; that is the cost of the guarantee.
+
+Stored form. What is read is always what reading the row would give, also before the row is
+written: an int that is written to a float state is read as a float at once. Otherwise, a result
+would depend on where the input was cut into epochs. A value that is its own stored form, which one
+check finds out (`ValueCodec.exact`), is kept as it is; any other is encoded and decoded.
+
+Sizes. A state counts the rows and bytes it adds and removes, exactly: before a row is replaced or
+removed, its old size is known from the read that came before, or is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from statekit.backend.interface import Backend, prefix_end
+from statekit.checkpoint.job_file import TtlRecord
+from statekit.codec.key_codec import KeyCodec
+from statekit.codec.value_codec import ValueCodec, shortened
+from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.state.key_scope import Visit
+from statekit.state.options import Aggregate, Redistribute, Reduce
+from statekit.state.row_versions import Hook, generation_codec
+from statekit.state.ttl import Expiry
+from statekit.watermark import END
+
+# A state hands its pending rows on when it holds this many for one key, so that a key with
+# millions of elements or entries never sits in memory as a whole.
+PENDING_ROWS_MAX = 32_768
+
+# The same for bytes of rows, so that a few large ones do not either.
+PENDING_BYTES_MAX = 16 * 1024 * 1024
+
+# So many rows that have expired are removed from a state in an epoch, and more in one that adds
+# many: what expires must not come faster than it goes.
+SWEPT_MIN = 10_000
+
+# The same when event time has come to its end, where nobody waits for the epoch but the sweep.
+SWEPT_AT_END = 200_000
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Any = _Absent()
+"""Stands for a row that is known not to be there."""
+
+_HERE: Any = object()
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """A state as declared: its name, its kind, its codecs and its options. Pure data.
+
+    Parameters:
+        operator, name: where it is declared and what it is called.
+        kind: the class of the handle.
+        codec: of values, elements, entries or accumulators.
+        key_codec: of map keys; None for other kinds.
+        added: codec of what `add` takes, which is checked but never stored; None for other kinds.
+        default: of a `ValueState`.
+        reduce, aggregate: as declared.
+        ttl: when its rows expire; None if they do not.
+        redistribute: what becomes of state of shards when there are more or fewer of them.
+        made: the class of the object that the function gets; None for other kinds.
+        hooks: what converts values of types that it had before.
+    """
+
+    operator: str
+    name: str
+    kind: type[State]
+    codec: ValueCodec[Any]
+    key_codec: KeyCodec[Any] | None = None
+    added: ValueCodec[Any] | None = None
+    default: Any = None
+    reduce: Reduce | None = None
+    aggregate: Aggregate[Any, Any, Any] | None = None
+    ttl: TtlRecord | None = None
+    redistribute: Redistribute | None = None
+    made: type[Any] | None = None
+    hooks: tuple[Hook, ...] = ()
+
+    def bind(self, visit: Visit, backend: Backend) -> State:
+        """A handle for this state in one shard."""
+        spec, migrated = self, visit.migrated.get(self.name)
+        if migrated is not None:
+            spec = replace(self, codec=generation_codec(self.codec, migrated, self.hooks, visit))
+        return self.kind(spec, visit, backend)
+
+
+class State:
+    """What all states have in common. Users never make one: the task binds it."""
+
+    __slots__ = (
+        "_accepts",
+        "_backend",
+        "_cleared",
+        "_codec",
+        "_decode",
+        "_encode",
+        "_exact",
+        "_name",
+        "_scan",
+        "_spec",
+        "_visit",
+        "bytes_added",
+        "expiry",
+        "rows_added",
+    )
+
+    kind_name: ClassVar[str] = ""
+    is_local: ClassVar[bool] = False
+    """Whether it belongs to a shard, and not to a key."""
+
+    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+        self._spec = spec
+        # By how much this epoch changed what the shard holds; negative when it shrank.
+        self.rows_added = 0
+        self.bytes_added = 0
+        self._name = spec.name
+        self._visit = visit
+        self._backend = backend
+        self._codec = spec.codec
+        self._accepts = spec.codec.accepts
+        self._exact = spec.codec.exact
+        self._encode = spec.codec.encode
+        self._decode = spec.codec.decode
+        # The prefix of the key whose rows in the backend were all removed since it was entered.
+        self._cleared: bytes | None = None
+        # None unless rows may carry a stamp.
+        self.expiry: Expiry | None = None
+        if spec.ttl is not None or spec.name in visit.eras:
+            self.expiry = Expiry(spec.name, spec.ttl, visit)
+        if spec.ttl is not None and spec.ttl.clock == "event":
+            visit.aging.append(self)
+
+    @property
+    def handle(self) -> Any:
+        """What the user's function is given."""
+        return self
+
+    def _leave(self) -> None:
+        """Hand changes to the batch and forget the keys."""
+        raise NotImplementedError
+
+    def _age(self) -> None:
+        """Look at the clock again, and forget what has expired at the key being visited."""
+        if self.expiry is not None:
+            self.expiry.tick()
+
+    def sweep(self, groups: tuple[int, int]) -> None:
+        """Remove rows of these key groups that have expired, no more than is due in one epoch."""
+
+        def removed(row_key: bytes, size: int) -> None:
+            self._resized(row_key, size, None)
+
+        assert self.expiry is not None
+        at_end = self._visit.expiry_us == END
+        most = (SWEPT_AT_END if at_end else SWEPT_MIN) + 2 * self.expiry.indexed
+        self.expiry.sweep(self._backend, groups, most, removed)
+
+    def _resized(self, row_key: bytes, before: int, row: bytes | None) -> None:
+        """Take note that a row of `before` bytes (0: none) is replaced by `row` (None: removed)."""
+        after = 0 if row is None else len(row_key) + len(row)
+        self.rows_added += (after > 0) - (before > 0)
+        self.bytes_added += after - before
+
+    def _refuse(self, value: object, codec: ValueCodec[Any] | None = None) -> StateTypeError:
+        codec = codec or self._codec
+        return StateTypeError(
+            f"{self._where()} cannot hold {shown(value)}: its type is {codec.schema}; "
+            f"{codec.reason(value)}. Nothing of this epoch is committed: convert the value, "
+            f"{'call clear() to remove it, ' if value is None else ''}or change the declared type"
+        )
+
+    def _unstorable(
+        self, value: object, error: StateTypeError, key: object = _HERE
+    ) -> StateTypeError:
+        """For a value of the right type that has no bytes, such as an int beyond 64 bits.
+
+        Parameters:
+            key: that it belongs to; the one being visited if none is given.
+        """
+        return StateTypeError(
+            f"{self._where(key)} cannot hold {shown(value)}: {error}. Nothing of this epoch is "
+            "committed"
+        )
+
+    def _unreadable(self, error: CorruptCheckpointError) -> CorruptCheckpointError:
+        return CorruptCheckpointError(f"{self._where()}: {error}")
+
+    def _row(self, value: Any) -> bytes:
+        """The bytes of a value; an error if the declared type cannot hold it."""
+        if not self._accepts(value):
+            raise self._refuse(value)
+        try:
+            return self._encode(value)
+        except StateTypeError as error:
+            raise self._unstorable(value, error) from None
+
+    def _stored_form(self, value: Any) -> Any:
+        """What reading a value back will give; an error if the declared type cannot hold it."""
+        return self._decode(self._row(value))
+
+    def _where(self, key: object = _HERE) -> str:
+        visit = self._visit
+        place = visit.place if key is _HERE else visit.place_of(key)
+        return f"state {self._name!r} of operator {visit.operator!r} {place} in epoch {visit.epoch}"
+
+
+class ManyRowState(State):
+    """A state with many rows per key, some of which are in the backend and some still pending."""
+
+    __slots__ = ()  # so that a class may have another base beside this one
+
+    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+        super().__init__(spec, visit, backend)
+        self._scan = backend.scanner(spec.name)
+
+    def clear(self) -> None:
+        """Remove everything this key holds. What is stored is counted, and removed as one range."""
+        self._drop_pending()
+        prefix, found = self._visit.prefix, False
+        for row_key, row in self._held():
+            found = True
+            self._resized(row_key, len(row_key) + len(row), None)
+            if self.expiry is not None:
+                self.expiry.forget(row_key, self.expiry.split(row)[1])
+        if found:
+            self._visit.batch.delete_range(self._name, prefix, prefix_end(prefix))
+            self._cleared = prefix
+
+    def _held(self, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Rows of this key that the backend holds and that were not cleared since."""
+        prefix = self._visit.prefix
+        if self._cleared is prefix:
+            return iter(())
+        if reverse:
+            return self._backend.scan(self._name, prefix, prefix_end(prefix), reverse=True)
+        return iter(self._scan(prefix, prefix_end(prefix)))
+
+    def _spill(self) -> None:
+        """Give pending rows to the backend in the middle of a visit."""
+        self._leave()
+        self._visit.spill()
+        self._cleared = None
+
+    def _drop_pending(self) -> None:
+        """Forget the rows of this key that are pending."""
+        raise NotImplementedError
+
+
+def shown(value: object) -> str:
+    """`value` for a message, cut short."""
+    text = shortened(value, 201)
+    return text if len(text) <= 200 else f"{text[:200]}… ({type(value).__name__})"

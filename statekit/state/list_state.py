@@ -1,0 +1,277 @@
+"""`ListState`: an ordered list per key, one row per element."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, repeat
+from operator import add
+from typing import TypeVar, cast, overload
+
+from statekit.backend.interface import Backend
+from statekit.codec.vectorized import numbered
+from statekit.errors import StateTypeError
+from statekit.state import base as state
+from statekit.state.base import ABSENT, ManyRowState, StateSpec
+from statekit.state.key_scope import Visit
+from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
+
+T = TypeVar("T")
+
+# `update` adds so many elements at a time, and then looks whether it is time to hand them on.
+_ADDED_MAX = 64
+
+
+class ListState(ManyRowState, Sequence[T]):
+    """An ordered list per key, one row per element.
+
+    Appending reads nothing. Reading streams: a list of any length can be iterated. Iteration sees
+    the list as it was when it began. An empty list and no list are the same. None elements are
+    refused unless T is Optional.
+    """
+
+    # What was appended at this key and those before it: `_pending` has the rows, and `_prefixes` of
+    # which key each is. Those of the key at `_at` begin at `_first`.
+    __slots__ = (
+        "_again",
+        "_appended",
+        "_at",
+        "_first",
+        "_pending",
+        "_pending_bytes",
+        "_position",
+        "_prefixes",
+        "_times",
+    )
+
+    kind_name = "list"
+
+    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+        super().__init__(spec, visit, backend)
+        self._pending: list[bytes] = []
+        self._prefixes: list[bytes] = []
+        self._at: bytes | None = None
+        self._first = 0
+        self._pending_bytes = 0
+        # When each was appended, of a list that expires.
+        self._times: list[int] = []
+        # When stored elements were read, where that makes their time begin anew.
+        self._again: dict[bytes, int] = {}
+        # Running number of everything appended in this epoch by this shard, whatever the key:
+        # it only grows, so positions within one key are in order of appending.
+        self._appended = 0
+        self._position = visit.epoch.to_bytes(6, "big")
+
+    def append(self, value: T) -> None:
+        """Add one element at the end.
+
+        Raises:
+            StateTypeError: the declared type cannot hold the element.
+        """
+        if not self._accepts(value):
+            raise self._refuse(value)
+        try:
+            row = self._encode(value)
+        except StateTypeError as error:
+            raise self._unstorable(value, error) from None
+        self._add(row)
+
+    def _add(self, row: bytes) -> None:
+        visit, pending = self._visit, self._pending
+        if self._at is not visit.prefix:
+            self._begin()
+        if self.expiry is not None:
+            self._times.append(self.expiry.stamp(UNWRITTEN))
+        pending.append(row)
+        self._prefixes.append(visit.prefix)
+        self._pending_bytes += len(row)
+        if len(pending) >= state.PENDING_ROWS_MAX or self._pending_bytes >= state.PENDING_BYTES_MAX:
+            self._spill()
+
+    def _begin(self) -> None:
+        """Let what is appended from now on be of the key being visited."""
+        if not self._pending:
+            self._visit.gathered.append(self)
+        self._at, self._first = self._visit.prefix, len(self._pending)
+
+    def extend(self, values: Iterable[T]) -> None:
+        """Add elements at the end, in order. One that does not fit ends it; those before it stay.
+
+        Raises:
+            StateTypeError: the declared type cannot hold an element.
+        """
+        for value in values:
+            self.append(value)
+
+    def update(self, values: Iterable[T]) -> None:
+        """Replace the whole list, or nothing of it if an element does not fit.
+
+        Raises:
+            StateTypeError: the declared type cannot hold an element.
+        """
+        rows = [self._row(value) for value in values]  # may be made from this very list
+        self.clear()
+        for start in range(0, len(rows), _ADDED_MAX):
+            self._add_all(rows[start : start + _ADDED_MAX])
+
+    def _add_all(self, rows: list[bytes]) -> None:
+        visit = self._visit
+        if self._at is not visit.prefix:
+            self._begin()
+        if self.expiry is not None:
+            self._times += repeat(self.expiry.stamp(UNWRITTEN), len(rows))
+        self._pending += rows
+        self._prefixes += repeat(visit.prefix, len(rows))
+        self._pending_bytes += sum(map(len, rows))
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if (
+            len(self._pending) >= state.PENDING_ROWS_MAX
+            or self._pending_bytes >= state.PENDING_BYTES_MAX
+        ):
+            self._spill()
+
+    def get(self) -> list[T]:
+        """All elements as a Python list."""
+        return list(iter(self))  # list(self) would ask for the length first, which is a scan
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._decode, chain(self._stored(handed_out=True), self._handed_out()))
+
+    def __reversed__(self) -> Iterator[T]:
+        stored = self._stored(reverse=True, handed_out=True)
+        return map(self._decode, chain(self._handed_out(reverse=True), stored))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._stored()) + len(self._waiting())
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting()) or next(self._stored(), None) is not None
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return self._slice(index)
+        rows = reversed(self) if index < 0 else iter(self)
+        found = next(islice(rows, -index - 1 if index < 0 else index, None), ABSENT)
+        if found is ABSENT:
+            raise IndexError(f"{self._where()} has no element {index}")
+        return cast("T", found)
+
+    def index(self, value: object, start: int = 0, stop: int = sys.maxsize) -> int:
+        """The first position of an element that equals `value`. Reads the list once."""
+        return self.get().index(cast("T", value), start, stop)
+
+    def _slice(self, index: slice) -> list[T]:
+        parts = (index.start, index.stop, index.step)
+        if any(part is not None and part < 0 for part in parts):
+            return self.get()[index]
+        return list(islice(iter(self), index.start, index.stop, index.step))
+
+    def __repr__(self) -> str:
+        return f"ListState({self.get()!r})"
+
+    def _stored(self, *, reverse: bool = False, handed_out: bool = False) -> Iterator[bytes]:
+        """Elements that the backend holds, as bytes."""
+        rows, expiry = self._held(reverse=reverse), self.expiry
+        if expiry is None:
+            return (row for _, row in rows)
+        return self._unexpired(rows, expiry, refresh=handed_out and expiry.refreshes)
+
+    def _unexpired(
+        self, rows: Iterator[tuple[bytes, bytes]], expiry: Expiry, *, refresh: bool
+    ) -> Iterator[bytes]:
+        prefix = self._visit.prefix
+        for row_key, row in rows:
+            value, written = expiry.split(row)
+            written = self._again.get(row_key, written)
+            if expiry.is_over(written):
+                continue
+            if refresh and written != PERMANENT and self._visit.prefix == prefix:
+                self._refresh(row_key, row, value, written, expiry)
+            yield value
+
+    def _refresh(
+        self, row_key: bytes, row: bytes, value: bytes, before: int, expiry: Expiry
+    ) -> None:
+        """Write an element again that was read, unless it was removed meanwhile."""
+        written = expiry.stamp(before)
+        visit = self._visit
+        if written == before or self._cleared is visit.prefix:
+            return
+        if self._backend.get(self._name, row_key) != row:
+            return
+        if not self._again:
+            visit.gathered.append(self)
+        self._again[row_key] = written
+        visit.batch.put(self._name, row_key, expiry.row(row_key, value, before, written))
+        if visit.batch.full or len(self._again) >= state.PENDING_ROWS_MAX:
+            self._spill()
+
+    def _waiting(self) -> list[bytes]:
+        """Elements that are still pending, as bytes."""
+        if self._at is not self._visit.prefix:
+            return []
+        expiry, rows = self.expiry, self._pending[self._first :]
+        if expiry is None:
+            return rows
+        found = zip(rows, self._times[self._first :], strict=True)
+        return [row for row, written in found if not expiry.is_over(written)]
+
+    def _handed_out(self, *, reverse: bool = False) -> Iterable[bytes]:
+        """The same, one by one to a reader."""
+        expiry = self.expiry
+        if expiry is None or not expiry.refreshes:
+            found = self._waiting()
+            return found[::-1] if reverse else found
+        if self._at is not self._visit.prefix:
+            return ()
+        places = range(self._first, len(self._pending))
+        if reverse:
+            places = places[::-1]
+        return _refreshed(self._pending, self._times, places, expiry)
+
+    def _leave(self) -> None:
+        if self._pending:
+            self._put_pending()
+        self._pending = []
+        self._prefixes = []
+        self._times = []
+        self._again = {}
+        self._pending_bytes = 0
+        self._at = None
+
+    def _put_pending(self) -> None:
+        rows, count = self._pending, len(self._pending)
+        positions = numbered(self._position, self._appended, count)
+        self._appended += count
+        row_keys = list(map(add, self._prefixes, positions))
+        if self.expiry is not None:
+            rows = self.expiry.rows(row_keys, rows, repeat(UNWRITTEN), self._times)
+        self.rows_added += count
+        self.bytes_added += self._visit.batch.put_all(self._name, row_keys, rows)
+
+    def _drop_pending(self) -> None:
+        if self._at is not self._visit.prefix:
+            return
+        first = self._first
+        self._pending_bytes -= sum(map(len, self._pending[first:]))
+        del self._prefixes[first:]
+        if self.expiry is None:
+            del self._pending[first:]
+        else:  # who iterates keeps the lists as they were
+            self._pending, self._times = self._pending[:first], self._times[:first]
+
+
+def _refreshed(
+    rows: list[bytes], times: list[int], places: range, expiry: Expiry
+) -> Iterator[bytes]:
+    """Elements at some places; the time of each begins anew as it is handed out."""
+    for place in places:
+        if not expiry.is_over(times[place]):
+            times[place] = expiry.stamp(times[place])
+            yield rows[place]

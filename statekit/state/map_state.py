@@ -1,0 +1,289 @@
+"""`MapState`: a map per key, one row per entry."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from itertools import takewhile
+from typing import Any, TypeVar, cast, overload
+
+from statekit.backend.interface import Backend, prefix_end
+from statekit.errors import StateTypeError
+from statekit.state import base as state
+from statekit.state.base import ABSENT, ManyRowState, StateSpec, shown
+from statekit.state.key_scope import Visit
+from statekit.state.row_cache import UNKNOWN, KnownRows
+from statekit.state.ttl import Expiry
+
+K = TypeVar("K")
+V = TypeVar("V")
+D = TypeVar("D")
+
+
+class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
+    """A map per key, one row per entry.
+
+    Touching one entry reads and writes that entry only. `items()`, `keys()`, `values()` and `scan`
+    stream in key order (the order of the type: numbers by value, text by code point) and see the
+    map as it was when iteration began. `len` counts by scanning.
+    """
+
+    __slots__ = ("_encode_key", "_last")
+
+    kind_name = "map"
+
+    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+        super().__init__(spec, visit, backend)
+        assert spec.key_codec is not None
+        self._encode_key = spec.key_codec.encode
+        # The last key asked for, at which prefix, with its row key: `m[k] = m[k] + 1` encodes k
+        # once.
+        self._last: tuple[Any, bytes, bytes] = (ABSENT, b"", b"")
+
+    def __getitem__(self, key: K) -> V:
+        row_key = self._row_key(key)
+        found = self._look(row_key)
+        if found is ABSENT:
+            raise KeyError(key)
+        if self._refreshes:
+            self._note_read(row_key)
+        return cast("V", found if self._immutable else self._decode(found))
+
+    @overload
+    def get(self, key: K, default: None = None, /) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V, /) -> V: ...
+    @overload
+    def get(self, key: K, default: D, /) -> V | D: ...
+    def get(self, key: K, default: Any = None, /) -> Any:
+        """The value at `key`, or `default`."""
+        row_key = self._row_key(key)
+        found = self._look(row_key)
+        if found is ABSENT:
+            return default
+        if self._refreshes:
+            self._note_read(row_key)
+        return found if self._immutable else self._decode(found)
+
+    def __contains__(self, key: object) -> bool:
+        return self._find(cast("K", key)) is not ABSENT
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """Set one entry.
+
+        Raises:
+            StateTypeError: the declared types cannot hold the key or the value.
+        """
+        kept: Any = value
+        if not self._immutable:
+            kept = self._row(value)
+        elif not self._exact(value):
+            kept = self._stored_form(value)
+        row_key = self._row_key(key)
+        self._set(row_key, kept)
+        if self._cleared is self._visit.prefix:
+            self._sizes[row_key] = 0
+        if self.expiry is not None:
+            self._note_write(row_key)
+        if type(kept) is bytes or type(kept) is str:
+            self._known_bytes += len(kept)
+
+    def setdefault(self, key: K, default: Any = None) -> Any:
+        """The value at `key`; where there is none, `default` is set, and returned as it is stored.
+
+        Raises:
+            StateTypeError: the declared types cannot hold the key or the default.
+        """
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def __delitem__(self, key: K) -> None:
+        if self._find(key) is ABSENT:
+            raise KeyError(key)
+        self._set(self._row_key(key), ABSENT)
+
+    def __iter__(self) -> Iterator[K]:
+        return (key for key, _ in self._pairs(decode=False))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._rows_between(*self._bounds()))
+
+    def __bool__(self) -> bool:
+        return next(self._rows_between(*self._bounds()), None) is not None
+
+    def keys(self) -> KeysView[K]:
+        return _StreamedKeys(self)
+
+    def items(self) -> ItemsView[K, V]:
+        return _StreamedItems(self)
+
+    def values(self) -> ValuesView[V]:
+        return _StreamedValues(self)
+
+    def scan(self, lo: K | None = None, hi: K | None = None) -> Iterator[tuple[K, V]]:
+        """Entries with `lo <= key < hi` in key order; None leaves that side open."""
+        return self._pairs(lo, hi)
+
+    def __repr__(self) -> str:
+        return f"MapState({dict(self.items())!r})"
+
+    def _row_key(self, key: K) -> bytes:
+        prefix = self._visit.prefix
+        last, at, row_key = self._last
+        if last is key and at is prefix:
+            return row_key
+        row_key = prefix + self._subkey(key)
+        self._make_room()
+        self._last = (key, prefix, row_key)
+        return row_key
+
+    def _make_room(self) -> None:
+        if (
+            len(self._known) >= state.PENDING_ROWS_MAX
+            or self._known_bytes >= state.PENDING_BYTES_MAX
+        ):
+            self._spill()
+
+    def _subkey(self, key: K) -> bytes:
+        try:
+            return self._encode_key(key)
+        except StateTypeError as error:
+            raise StateTypeError(f"{self._where()}, map key {shown(key)}: {error}") from None
+
+    def _find(self, key: K) -> Any:
+        return self._look(self._row_key(key))
+
+    def _look(self, row_key: bytes) -> Any:
+        found = self._known.get(row_key, UNKNOWN)
+        if found is UNKNOWN:
+            return ABSENT if self._cleared is self._visit.prefix else self._load(row_key)
+        if self.expiry is not None and self._has_aged(row_key, self.expiry):
+            return ABSENT
+        return found
+
+    def _bounds(self, lo: K | None = None, hi: K | None = None) -> tuple[bytes, bytes]:
+        prefix = self._visit.prefix
+        start = prefix if lo is None else prefix + self._subkey(lo)
+        end = prefix_end(prefix) if hi is None else prefix + self._subkey(hi)
+        return start, end
+
+    def _pairs(
+        self, lo: K | None = None, hi: K | None = None, *, decode: bool = True
+    ) -> Iterator[tuple[K, Any]]:
+        # Not itself a generator: what is iterated is settled here, not at the first `next`.
+        rows = self._rows_between(*self._bounds(lo, hi))
+        return self._decoded(rows, len(self._visit.prefix), decode=decode)
+
+    def _decoded(
+        self, rows: Iterator[tuple[bytes, Any]], skip: int, *, decode: bool
+    ) -> Iterator[tuple[K, Any]]:
+        assert self._spec.key_codec is not None
+        decode_key = self._spec.key_codec.decode
+        for row_key, found in rows:
+            key = decode_key(row_key, skip)[0]
+            if not decode:
+                yield key, None
+                continue
+            if self._refreshes and self._visit.prefix == row_key[:skip]:
+                self._read_on(row_key)
+            if isinstance(found, _Stored):
+                yield key, self._decode(found.row)
+            else:
+                yield key, found if self._immutable else self._decode(found)
+
+    def _rows_between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Any]]:
+        """Stored and pending rows merged in key order; pending ones win."""
+        pending = sorted(key for key in self._own(self._changed) if start <= key < end)
+        known = {row_key: self._look(row_key) for row_key in pending}
+        stored: Iterator[tuple[bytes, bytes]] = iter(())
+        if self._cleared is not self._visit.prefix:
+            stored = iter(self._scan(start, end))
+        if self.expiry is not None:
+            stored = _unexpired(stored, self.expiry)
+        return _merged(stored, pending, known)
+
+    def _read_on(self, row_key: bytes) -> None:
+        """Note that an entry was read in passing, if it is still there."""
+        self._make_room()
+        if self._look(row_key) is not ABSENT:
+            self._note_read(row_key)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._last = (ABSENT, b"", b"")
+
+    def _drop_pending(self) -> None:
+        own = self._own(self._known)
+        for part in (self._known, self._changed, self._sizes, self._indexed, self._written):
+            for row_key in own:
+                part.pop(row_key, None)
+
+    def _own(self, part: dict[bytes, Any]) -> list[bytes]:
+        """The row keys of the key being visited: they came last."""
+        prefix = self._visit.prefix
+        return list(takewhile(lambda row_key: row_key.startswith(prefix), reversed(part)))
+
+
+class _Stored:
+    """A row as the backend holds it, not decoded."""
+
+    __slots__ = ("row",)
+
+    def __init__(self, row: bytes) -> None:
+        self.row = row
+
+
+class _StreamedKeys(KeysView[K]):
+    _mapping: MapState[K, Any]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._mapping)  # that of KeysView begins at the first `next`
+
+
+class _StreamedItems(ItemsView[K, V]):
+    _mapping: MapState[K, V]
+
+    def __iter__(self) -> Iterator[tuple[K, V]]:
+        return self._mapping.scan()
+
+
+class _StreamedValues(ValuesView[V]):
+    _mapping: MapState[Any, V]
+
+    def __contains__(self, value: object) -> bool:
+        return any(found is value or found == value for found in self)
+
+    def __iter__(self) -> Iterator[V]:
+        return (value for _, value in self._mapping.scan())
+
+
+def _unexpired(
+    rows: Iterator[tuple[bytes, bytes]], expiry: Expiry
+) -> Iterator[tuple[bytes, bytes]]:
+    """Rows that have not expired, without their stamps."""
+    for row_key, row in rows:
+        value, _ = expiry.read(row)
+        if value is not None:
+            yield row_key, value
+
+
+def _merged(
+    stored: Iterator[tuple[bytes, bytes]], pending: list[bytes], known: dict[bytes, Any]
+) -> Iterator[tuple[bytes, Any]]:
+    waiting = iter(pending)
+    upcoming = next(waiting, None)
+    for row_key, row in stored:
+        while upcoming is not None and upcoming < row_key:
+            if known[upcoming] is not ABSENT:
+                yield upcoming, known[upcoming]
+            upcoming = next(waiting, None)
+        if upcoming == row_key:
+            if known[row_key] is not ABSENT:
+                yield row_key, known[row_key]
+            upcoming = next(waiting, None)
+        else:
+            yield row_key, _Stored(row)
+    while upcoming is not None:
+        if known[upcoming] is not ABSENT:
+            yield upcoming, known[upcoming]
+        upcoming = next(waiting, None)

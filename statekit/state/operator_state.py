@@ -1,0 +1,195 @@
+"""Operator state: state of a shard, not of a key.
+
+These are the value, the list and the map of keyed state, bound to another visit: that of the whole
+shard, whose prefix is the first key group that the shard owns. So rows of a shard lie with the key
+groups of the shard.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from statekit.backend.interface import Backend
+from statekit.errors import CorruptCheckpointError, ProcessError, StatekitError, StateTypeError
+from statekit.state.base import State, StateSpec
+from statekit.state.key_scope import Visit
+from statekit.state.list_state import ListState
+from statekit.state.map_state import MapState
+from statekit.state.single_row_states import ValueState
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+S = TypeVar("S")
+
+
+class OperatorState(ValueState[T]):
+    """One value per shard, whatever the key: a `ValueState` of the shard.
+
+    Say with `Annotated[…, Redistribute(…)]` what becomes of it when the parallelism changes.
+    """
+
+    __slots__ = ()
+
+    kind_name = "operator_value"
+    is_local = True
+
+
+class OperatorListState(ListState[T]):
+    """One list per shard, whatever the key: a `ListState` of the shard.
+
+    Say with `Annotated[…, Redistribute(…)]` what becomes of it when the parallelism changes.
+    """
+
+    __slots__ = ()
+
+    kind_name = "operator_list"
+    is_local = True
+
+
+class BroadcastState(MapState[K, V]):
+    """One map per shard, the same in all of them: written from a broadcast input, read by all.
+
+    Only a function decorated with `@….on_broadcast` may change it.
+    """
+
+    __slots__ = ()
+
+    kind_name = "broadcast"
+    is_local = True
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """Set one entry.
+
+        Raises:
+            StateTypeError: the declared types cannot hold the key or the value, or it is set from
+                elsewhere than a function decorated with `@….on_broadcast`.
+        """
+        self._check_broadcasting()
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        self._check_broadcasting()
+        super().__delitem__(key)
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._check_broadcasting()
+        super().clear()
+
+    def _check_broadcasting(self) -> None:
+        if not self._visit.broadcasting:
+            raise StateTypeError(
+                f"{self._where()} is broadcast state: it may only be changed by a function "
+                f"decorated with @{self._visit.operator}.on_broadcast, so that it is the same in "
+                "all shards"
+            )
+
+
+class Checkpointed(Protocol[S]):
+    """A plain object as state of a shard. A parameter annotated with such a class declares it.
+
+    The class is called without arguments, once per shard and epoch; the function is given the
+    object. What `snapshot_state` returns is stored at the end of the epoch, if it differs from what
+    is stored, and is given to `restore_state` the next time. Its return annotation says what type
+    that is.
+
+    A class may also say what becomes of what is stored when the parallelism changes, as `split` and
+    `merge` of `Redistribute` do:
+
+        @staticmethod
+        def split_state(state: S, n: int) -> list[S]: ...
+
+        @staticmethod
+        def merge_states(states: list[S]) -> S: ...
+
+    >>> from collections.abc import Iterator
+    >>> import statekit as sk
+    >>> class Mean:
+    ...     def __init__(self) -> None:
+    ...         self.count, self.total = 0, 0.0
+    ...     def snapshot_state(self) -> tuple[int, float]:
+    ...         return self.count, self.total
+    ...     def restore_state(self, state: tuple[int, float]) -> None:
+    ...         self.count, self.total = state
+    >>> @sk.process()
+    ... def above(record: dict, mean: Mean) -> Iterator[bool]:
+    ...     mean.count += 1
+    ...     mean.total += record["price"]
+    ...     yield record["price"] > mean.total / mean.count
+    >>> from statekit.testing import Harness
+    >>> harness = Harness(above)
+    >>> harness.send({"price": 1.0}), harness.send({"price": 3.0})
+    ([False], [True])
+    >>> harness.operator_state("mean")
+    [(2, 4.0)]
+    """
+
+    def snapshot_state(self) -> S:
+        """What is to be stored."""
+
+    def restore_state(self, state: S, /) -> None:
+        """Take up what was stored."""
+
+
+def is_checkpointed(cls: object) -> bool:
+    """Whether objects of a class are kept as `Checkpointed` says."""
+    return isinstance(cls, type) and all(
+        callable(getattr(cls, name, None)) for name in ("snapshot_state", "restore_state")
+    )
+
+
+class ObjectState(State):
+    """A `Checkpointed` object: one row, whose value is what the object's snapshot returns."""
+
+    __slots__ = ("_object", "_stored")
+
+    kind_name: ClassVar[str] = "object"
+    is_local = True
+
+    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+        super().__init__(spec, visit, backend)
+        assert spec.made is not None
+        self._stored = backend.get(spec.name, visit.prefix)
+        self._object = self._restored(spec.made)
+        visit.touched.append(self)
+
+    @property
+    def handle(self) -> Any:
+        """The object."""
+        return self._object
+
+    def get(self) -> Any:
+        """What is stored; None if nothing is."""
+        return None if self._stored is None else self._decode(self._stored)
+
+    def _restored(self, made: type[Any]) -> Any:
+        try:
+            restored = made()
+            if self._stored is not None:
+                restored.restore_state(self._decode(self._stored))
+        except CorruptCheckpointError as error:
+            raise self._unreadable(error) from error
+        except Exception as error:
+            raise self._failed(f"{made.__name__}.restore_state", error) from error
+        return restored
+
+    def _leave(self) -> None:
+        try:
+            value = self._object.snapshot_state()
+        except StatekitError:
+            raise
+        except Exception as error:
+            name = f"{type(self._object).__name__}.snapshot_state"
+            raise self._failed(name, error) from error
+        row, prefix, before = self._row(value), self._visit.prefix, self._stored
+        if row != before:
+            self._visit.batch.put(self._name, prefix, row)
+            self._resized(prefix, 0 if before is None else len(prefix) + len(before), row)
+            self._stored = row
+
+    def _failed(self, what: str, error: Exception) -> ProcessError:
+        return ProcessError(
+            f"{self._where()}: {what} failed with {type(error).__name__}: {error}. Nothing of this "
+            "epoch is committed: correct the class, then start the job again"
+        )

@@ -1,0 +1,188 @@
+"""Options of a state, as a user declares them inside `Annotated`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from statekit.checkpoint.job_file import Clock, TtlRecord
+from statekit.errors import StateTypeError
+from statekit.timestamp import duration_to_micros
+
+In = TypeVar("In")
+Acc = TypeVar("Acc")
+Out = TypeVar("Out")
+
+
+@dataclass(frozen=True)
+class Default:
+    """What an absent `ValueState` reads as: `Annotated[ValueState[int], Default(0)]`."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class TTL:
+    """How long state is kept: `Annotated[ValueState[int], TTL("30 days")]`.
+
+    A value, each list element and each map entry expires on its own, when `written + duration` is
+    not later than what the clock shows. What has expired is never read again, and is removed in
+    small steps, epoch by epoch.
+
+    Parameters:
+        duration: more than 0; a timedelta or a text such as "30 days".
+        clock: "processing" goes by the instant of the epoch. "event" goes by the watermark of the
+            operator, and in a timer's callback by the time of the timer; something is written at
+            the event time of the record, or the time of the timer, that writes it, or when it was
+            written before if that is later.
+        refresh: "write" lets each write begin the time anew, "read" each `get` and each element or
+            entry that is handed out, too. `exists`, `in` and `len` read nothing.
+
+    Raises:
+        StateTypeError: an option cannot be.
+
+    >>> TTL("1 minute", clock="event").record
+    TtlRecord(duration_us=60000000, clock='event', refresh='write')
+    """
+
+    duration: dt.timedelta | str
+    clock: Clock = "processing"
+    refresh: Literal["write", "read"] = "write"
+
+    def __post_init__(self) -> None:
+        if self.clock not in ("processing", "event"):
+            raise StateTypeError(f'TTL(clock={self.clock!r}): use "processing" or "event"')
+        if self.refresh not in ("write", "read"):
+            raise StateTypeError(f'TTL(refresh={self.refresh!r}): use "write" or "read"')
+        if duration_to_micros(self.duration, "TTL duration") == 0:
+            raise StateTypeError("TTL(0) would keep nothing: give a longer duration")
+
+    @property
+    def record(self) -> TtlRecord:
+        """The same as data."""
+        micros = duration_to_micros(self.duration, "TTL duration")
+        return TtlRecord(duration_us=micros, clock=self.clock, refresh=self.refresh)
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """How a `ReducingState` combines its value with a new one.
+
+    Parameters:
+        fn: `fn(current, added) -> combined`; or one of the known reducers `sum`, `min`, `max` (the
+            builtins, or their names) and `"count"`, which counts what is added.
+
+    >>> Reduce(max).combine(2, 3), Reduce(sum).combine(2, 3), Reduce("count").combine(2, "x")
+    (3, 5, 3)
+    """
+
+    fn: Callable[[Any, Any], Any] | Literal["sum", "min", "max", "count"]
+
+    @property
+    def known(self) -> str | None:
+        """`sum`, `min`, `max` or `count` for a known reducer, else None."""
+        for name, fn in (("sum", sum), ("min", min), ("max", max), ("count", None)):
+            if self.fn == name or (fn is not None and self.fn is fn):
+                return name
+        return None
+
+    @property
+    def combine(self) -> Callable[[Any, Any], Any]:
+        """The function of two arguments to call."""
+        match self.known:
+            case "sum":
+                return operator.add
+            case "min":
+                return min  # of what is equal, the first: what there was
+            case "max":
+                return max
+            case "count":
+                return lambda current, added: current + 1
+        if not callable(self.fn):
+            raise StateTypeError(
+                f"Reduce({self.fn!r}) is not a reducer: pass a function of two arguments, or one "
+                "of sum, min, max, 'count'"
+            )
+        return self.fn
+
+
+@dataclass(frozen=True)
+class Aggregate(Generic[In, Acc, Out]):
+    """How an `AggregatingState` works.
+
+    Parameters:
+        create: makes an empty accumulator.
+        add: `add(accumulator, added) -> accumulator`.
+        result: what `get` returns for an accumulator.
+        merge: combines two accumulators; used when windows merge.
+
+    Raises:
+        StateTypeError: one of them is no function.
+    """
+
+    create: Callable[[], Acc]
+    add: Callable[[Acc, In], Acc]
+    result: Callable[[Acc], Out]
+    merge: Callable[[Acc, Acc], Acc] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("create", "add", "result", "merge"):
+            given = getattr(self, name)
+            if not callable(given) and not (name == "merge" and given is None):
+                raise StateTypeError(f"Aggregate({name}={given!r}): give a function")
+
+
+Rule = Literal["even", "union", "broadcast", "hooks"]
+"""How state of shards is redistributed; "hooks" stands for functions of the user's."""
+
+
+@dataclass(frozen=True)
+class Redistribute:
+    """What becomes of state that belongs to shards when there are more or fewer of them.
+
+    Parameters:
+        rule: "even" gives each shard an equal part of all elements, "union" gives every shard all
+            elements, both for lists; "broadcast" gives shard i what the old shard i % p had.
+        split: `split(state, n) -> list of n states`, for more shards; instead of a rule.
+        merge: `merge(list of states) -> state`, for fewer shards; comes with `split`.
+
+    The functions are called with what the state holds as plain Python, and must not change it.
+
+    Raises:
+        StateTypeError: neither a rule nor both functions are given.
+
+    >>> Redistribute("union").known
+    'union'
+    >>> Redistribute(split=lambda total, n: [total] + [0] * (n - 1), merge=sum).known
+    'hooks'
+    """
+
+    rule: Literal["even", "union", "broadcast"] | None = None
+    split: Callable[[Any, int], Any] | None = None
+    merge: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.rule is None:
+            if not (callable(self.split) and callable(self.merge)):
+                raise StateTypeError(
+                    "Redistribute() needs a rule, such as Redistribute('even'), or both functions: "
+                    "Redistribute(split=..., merge=...)"
+                )
+        elif self.rule not in ("even", "union", "broadcast"):
+            raise StateTypeError(
+                f'Redistribute({self.rule!r}): use "even", "union" or "broadcast", or the '
+                "functions split= and merge="
+            )
+        elif self.split is not None or self.merge is not None:
+            raise StateTypeError(
+                f"Redistribute({self.rule!r}): give a rule, or the functions split= and merge=, "
+                "and not both"
+            )
+
+    @property
+    def known(self) -> Rule:
+        """The rule as data: what a checkpoint keeps of it."""
+        return "hooks" if self.rule is None else self.rule

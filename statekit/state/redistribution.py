@@ -1,0 +1,409 @@
+"""Redistribute operator state when the parallelism changes.
+
+Old shards are taken in order, 0 to p-1, and each contributes exactly once:
+
+    even       all elements, one list behind the other, cut into n pieces of equal length; the first
+               `total % n` pieces get one more
+    union      all elements, for every new shard
+    broadcast  what the old shard i % p had, for the new shard i
+    hooks      more shards: what the old shard j had is split for those new shards i that have
+               i * p // n == j. Fewer: what those old shards j had that have j * n // p == i is
+               merged for the new shard i. A shard that is neither split nor merged goes on as it is
+
+The rules move rows as they are, and need no code of the user's. Hooks are given plain Python
+values, which are checked when they come back. All of it happens before anything is written.
+"""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from statekit.backend.interface import StateSize
+from statekit.backend.mutation import DELETE_RANGE, Batch, ChangeFileWriter
+from statekit.checkpoint.job_file import OperatorRecord, StateRecord
+from statekit.checkpoint.lineage import local_rows
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
+from statekit.checkpoint.repository import TRANSFERS, Repository
+from statekit.checkpoint.repository import LocalRows as Rows
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.codec.schema_evolution import is_same_type
+from statekit.codec.value_codec import ValueCodec
+from statekit.errors import RescaleError, StatekitError
+from statekit.keygroup import group_of_row, pack_group
+from statekit.state.base import StateSpec, shown
+from statekit.state.key_scope import Visit
+from statekit.state.options import Redistribute, Rule
+from statekit.state.row_versions import generation_codec, value_schema
+
+
+def redistributed(
+    repository: Repository,
+    before: EpochManifest,
+    layout: EpochManifest,
+    operators: Sequence[OperatorRecord],
+    specs: Mapping[str, Sequence[StateSpec]],
+) -> EpochManifest:
+    """The same layout, with what its shards begin with of operator state.
+
+    It is stored as change files, which nothing refers to but the layout that is returned.
+
+    Parameters:
+        before: where the old shards stand.
+        layout: the new shards.
+        operators: of the job file.
+        specs: per operator, its states as the code declares them; without code there are no hooks.
+
+    Raises:
+        RescaleError: a state has no rule, or a hook failed. Nothing is written then.
+    """
+    moved = [
+        _Moved.of(repository, before, layout, operator, specs.get(operator.name, ()))
+        for operator in operators
+        if operator.name in layout.operators
+    ]
+    changed = {
+        operator.name: operator.stored(repository, layout.operators[operator.name])
+        for operator in moved
+        if operator is not None
+    }
+    return layout.model_copy(update={"operators": {**layout.operators, **changed}})
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """The operator state of one operator, on its way from old shards to new ones.
+
+    Parameters:
+        name: of the operator.
+        emptied: per state the key groups that may have rows of it, which all have to go.
+        states: what it holds in each new shard.
+    """
+
+    name: str
+    emptied: Mapping[str, Sequence[int]]
+    states: Mapping[str, list[Rows]]
+
+    @classmethod
+    def of(
+        cls,
+        repository: Repository,
+        before: EpochManifest,
+        layout: EpochManifest,
+        record: OperatorRecord,
+        specs: Sequence[StateSpec],
+    ) -> _Moved | None:
+        """What is to be moved; None if there is nothing."""
+        old = before.operators[record.name].shards
+        new = layout.operators[record.name].shards
+        if [shard.groups for shard in old] == [shard.groups for shard in new]:
+            return None
+        held = local_rows(repository, record, before)
+        is_blank = not any(rows for shards in held.values() for rows in shards)
+        if is_blank and not any(shard.redistributed for shard in old):
+            return None
+        states = moved_states(record, specs, held, len(new), before.epoch)
+        return cls(record.name, _emptied(repository, old, held), states)
+
+    def stored(self, repository: Repository, epoch: OperatorEpoch) -> OperatorEpoch:
+        """The operator with a change file for each new shard that is to have some."""
+        with ThreadPoolExecutor(TRANSFERS) as threads:
+            numbers = range(len(epoch.shards))
+            shards = tuple(threads.map(partial(self._begun, repository), numbers, epoch.shards))
+        counted = {
+            field: {name: n for name, n in getattr(epoch, field).items() if name not in self.states}
+            for field in ("undivided_rows", "undivided_bytes")
+        }
+        return epoch.model_copy(update={"shards": shards, **counted})
+
+    def _begun(self, repository: Repository, number: int, shard: ShardState) -> ShardState:
+        first, last = shard.groups
+        batch, rows, sizes = Batch(), dict(shard.rows), dict(shard.bytes)
+        for name, groups in self.emptied.items():
+            for group in groups[bisect_left(groups, first) : bisect_right(groups, last)]:
+                batch.delete_range(name, pack_group(group), pack_group(group + 1))
+        put = put_local(
+            batch, first, {name: shards[number] for name, shards in self.states.items()}
+        )
+        for name, size in put.items():
+            rows[name], sizes[name] = size
+        if not shard.is_counted:
+            rows, sizes = {}, {}  # all is counted when the shard runs
+        # In the place of what waited: that may have rows of groups that are another shard's now.
+        files = (self._file(repository, batch),) if len(batch) else ()
+        return shard.model_copy(update={"redistributed": files, "rows": rows, "bytes": sizes})
+
+    def _file(self, repository: Repository, batch: Batch) -> FileRef:
+        file = io.BytesIO()
+        writer = ChangeFileWriter(file, list(self.states))
+        writer.append(batch)
+        writer.close()
+        return repository.put_changes(self.name, file, writer.rows, local=True)
+
+
+def _emptied(
+    repository: Repository, old: Sequence[ShardState], held: Mapping[str, list[Rows]]
+) -> dict[str, list[int]]:
+    """Per state the key groups that may have rows of it, in order.
+
+    They are the first of each old shard that holds any, and those that a redistribution before was
+    to empty, where the shard has not run since.
+    """
+    found = {
+        name: {shard.first_group for shard, rows in zip(old, shards, strict=True) if rows}
+        for name, shards in held.items()
+    }
+    for shard in old:
+        for ref in shard.redistributed:
+            for batch in repository.batches(ref):
+                for state, op, key, _ in batch.rows():
+                    if op == DELETE_RANGE and state in found:
+                        found[state].add(group_of_row(key))
+    return {name: sorted(groups) for name, groups in found.items()}
+
+
+def put_local(batch: Batch, first_group: int, held: Mapping[str, Rows]) -> dict[str, StateSize]:
+    """Put what a shard has of operator state to a batch; how much that is, per state.
+
+    Parameters:
+        first_group: the first key group of the shard.
+        held: what each state holds.
+    """
+    prefix, put = pack_group(first_group), dict[str, StateSize]()
+    for name, rows in held.items():
+        sizes = [batch.put(name, prefix + subkey, row) for subkey, row in rows]
+        put[name] = StateSize(len(sizes), sum(sizes))
+    return put
+
+
+def moved_by_operator(
+    operators: Sequence[OperatorRecord],
+    specs: Mapping[str, Sequence[StateSpec]],
+    held: Mapping[str, Mapping[str, list[Rows]]],
+    shards: int,
+    epoch: int,
+) -> dict[str, dict[str, list[Rows]]]:
+    """What the states of each operator hold in each of `shards` new shards; as `moved_rows`."""
+    return {
+        operator.name: moved_states(
+            operator, specs.get(operator.name, ()), held[operator.name], shards, epoch
+        )
+        for operator in operators
+    }
+
+
+def moved_states(
+    operator: OperatorRecord,
+    specs: Sequence[StateSpec],
+    held: Mapping[str, list[Rows]],
+    shards: int,
+    epoch: int,
+) -> dict[str, list[Rows]]:
+    """What each operator state holds in each of `shards` new shards; as `moved_rows`."""
+    by_name = {spec.name: spec for spec in specs}
+    return {
+        state.name: moved_rows(
+            operator.name, state, by_name.get(state.name), held[state.name], shards, epoch
+        )
+        for state in operator.states
+        if state.is_local
+    }
+
+
+def moved_rows(
+    operator: str,
+    state: StateRecord,
+    spec: StateSpec | None,
+    held: list[Rows],
+    shards: int,
+    epoch: int,
+) -> list[Rows]:
+    """What a state holds in each of `shards` new shards.
+
+    Parameters:
+        state: as the checkpoint has it.
+        spec: as the code has it, which says what becomes of it, if there is code.
+        held: what it holds in each old shard.
+        epoch: list elements get positions of this epoch, before those of the next one.
+
+    Raises:
+        RescaleError: it has no rule, or its hooks are missing or failed.
+    """
+    if not any(held) or len(held) == shards:
+        return [[] for _ in range(shards)] if not any(held) else held
+    where = f"operator state {state.name!r} of operator {operator!r}"
+    is_list = state.kind == "operator_list"
+    rule = rule_of(state, spec)
+    match rule:
+        case "broadcast":
+            return [held[shard % len(held)] for shard in range(shards)]
+        case "even" | "union":
+            elements = [row for rows in held for _, row in rows]
+            pieces = [elements] * shards
+            if rule == "even":
+                pieces = _even(elements, shards)
+            return [_positioned(piece, epoch) for piece in pieces]
+        case "hooks":
+            hooks = None if spec is None else spec.redistribute
+            if hooks is None or hooks.split is None or hooks.merge is None or spec is None:
+                raise RescaleError(
+                    f"{where} is redistributed by functions of the job: give --app module:job, so "
+                    "that they are known; nothing was changed"
+                )
+            check_type(operator, state, spec)
+            codec = spec.codec
+            if state.generation:
+                stay = Visit(operator, epoch, Batch(), lambda: None)
+                codec = generation_codec(codec, state, spec.hooks, stay)
+            moved = _by_hooks(_Hooks(where, hooks, codec, is_list=is_list), held, shards)
+            return (
+                [_positioned(rows, epoch) for rows in moved]
+                if is_list
+                else [[(b"", row) for row in rows] for rows in moved]
+            )
+    example = 'Redistribute("even")' if is_list else "Redistribute(split=..., merge=...)"
+    declare = f"declare Annotated[..., {example}]"
+    if state.kind == "object":
+        declare = "give its class split_state and merge_states"
+    raise RescaleError(
+        f"{where} holds something in {sum(map(bool, held))} of {len(held)} shards, and nobody says "
+        f"what becomes of it with {shards}: {declare}, or start with "
+        f"parallelism={len(held)}; nothing was changed"
+    )
+
+
+def check_type(operator: str, state: StateRecord, spec: StateSpec) -> None:
+    """Make sure that what hooks return is stored as what the state says of its rows.
+
+    Raises:
+        RescaleError: the code declares another type, which the state does not have yet.
+    """
+    stored, declared = value_schema(state), spec.codec.schema
+    if state.codec != spec.codec.name or not is_same_type(stored, declared):
+        raise RescaleError(
+            f"operator state {state.name!r} of operator {operator!r} holds {stored.brief}, and the "
+            f"job declares {declared.brief}, which its functions redistribute: start the job with "
+            "parallelism=..., which changes both; from a savepoint, start with its parallelism "
+            "first. Nothing was changed"
+        )
+
+
+def rule_of(state: StateRecord, spec: StateSpec | None) -> Rule | None:
+    """What becomes of a state: as the code says, or as the last run's did where there is none."""
+    if spec is None:
+        return state.redistribute
+    return None if spec.redistribute is None else spec.redistribute.known
+
+
+def _even(elements: list[bytes], shards: int) -> list[list[bytes]]:
+    """Pieces of equal length; the first ones get one more.
+
+    >>> _even([b"1", b"2", b"3", b"4", b"5"], 3)
+    [[b'1', b'2'], [b'3', b'4'], [b'5']]
+    """
+    size, more = divmod(len(elements), shards)
+    ends = [(shard + 1) * size + min(shard + 1, more) for shard in range(shards)]
+    return [elements[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _positioned(elements: list[bytes], epoch: int) -> Rows:
+    """List elements with positions as those that are appended in an epoch have."""
+    start = epoch.to_bytes(6, "big")
+    return [(start + number.to_bytes(6, "big"), row) for number, row in enumerate(elements)]
+
+
+def _by_hooks(hooks: _Hooks, held: list[Rows], shards: int) -> list[list[bytes]]:
+    """What each new shard gets from the user's functions, as rows without their keys."""
+    rows = [[row for _, row in shard] for shard in held]
+    moved: list[list[bytes]] = []
+    before, after = len(held), shards
+    if after > before:
+        for old, state in enumerate(rows):
+            taken = sum(new * before // after == old for new in range(after))
+            moved += [state] if taken == 1 or not state else hooks.split(old, state, taken)
+            moved += [[] for _ in range(taken - 1)] if not state else []
+    else:
+        for new in range(after):
+            parts = [rows[old] for old in range(before) if old * after // before == new]
+            present = [part for part in parts if part]
+            alone = len(parts) == 1 or not present
+            moved.append(parts[0] if alone else hooks.merge(new, present))
+    return moved
+
+
+class _Hooks:
+    """The user's functions for one state, over rows.
+
+    Parameters:
+        where: the state, for messages.
+        declared: the functions.
+        codec: of its value, or of its elements.
+        is_list: whether what a function is given is a list of elements.
+    """
+
+    def __init__(
+        self, where: str, declared: Redistribute, codec: ValueCodec[Any], *, is_list: bool
+    ) -> None:
+        self._where = where
+        self._declared = declared
+        self._codec = codec
+        self._is_list = is_list
+
+    def split(self, shard: int, rows: list[bytes], parts: int) -> list[list[bytes]]:
+        """What one old shard has, for so many new ones."""
+        assert self._declared.split is not None
+        split, about = self._declared.split, f"of shard {shard} for {parts} shards"
+        returned = self._called(lambda: split(self._plain(rows), parts), "split", about)
+        if not isinstance(returned, list | tuple) or len(returned) != parts:
+            found = len(returned) if isinstance(returned, list | tuple) else shown(returned)
+            raise self._refused(f"split {about} returned {found}, and not a list of {parts} states")
+        return [self._rows(state, "split", about) for state in returned]
+
+    def merge(self, shard: int, parts: list[list[bytes]]) -> list[bytes]:
+        """What several old shards have, for one new one."""
+        assert self._declared.merge is not None
+        merge, about = self._declared.merge, f"of {len(parts)} shards for shard {shard}"
+        states = [self._plain(rows) for rows in parts]
+        return self._rows(self._called(lambda: merge(states), "merge", about), "merge", about)
+
+    def _called(self, call: Callable[[], Any], hook: str, about: str) -> Any:
+        try:
+            return call()
+        except StatekitError:
+            raise
+        except Exception as error:
+            told = f"{hook} {about} failed with {type(error).__name__}: {error}"
+            raise self._refused(told) from error
+
+    def _plain(self, rows: list[bytes]) -> Any:
+        """What a function is given: it may keep or change it, nothing else has it."""
+        values = [self._codec.decode(row) for row in rows]
+        return values if self._is_list else values[0]
+
+    def _rows(self, state: Any, hook: str, about: str) -> list[bytes]:
+        """What a function returned, as rows."""
+        if self._is_list:
+            if not isinstance(state, list | tuple):
+                raise self._refused(f"{hook} {about} returned {shown(state)}, and not a list")
+            values = list(state)
+        else:
+            blank = state is None and not self._codec.accepts(None)
+            values = [] if blank else [state]
+        for value in values:
+            if not self._codec.accepts(value):
+                raise self._refused(
+                    f"{hook} {about} returned {shown(value)}, which {self._codec.schema} cannot "
+                    f"hold: {self._codec.reason(value)}"
+                )
+        return [self._codec.encode(value) for value in values]
+
+    def _refused(self, told: str) -> RescaleError:
+        return RescaleError(
+            f"{self._where}: {told}. Nothing was changed: correct the function, or start with the "
+            "parallelism of the checkpoint"
+        )

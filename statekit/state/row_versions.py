@@ -1,0 +1,245 @@
+"""Rows that were written before the type of their state changed.
+
+Each change of a type that does not read what is stored begins a generation. A row of generation 0
+is a value and nothing else, so a state whose type never changed in such a way pays nothing. Every
+other row is marked:
+
+    C1 00 + generation (1 byte) + value
+
+Stamps of rows that expire begin with C1, too, and stand in front of the mark; the byte behind it
+is their era, which is never 0. So a row without a stamp is told from one with, whether expiry was
+turned on before the generation or after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from statekit.checkpoint.job_file import ROW_MARK, PastState, StateRecord
+from statekit.codec.schema import Schema
+from statekit.codec.schema_codec import generic_decoder
+from statekit.codec.schema_evolution import is_same_type, why_unreadable
+from statekit.codec.value_codec import ValueCodec
+from statekit.errors import (
+    CorruptCheckpointError,
+    ProcessError,
+    StateSchemaError,
+    StateTypeError,
+)
+from statekit.state.key_scope import Visit
+
+_MARK = ROW_MARK + b"\x00"
+_MARK_BYTES = len(_MARK) + 1
+
+Decode = Callable[[bytes], Any]
+
+
+def marked(generation: int) -> bytes:
+    """What rows of a generation begin with.
+
+    >>> marked(0), marked(2).hex(" ")
+    (b'', 'c1 00 02')
+    """
+    return _MARK + bytes([generation]) if generation else b""
+
+
+def generation_of(row: bytes) -> tuple[int, bytes]:
+    """The generation of a row, without a stamp, and its value.
+
+    Raises:
+        CorruptCheckpointError: the mark is cut short.
+
+    >>> generation_of(marked(2) + b"value"), generation_of(b"value")
+    ((2, b'value'), (0, b'value'))
+    """
+    if not row.startswith(_MARK):
+        return 0, row
+    if len(row) < _MARK_BYTES:
+        raise CorruptCheckpointError(
+            f"a row of {len(row)} bytes, {row.hex()}, is cut short within its mark: restore an "
+            "earlier epoch"
+        )
+    return row[_MARK_BYTES - 1], row[_MARK_BYTES:]
+
+
+def value_schema(state: StateRecord | PastState) -> Schema:
+    """The type of a state's values, elements, entries or accumulators."""
+    return Schema.from_json(state.types["value"])
+
+
+# ------------------------------------------------------------------------------------- hooks
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function that makes a value of a state's present type of one of a former type.
+
+    Parameters:
+        fn: takes the old value, returns the new one.
+        codec: of the old type, as its parameter is annotated; None if it takes plain data.
+    """
+
+    fn: Callable[[Any], Any]
+    codec: ValueCodec[Any] | None
+
+    @property
+    def name(self) -> str:
+        return self.fn.__name__
+
+    def takes(self, rows: Sequence[PastState]) -> bool:
+        """Whether it takes rows of one generation, given its declarations, oldest first.
+
+        All of them have to read rightly as the annotated type. Fields that a later declaration
+        of the generation did without need not be in it; those of the last one do, so that a hook
+        for an older type does not pass over what was added since.
+        """
+        if self.codec is None:
+            return all(state.codec == "msgpack" for state in rows)
+        wanted, last = self.codec.schema, value_schema(rows[-1])
+        return (
+            all(state.codec == self.codec.name for state in rows)
+            and all(why_unreadable(value_schema(state), wanted) is None for state in rows)
+            and why_unreadable(last, wanted, drops_fields=False) is None
+        )
+
+    def is_meant_for(self, state: PastState) -> bool:
+        """Whether its annotation is the very type of a declaration."""
+        made = self.codec
+        return (
+            made is not None
+            and made.name == state.codec
+            and is_same_type(made.schema, value_schema(state))
+        )
+
+    def reader(self, rows: Sequence[PastState]) -> Decode:
+        """What decodes rows of one generation to what the hook takes."""
+        if self.codec is not None:
+            return self.codec.decode
+        return generic_decoder(value_schema(rows[-1]), rows[-1].codec)
+
+
+def hook_for(hooks: Sequence[Hook], rows: Sequence[PastState]) -> Hook | None:
+    """The hook that takes rows of one generation; None if there is none.
+
+    One that is annotated with the very type comes first, then one that reads it, then one without
+    an annotation.
+
+    Raises:
+        StateSchemaError: several do, and none of them is meant more than the others.
+    """
+    taking = [hook for hook in hooks if hook.takes(rows)]
+    for found in (
+        [hook for hook in taking if hook.is_meant_for(rows[-1])],
+        [hook for hook in taking if hook.codec is not None],
+        taking,
+    ):
+        if len(found) > 1:
+            names = " and ".join(hook.name for hook in found)
+            raise StateSchemaError(
+                f"has several hooks for values of type {value_schema(rows[-1]).brief}, {names}: "
+                "annotate the one that is meant with just that type, or leave the others out"
+            )
+        if found:
+            return found[0]
+    return None
+
+
+def generation_codec(
+    codec: ValueCodec[Any], state: StateRecord, hooks: Sequence[Hook], visit: Visit
+) -> ValueCodec[Any]:
+    """A codec that writes rows of a state's generation and reads those of all.
+
+    Parameters:
+        codec: of the declared type.
+        state: the state's generation, and how it was declared before.
+        visit: the stay at a key, for messages.
+    """
+    mark, encode, decode = marked(state.generation), codec.encode, codec.decode
+    skip = len(mark)
+    older = {
+        generation: _converter(codec, rows, hook, f"state {state.name!r}", visit)
+        for generation, rows in state.past_generations.items()
+        if (hook := hook_for(hooks, rows)) is not None
+    }
+
+    def read(row: bytes) -> Any:
+        if row.startswith(mark):
+            return decode(row[skip:])
+        generation, value = generation_of(row)
+        if generation not in older:
+            raise CorruptCheckpointError(
+                f"a row is of generation {generation}, of which the job file knows nothing: "
+                "restore an earlier epoch"
+            )
+        return older[generation](value)
+
+    return replace(codec, encode=lambda value: mark + encode(value), decode=read)
+
+
+def _converter(
+    codec: ValueCodec[Any], rows: Sequence[PastState], hook: Hook, state: str, visit: Visit
+) -> Decode:
+    """What makes values of the declared type of rows of one generation before."""
+    read = hook.reader(rows)
+
+    def where() -> str:
+        return (
+            f"migrate hook {hook.name!r} of {state} of operator {visit.operator!r} {visit.place} "
+            f"in epoch {visit.epoch}"
+        )
+
+    def convert(row: bytes) -> Any:
+        old = read(row)
+        told = f"the old value was {old!r:.200}"
+        try:
+            new = hook.fn(old)
+        except Exception as error:
+            raise ProcessError(
+                f"{where()} failed with {type(error).__name__}: {error}; {told}. Nothing of this "
+                "epoch is committed: correct the hook, then start again"
+            ) from error
+        if not codec.accepts(new):
+            raise StateTypeError(
+                f"{where()} returned {new!r:.200}: {codec.reason(new)}; {told}. Nothing of this "
+                "epoch is committed: return a value of the declared type"
+            )
+        # As it would be stored: the caller owns it, and nothing of it belongs to the hook.
+        try:
+            return codec.decode(codec.encode(new))
+        except StateTypeError as error:
+            raise StateTypeError(f"{where()}: {error}; {told}") from None
+
+    return convert
+
+
+# ------------------------------------------------------------------------- without the classes
+
+
+def row_decoder(state: StateRecord, allow_pickle: bool = False) -> Decode:
+    """A decoder of a state's rows, without stamps, that needs none of the user's classes.
+
+    Rows of each generation are shown as the last type of their time.
+
+    Raises:
+        QueryError: they are pickled and `allow_pickle` is False.
+    """
+    own = generic_decoder(value_schema(state), state.codec, allow_pickle)
+    if not state.generation:
+        return own
+    decoders = {state.generation: own}
+    for generation, rows in state.past_generations.items():
+        last = rows[-1]
+        decoders[generation] = generic_decoder(value_schema(last), last.codec, allow_pickle)
+
+    def decode(row: bytes) -> Any:
+        generation, value = generation_of(row)
+        if generation not in decoders:
+            raise CorruptCheckpointError(
+                f"a row of state {state.name!r} is of generation {generation}, of which the job "
+                "file knows nothing: restore an earlier epoch"
+            )
+        return decoders[generation](value)
+
+    return decode

@@ -1,0 +1,366 @@
+"""States with one row per key: value, reducing and aggregating."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+from typing import Any, Generic, TypeVar, cast
+
+from statekit.backend.interface import Backend
+from statekit.errors import CorruptCheckpointError, StateTypeError
+from statekit.state.base import ABSENT, StateSpec
+from statekit.state.key_scope import Visit
+from statekit.state.row_cache import UNKNOWN, KnownRows
+from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
+
+T = TypeVar("T")
+In = TypeVar("In")
+Acc = TypeVar("Acc")
+Out = TypeVar("Out")
+
+
+class SingleRowState(KnownRows):
+    """A state with one row per key, whose row key is the prefix of the key."""
+
+    __slots__ = ()
+
+    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+        super().__init__(spec, visit, backend, visit.coming)
+
+    def clear(self) -> None:
+        """Remove the value of this key."""
+        prefix = self._visit.prefix
+        if self._known.get(prefix, UNKNOWN) is not ABSENT:
+            self._set(prefix, ABSENT)
+
+    def exists(self) -> bool:
+        """Whether this key has a value."""
+        return self._look(self._visit.prefix) is not ABSENT
+
+    def _age(self) -> None:
+        super()._age()
+        prefix = self._visit.prefix
+        if self.expiry is not None and self._has_aged(prefix, self.expiry):
+            self._known[prefix] = ABSENT
+            self._has_removed = True
+
+
+class ValueState(SingleRowState, Generic[T]):
+    """One value per key.
+
+    An absent value reads as None, or as the declared `Default`. `update(None)` is an error unless
+    the declared type is Optional: use `clear()`.
+    """
+
+    __slots__ = ("_default", "_default_row")
+
+    kind_name = "value"
+
+    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+        super().__init__(spec, visit, backend)
+        self._default = spec.default
+        self._default_row = None
+        if spec.default is not None:
+            self._default_row = self._row(spec.default)
+            self._default = self._decode(self._default_row)
+
+    def get(self) -> T | None:
+        """The value of this key; None or the declared default if there is none."""
+        prefix = self._visit.prefix
+        found = self._known.get(prefix, UNKNOWN)
+        if found is UNKNOWN:
+            found = self._load(prefix)
+        if found is ABSENT:
+            if self._immutable or self._default_row is None:
+                return self._default  # type: ignore[no-any-return] # cast() takes time here
+            return self._decode(self._default_row)  # type: ignore[no-any-return]
+        if self._refreshes:
+            self._note_read(prefix)
+        return found if self._immutable else self._decode(found)  # type: ignore[no-any-return]
+
+    def update(self, value: T) -> None:
+        """Set the value of this key.
+
+        Raises:
+            StateTypeError: the declared type cannot hold the value.
+        """
+        kept: Any = value
+        if not self._immutable:
+            kept = self._row(value)
+        elif not self._exact(value):
+            kept = self._stored_form(value)
+        visit, known = self._visit, self._known  # what `_set` does, as a call costs as much again
+        if not known:
+            visit.gathered.append(self)
+        prefix = visit.prefix
+        known[prefix] = kept
+        self._changed[prefix] = visit.key
+        if self.expiry is not None:
+            self._written[prefix] = self.expiry.stamp(self._written.get(prefix, UNWRITTEN))
+
+    @property
+    def value(self) -> T | None:
+        """The same as `get()` and `update()`, as an attribute."""
+        return self.get()
+
+    @value.setter
+    def value(self, value: T) -> None:
+        self.update(value)
+
+
+class _Accumulating(SingleRowState):
+    """A single row whose decoded value is owned by the state and changed by `add`."""
+
+    __slots__ = ("_read_all", "_spoiled")
+
+    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+        super().__init__(spec, visit, backend)
+        self._read_all = backend.many_getter(spec.name)
+        self._from_row, self._to_row = self._decode, self._encode
+        # Where an `add` failed half-way, and what there is to say about it.
+        self._spoiled: dict[bytes, str] = {}
+
+    def _copy(self, value: Any) -> Any:
+        """A value that shares nothing mutable with `value`."""
+        return value if self._immutable else self._decode(self._encode(value))
+
+    def _add_all(self, prefixes: list[bytes], values: Sequence[Any]) -> list[Any]:
+        """`add` for many keys at a time, and what `get` says of each then.
+
+        Nothing is known of them before and after: what is read is not kept, and what changes is in
+        the batch at once. An error is about the key that is visited, if there is just that one.
+
+        Parameters:
+            prefixes: of the keys, each once.
+            values: of the declared type, which has no None: that adds nothing.
+
+        Raises:
+            StateTypeError: as for `add`.
+        """
+        before, held, indexed = self._look_all(prefixes)
+        made = self._stored_forms(self._combined(held, values))
+        row_keys, added, written = prefixes, made, indexed
+        if self.expiry is not None or None in values:
+            changed = [value is not None for value in values]
+            if self.expiry is not None:
+                written = self._times(self.expiry, changed, held, indexed)
+            columns: Any = (prefixes, made, before, indexed, written)
+            row_keys, added, before, indexed, written = (
+                list(compress(column, changed)) for column in columns
+            )
+        self._put_all(row_keys, added, before, indexed, written)
+        return self._results(made)
+
+    def _stored_forms(self, made: list[Any]) -> list[Any]:
+        """What reading values back will give; None stays None."""
+        exact = self._exact
+        if all(map(exact, made)):
+            return made
+        return [
+            value if value is None or exact(value) else self._stored_form(value) for value in made
+        ]
+
+    def _look_all(self, prefixes: list[bytes]) -> tuple[list[int], list[Any], list[int]]:
+        """Of the rows of many keys: sizes, values or None, and when they were written.
+
+        The last is of a state that expires, and empty for others.
+        """
+        rows: list[Any] = self._read_all(prefixes)
+        sizes = [
+            0 if row is None else len(key) + len(row)
+            for key, row in zip(prefixes, rows, strict=True)
+        ]
+        decode, written = self._decode, []
+        try:
+            if self.expiry is not None:
+                read = self.expiry.read
+                found = [(None, UNWRITTEN) if row is None else read(row) for row in rows]
+                rows, written = map(list, zip(*found, strict=True))
+            if None in rows:
+                return sizes, [None if row is None else decode(row) for row in rows], written
+            return sizes, list(map(decode, rows)), written
+        except CorruptCheckpointError as error:
+            raise self._unreadable(error) from error
+
+    def _times(
+        self, expiry: Expiry, changed: list[bool], held: list[Any], before: list[int]
+    ) -> list[int]:
+        """When rows are written, now or before. Those that are read anew change with that."""
+        written = [
+            expiry.stamp(time) if is_new else time
+            for is_new, time in zip(changed, before, strict=True)
+        ]
+        if self._refreshes and not all(changed):
+            for at, time in enumerate(before):
+                if not changed[at] and held[at] is not None and time != PERMANENT:
+                    written[at] = expiry.stamp(time)
+                    changed[at] = written[at] != time
+        return written
+
+    def _combined(self, held: list[Any], values: Sequence[Any]) -> list[Any]:
+        """What many keys have once values were added, None for nothing."""
+        raise NotImplementedError
+
+    def _results(self, made: list[Any]) -> list[Any]:
+        """What `get` says of what keys have."""
+        return made
+
+    def _accumulated(self, value: Any) -> None:
+        """Keep what `add` made."""
+        prefix = self._visit.prefix
+        self._set(prefix, value)
+        if self.expiry is not None:
+            self._note_write(prefix)
+
+    def _got(self) -> Any:
+        """A copy of what this key has, ABSENT for nothing."""
+        prefix = self._visit.prefix
+        found = self._look(prefix)
+        if found is ABSENT:
+            return ABSENT
+        if self._refreshes:
+            self._note_read(prefix)
+        return self._copy(found)
+
+    def _spoil(self, before: Any) -> None:
+        """Make sure that the epoch fails, even if the user's function catches the error.
+
+        A mutable value may have been changed halfway by the user's `add` before it failed, and
+        there is nothing to go back to.
+        """
+        if self._immutable or before is ABSENT:
+            return
+        prefix = self._visit.prefix
+        self._spoiled[prefix] = (
+            f"{self._where()} was left half changed by an add that failed before: let that error "
+            "pass"
+        )
+        self._set(prefix, before)
+
+    def _age(self) -> None:
+        if self._visit.prefix not in self._spoiled:  # what was half changed has to fail
+            super()._age()
+
+    def clear(self) -> None:
+        """Remove the value of this key."""
+        self._spoiled.pop(self._visit.prefix, None)  # whatever was half changed is gone
+        super().clear()
+
+    def _put_changed(self) -> None:
+        for told in self._spoiled.values():
+            raise StateTypeError(told)
+        super()._put_changed()
+
+
+class ReducingState(_Accumulating, Generic[T]):
+    """One value per key that combines everything added: `Annotated[…, Reduce(max)]`."""
+
+    __slots__ = ("_combine", "_counts")
+
+    kind_name = "reducing"
+
+    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+        super().__init__(spec, visit, backend)
+        assert spec.reduce is not None
+        self._combine = spec.reduce.combine
+        self._counts = spec.reduce.known == "count"
+
+    def add(self, value: T) -> None:
+        """Combine the value of this key with `value`.
+
+        Raises:
+            StateTypeError: the declared type cannot hold `value`, or what the reducer returned.
+        """
+        current = self._look(self._visit.prefix)
+        if self._counts:
+            self._accumulated(1 if current is ABSENT else current + 1)
+            return
+        # What a reducer returns may share mutable parts with what it is given.
+        if not self._immutable or not self._exact(value):
+            value = self._stored_form(value)
+        if current is not ABSENT:
+            try:
+                value = self._combine(current, value)
+                if not self._exact(value):
+                    value = self._stored_form(value)
+            except BaseException:
+                self._spoil(current)
+                raise
+        self._accumulated(value)
+
+    def _combined(self, held: list[Any], values: Sequence[Any]) -> list[Any]:
+        assert not self._counts, "counts of aggregates are sums"
+        combine = self._combine
+        if None not in values and None not in held:
+            return list(map(combine, held, values))
+        return [
+            was if value is None else value if was is None else combine(was, value)
+            for was, value in zip(held, values, strict=True)
+        ]
+
+    def get(self) -> T | None:
+        """The combined value of this key; None if nothing was added."""
+        found = self._got()
+        return None if found is ABSENT else cast("T", found)
+
+
+class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
+    """One accumulator per key: `Annotated[…, Aggregate(create, add, result, merge)]`."""
+
+    __slots__ = ("_added", "_aggregate", "_copies_added")
+
+    kind_name = "aggregating"
+
+    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+        super().__init__(spec, visit, backend)
+        assert spec.aggregate is not None
+        assert spec.added is not None
+        self._aggregate = spec.aggregate
+        self._added = spec.added
+        # An accumulator that can be changed may keep parts of what is added.
+        self._copies_added = not (self._immutable or spec.added.immutable)
+
+    def add(self, value: In) -> None:
+        """Add `value` to the accumulator of this key.
+
+        Raises:
+            StateTypeError: the declared types cannot hold `value`, or the new accumulator.
+        """
+        if self._copies_added or not self._added.exact(value):
+            value = self._stored_input(value)
+        found = self._look(self._visit.prefix)
+        current = self._aggregate.create() if found is ABSENT else found
+        try:
+            accumulated = self._aggregate.add(current, value)
+            if not self._exact(accumulated):
+                accumulated = self._stored_form(accumulated)
+        except BaseException:
+            self._spoil(found)
+            raise
+        self._accumulated(accumulated)
+
+    def _stored_input(self, value: Any) -> Any:
+        """What `add` is given, as reading it back would give it."""
+        added = self._added
+        if not added.accepts(value):
+            raise self._refuse(value, added)
+        try:
+            return added.decode(added.encode(value))
+        except StateTypeError as error:
+            raise self._unstorable(value, error) from None
+
+    def _combined(self, held: list[Any], values: Sequence[Any]) -> list[Any]:
+        create, add = self._aggregate.create, self._aggregate.add
+        return [
+            was if value is None else add(create() if was is None else was, value)
+            for was, value in zip(held, values, strict=True)
+        ]
+
+    def _results(self, made: list[Any]) -> list[Any]:
+        result = self._aggregate.result
+        return [None if has is None else result(has) for has in made]
+
+    def get(self) -> Out | None:
+        """The result for the accumulator of this key; None if nothing was added."""
+        found = self._got()
+        return None if found is ABSENT else cast("Out", self._aggregate.result(found))

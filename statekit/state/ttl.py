@@ -1,0 +1,347 @@
+"""State with a TTL: stamped rows, and an index of when they expire.
+
+A row of a state with a TTL says when it was written, in front of its value. The first byte begins
+no value, so a row without a stamp is told from one with:
+
+    C1 + era (1 byte) + written (8 bytes, sortable) + value
+
+Eras are counted from 1: a row that begins with C1 00 has no stamp but the mark of its generation
+(`generations`), which comes behind the stamp where there is one.
+
+Only stamps of the state's present era count: the era goes up when expiry is turned on, or moves to
+another clock, and a row of an era before, or without a stamp, stays until it is written again.
+
+Each row that expires has a row in the index, from which whatever has expired is found without a
+look at what has not:
+
+    _expiry    key group (2) + state + 00 + clock (1) + mark (8) + rest of the row key  → nothing
+
+The mark is when the row was first written, rounded up to a sixteenth of the TTL. Writing the row
+again changes nothing in the index: when the mark has expired and the row has not, the row of the
+index moves on to when the row was written last. So a row that is written all the time costs one
+look per TTL, and one that has expired is removed up to a sixteenth late. It has expired for every
+reader on time. What is removed before, and was written more than once, leaves its row of the index
+until that is due.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from struct import Struct
+
+from statekit.backend.interface import Backend, first_of_groups
+from statekit.checkpoint.job_file import CLOCK_TAGS, EXPIRY, ROW_MARK, Clock, TtlRecord
+from statekit.errors import CorruptCheckpointError
+from statekit.keygroup import group_of_row
+from statekit.state.key_scope import Visit
+from statekit.timestamp import micros_of_sortable, sortable_micros
+from statekit.watermark import BEGINNING
+
+PERMANENT = 1 << 62
+"""When a row was written that never expires."""
+
+UNWRITTEN = -PERMANENT
+"""When a row was written that is not there."""
+
+_STAMP = Struct(">cBQ")
+_STAMP_BYTES = _STAMP.size
+_SIGN = 1 << 63
+_MARKS_PER_TTL = 16
+_PIECE = 1_000  # so many rows of the index are dealt with at a time
+
+
+def unstamped(row: bytes, era: int) -> tuple[bytes, int]:
+    """The value of a row, and when it was written if that counts; else `PERMANENT`.
+
+    Raises:
+        CorruptCheckpointError: the stamp is cut short.
+
+    >>> unstamped(b"value", era=1) == (b"value", PERMANENT)
+    True
+    """
+    if row[:1] != ROW_MARK or row[1:2] == b"\x00":
+        return row, PERMANENT
+    if len(row) < _STAMP_BYTES:
+        raise CorruptCheckpointError(
+            f"a row of {len(row)} bytes, {row.hex()}, is cut short within its stamp: restore an "
+            "earlier epoch"
+        )
+    _, stamped_era, written = _STAMP.unpack_from(row)
+    return row[_STAMP_BYTES:], written - _SIGN if stamped_era == era else PERMANENT
+
+
+def stamp_of(row: bytes) -> bytes:
+    """The stamp in front of a row, of whatever era; empty if it has none.
+
+    >>> stamp_of(b"value"), len(stamp_of(bytes.fromhex("c1018000000000000000") + b"value"))
+    (b'', 10)
+    """
+    value, _ = unstamped(row, era=0)
+    return row[: len(row) - len(value)]
+
+
+def has_expired(written: int, ttl: TtlRecord | None, now: int) -> bool:
+    """Whether what was written then has expired by now.
+
+    >>> ttl = TtlRecord(duration_us=10, clock="event", refresh="write")
+    >>> has_expired(100, ttl, 109), has_expired(100, ttl, 110), has_expired(PERMANENT, ttl, 110)
+    (False, True, False)
+    """
+    return ttl is not None and written + ttl.duration_us <= now
+
+
+def ttl_text(ttl: TtlRecord) -> str:
+    """When rows expire, as people say it.
+
+    >>> ttl_text(TtlRecord(duration_us=60_000_000, clock="event", refresh="write"))
+    'expires 0:01:00 after the last write in event time'
+    """
+    after = "write" if ttl.refresh == "write" else "read or write"
+    return f"expires {dt.timedelta(microseconds=ttl.duration_us)} after the last {after} in " + (
+        "event time" if ttl.clock == "event" else "processing time"
+    )
+
+
+def index_entry(
+    state: str, ttl: TtlRecord, era: int, row_key: bytes, row: bytes
+) -> tuple[bytes, int] | None:
+    """The row of the index that a row needs, and when it is due; None if it does not expire."""
+    _, written = unstamped(row, era)
+    if written == PERMANENT:
+        return None
+    mark = _mark(written, _step(ttl.duration_us))
+    return _entry(row_key, _tag(state, ttl.clock), mark), mark + ttl.duration_us
+
+
+def _step(duration: int) -> int:
+    return max(1, duration // _MARKS_PER_TTL)
+
+
+def _mark(written: int, step: int) -> int:
+    return -(-written // step) * step
+
+
+def _tag(state: str, clock: Clock) -> bytes:
+    """What the index of one state and clock starts with, behind the key group."""
+    return state.encode() + b"\x00" + CLOCK_TAGS[clock]
+
+
+def _entry(row_key: bytes, tag: bytes, mark: int) -> bytes:
+    return row_key[:2] + tag + sortable_micros(mark) + row_key[2:]
+
+
+class Expiry:
+    """When the rows of one state expire, in one shard.
+
+    Parameters:
+        state: its name.
+        ttl: as declared; None for a state whose rows expired in an era before and do no longer.
+        visit: the stay at a key, shared with all states; its clocks show the epoch's times.
+
+    Attributes:
+        clock: which one.
+        refreshes: whether a read begins the time anew.
+        wake_us: the soonest time at which something is to be removed; None if nothing is.
+    """
+
+    def __init__(self, state: str, ttl: TtlRecord | None, visit: Visit) -> None:
+        self._state = state
+        self._visit = visit
+        self._ttl = ttl
+        self._era = visit.eras.get(state, 1)
+        self._duration = 0 if ttl is None else ttl.duration_us
+        self.clock: Clock = "processing" if ttl is None else ttl.clock
+        self._by_event = self.clock == "event"
+        self._step = _step(self._duration)
+        # The index of the clock, and that of the other clock, which may have had a former era.
+        names = [_tag(state, clock) for clock in CLOCK_TAGS]
+        self._tag, self._other_tag = names if self._by_event else reversed(names)
+        self.indexed = 0
+        """How many rows this epoch added to the index."""
+        self.refreshes = ttl is not None and ttl.refresh == "read"
+        self.wake_us: int | None = None
+        self._instant = PERMANENT if ttl is None else visit.processing_time_us
+        self._last_stamp = (PERMANENT, b"")
+        self.tick()
+
+    def tick(self) -> None:
+        """Look at the clock again."""
+        visit = self._visit
+        self._now = visit.expiry_us if self._by_event else visit.processing_time_us
+        self._expired_until = self._now - self._duration
+        """What was written then, or before, has expired."""
+
+    def write_as_of(self, written_us: int) -> None:
+        """Let all that is written next count as written at that processing time."""
+        self._instant = written_us
+
+    def stamp(self, before: int) -> int:
+        """When something is written that is written now and was written before, or never."""
+        if not self._by_event:
+            return self._instant
+        visit = self._visit
+        now = visit.expiry_us if visit.event_us is None else visit.event_us
+        if now == BEGINNING:
+            return PERMANENT  # event time has not begun: who is to say when this was
+        return now if before == PERMANENT or now > before else before
+
+    def is_over(self, written: int) -> bool:
+        """Whether what was written then has expired."""
+        return written <= self._expired_until
+
+    def read(self, row: bytes) -> tuple[bytes | None, int]:
+        """The value of a row, None if it has expired, and when it was written."""
+        value, written = unstamped(row, self._era)
+        if self._ttl is None:
+            return value, PERMANENT
+        return (None if written <= self._expired_until else value), written
+
+    def split(self, row: bytes) -> tuple[bytes, int]:
+        """The value of a row, expired or not, and when it was written."""
+        value, written = unstamped(row, self._era)
+        return value, PERMANENT if self._ttl is None else written
+
+    def row(self, row_key: bytes, value: bytes, before: int, written: int) -> bytes:
+        """A value with its stamp, in place of a row that was written `before`."""
+        return self.rows((row_key,), (value,), (before,), (written,))[0]
+
+    def rows(
+        self,
+        row_keys: Iterable[bytes],
+        values: Iterable[bytes],
+        befores: Iterable[int],
+        times: Iterable[int],
+    ) -> list[bytes]:
+        """Values with their stamps, in place of rows that were written before, or never.
+
+        The index learns of those that it does not know of.
+        """
+        packed_for, stamp = self._last_stamp
+        made = []
+        for row_key, value, before, written in zip(row_keys, values, befores, times, strict=False):
+            if written == PERMANENT:
+                made.append(value)
+                continue
+            if before in (PERMANENT, UNWRITTEN):
+                self._index(row_key, written)
+            elif written < before:  # written without a look at what was there
+                written = before
+            if packed_for != written:
+                stamp = _STAMP.pack(ROW_MARK, self._era, written + _SIGN)
+                packed_for = written
+            made.append(stamp + value)
+        self._last_stamp = (packed_for, stamp)
+        return made
+
+    def forget(self, row_key: bytes, written: int) -> None:
+        """Let go of a row that is removed before it expires.
+
+        If it was written several times, its row of the index is elsewhere, and stays until due.
+        """
+        if written not in (PERMANENT, UNWRITTEN):
+            self._visit.batch.delete(EXPIRY, self._entry(row_key, self._mark(written)))
+
+    def _index(self, row_key: bytes, written: int) -> None:
+        mark = self._mark(written)
+        self._visit.batch.put(EXPIRY, self._entry(row_key, mark), b"")
+        self.indexed += 1
+        self._wakes_at(mark + self._duration)
+
+    def _mark(self, written: int) -> int:
+        return _mark(written, self._step)
+
+    def _entry(self, row_key: bytes, mark: int) -> bytes:
+        return _entry(row_key, self._tag, mark)
+
+    def _wakes_at(self, time: int) -> None:
+        if self.wake_us is None or time < self.wake_us:
+            self.wake_us = time
+
+    # ---------------------------------------------------------------------------------- removal
+
+    def sweep(
+        self,
+        backend: Backend,
+        groups: tuple[int, int],
+        most: int,
+        removed: Callable[[bytes, int], None],
+    ) -> None:
+        """Remove what has expired.
+
+        All changes must have been applied to the backend.
+
+        Parameters:
+            groups: the key groups of the shard, first and last.
+            most: how many rows of the index to deal with at most; what is left makes `wake_us` now.
+            removed: is told of each row that is removed, its key and its size in bytes.
+        """
+        self.tick()
+        self.wake_us = None
+        # What is of another clock, or of a state that expires no more, is removed as a whole.
+        until = self._expired_until if self._ttl is not None else PERMANENT - 1
+        # A row that was cleared and written again, or by both clocks, has two rows in the index.
+        gone: set[bytes] = set()
+        left = self._sweep(backend, groups, most, self._tag, until, removed, gone)
+        if self._ttl is None or self._era > 1:
+            left = self._sweep(backend, groups, left, self._other_tag, PERMANENT - 1, removed, gone)
+        if left <= 0:
+            self.wake_us = self._now
+
+    def _sweep(
+        self,
+        backend: Backend,
+        groups: tuple[int, int],
+        left: int,
+        tag: bytes,
+        until: int,
+        removed: Callable[[bytes, int], None],
+        gone: set[bytes],
+    ) -> int:
+        """The same for one clock's index, up to a mark; returns how many more may be dealt with."""
+        find = partial(first_of_groups, backend, EXPIRY, tag)
+        mark_at = 2 + len(tag)
+        (group, last), later = groups, b""
+        while left > 0 and (first := find((group, last), later)) is not None:
+            group = group_of_row(first)
+            if (mark := micros_of_sortable(first, mark_at)) > until:
+                self._wakes_at(mark + self._duration)
+                group, later = group + 1, b""
+                continue
+            later = sortable_micros(until + 1)
+            due = backend.scan(EXPIRY, first, first[:mark_at] + later)
+            while entries := [entry for entry, _ in islice(due, min(_PIECE, left))]:
+                left -= len(entries)
+                for row_key, size in self._remove(backend, entries, mark_at + 8, gone):
+                    removed(row_key, size)
+        return left
+
+    def _remove(
+        self,
+        backend: Backend,
+        entries: list[bytes],
+        rest_at: int,
+        gone: set[bytes],
+    ) -> Iterator[tuple[bytes, int]]:
+        """Remove neighbours in the index, and what they stand for if that has expired.
+
+        Yields what is removed, the row key and the size in bytes.
+        """
+        batch, state = self._visit.batch, self._state
+        batch.delete_range(EXPIRY, entries[0], entries[-1] + b"\x00")
+        row_keys = [entry[:2] + entry[rest_at:] for entry in entries]
+        rows = backend.get_many(state, row_keys)
+        for row_key, row in zip(row_keys, rows, strict=True):
+            if row is None or row_key in gone:
+                continue
+            value, written = self.read(row)
+            if value is None:
+                gone.add(row_key)
+                batch.delete(state, row_key)
+                yield row_key, len(row_key) + len(row)
+            elif written != PERMANENT:
+                self._index(row_key, written)
+        if batch.full:
+            self._visit.spill()

@@ -1,0 +1,449 @@
+"""When a shard takes a base snapshot, and when it starts to use one.
+
+A base is taken at the end of an epoch: a few names on the local disk. Its upload goes on beside the
+epochs that follow. When the shard runs on this host again and the upload is finished, the shard
+names the base and drops the change files that are in it. Whatever is lost on the way, by a kill, by
+a full disk or because the shard moved to another host, is lost work and nothing else: until a
+manifest names the base, the change files are there.
+
+A base may name tables that the base before it brought to the checkpoint. These stay there as long
+as a manifest names that one; so the new base is relied on only if the shard still stands on the old
+one.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from statekit.backend.change_file import Changes
+from statekit.backend.interface import Backend
+from statekit.backend.mutation import Batch
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.lineage import FILES_MAX, Lineage, last_file, lineage_of
+from statekit.checkpoint.manifest import ShardPlan, ShardState
+from statekit.checkpoint.references import base_snapshot
+from statekit.checkpoint.repository import Repository, group_bounds
+from statekit.checkpoint.retention import STAGED_FOR, may_adopt, may_be_named
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.clock import now_us, unique_id
+from statekit.errors import CorruptCheckpointError, StatekitError
+from statekit.working_copy.base_options import SLACK_MAX, SMALL_BYTES, BaseOptions, Choice
+from statekit.working_copy.base_options import Database as Size
+from statekit.working_copy.base_snapshot import Finished, Staged, StagedSnapshot
+from statekit.working_copy.change_file_merge import (
+    MERGE_BYTES_MIN,
+    MERGED_AT_A_TIME,
+    Merge,
+    Merged,
+    StagedMerge,
+    worth_merging,
+)
+from statekit.working_copy.clipping import Database
+from statekit.working_copy.directory import Ranges
+from statekit.working_copy.staging import StagedWork
+from statekit.working_copy.uploaded_tables import note_stored, pass_on_note, read_stored, tables_in
+from statekit.working_copy.uploader import Work, uploader
+
+_logger = logging.getLogger("statekit.base_keeping")
+
+_OF_USE_US = int(STAGED_FOR.total_seconds()) * 1_000_000
+"""What was begun longer ago is not gone on with: its files could not be named any more."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A working copy at the end of an epoch.
+
+    Parameters:
+        backend: the rows.
+        fragments: its databases.
+        paths: where they are.
+    """
+
+    backend: Database
+    fragments: Ranges
+    paths: Sequence[Path]
+
+
+@dataclass(frozen=True)
+class BaseKeeping:
+    """What is known of bases where the working copy of a shard is.
+
+    Parameters:
+        home: the copy's directory.
+        plan: of the epoch.
+        repository: the checkpoint.
+        options: when a base is worth it.
+        rocks: what RocksDB may spend.
+    """
+
+    home: Path
+    plan: ShardPlan
+    repository: Repository
+    options: BaseOptions
+    rocks: RocksOptions
+
+    @property
+    def needs_counts(self) -> bool:
+        """Whether the rows of the shard are to be counted: once, when a base may be due.
+
+        What a part holds is not known, and a base of it must be within the upload budget. It
+        depends on the plan alone, so that two attempts at the shard report the same.
+        """
+        base = self.plan.base
+        return base.is_part and self.options.is_worth_it(base.chain, 0)
+
+    # --------------------------------------------------------------------------- relying on one
+
+    def adopted(self, paths: Sequence[Path]) -> ShardState:
+        """Where the shard stands before the epoch, on the newest base there is.
+
+        What was made in the background and cannot be used is dropped: the change files lead to the
+        same rows.
+
+        Parameters:
+            paths: of the copy's databases.
+
+        Raises:
+            CorruptCheckpointError: a file that the shard is made of is missing or altered.
+            StorageError: the store failed.
+        """
+        staged: list[StagedSnapshot | StagedMerge] = [*self._snapshots(), *self._merges()]
+        for work in staged:
+            try:
+                if isinstance(work, StagedMerge):
+                    found = self._with_merge(work)
+                else:
+                    found = self._with_base(work, paths)
+                if found is not None:  # a copy of a model is not validated when it is made
+                    return ShardState.model_validate(found.model_dump())
+            except StatekitError:
+                raise
+            except Exception as error:  # noqa: BLE001 - nothing depends on it
+                self._drop(work, f"{type(error).__name__}: {error}")
+        return self.plan.base
+
+    def _with_base(self, snapshot: StagedSnapshot, paths: Sequence[Path]) -> ShardState | None:
+        """The shard on a base that is uploaded; None if it is not, or was adopted or dropped."""
+        shard, finished = self.plan.base, snapshot.finished
+        if finished is None:
+            return None
+        if shard.base is not None and shard.base.path == finished.base.path:
+            self._settle(snapshot, finished, paths)
+            return None
+        based = self._based(finished)
+        if based is None:
+            self._drop(snapshot, "it does not lead to the rows that the shard has now")
+        return based
+
+    def _with_merge(self, merge: StagedMerge) -> ShardState | None:
+        """The shard with a merged file; None if there is none, or it was adopted or dropped."""
+        merged = merge.finished
+        shorter = None if merged is None else self._shortened(merged)
+        if merged is not None and shorter is None:
+            merge.remove()  # a manifest names what it made, or never will
+        return shorter
+
+    def _drop(self, work: StagedWork, why: str) -> None:
+        _logger.warning(
+            "%s, a base or merged change files of operator %r, key groups %s, is dropped: %s. The "
+            "job goes on with the change files, and a later epoch takes another one",
+            work.place,
+            self.plan.operator,
+            self.plan.base.groups,
+            why,
+        )
+        work.remove()
+
+    def _settle(self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]) -> None:
+        """A manifest names the base: remember its tables, and let go of what was staged."""
+        if self._is_cut_smaller(snapshot, finished, paths):
+            return  # the copy is made anew of these tables
+        staged = finished.staged
+        for number, path in zip(range(len(staged.databases)), paths, strict=False):
+            source = snapshot.database(number)
+            try:
+                pass_on_note(source, staged.relies_on, path, finished.base.path)
+            except OSError:  # the disk is full, say: a later epoch tries again
+                return
+        snapshot.remove()
+
+    def is_outgrown(self, paths: Sequence[Path]) -> bool:
+        """Whether the copy is to be made anew of the shard's base, whose tables are here.
+
+        A copy that was cut out of other shards keeps their tables, with rows of other key groups
+        that nobody sees. A base of it was merged before its upload, so it has no such rows.
+
+        Parameters:
+            paths: of the copy's databases.
+        """
+        named = self.plan.base.base
+        try:
+            return named is not None and any(
+                finished.base.path == named.path and self._is_cut_smaller(snapshot, finished, paths)
+                for snapshot in self._snapshots()
+                if (finished := snapshot.finished) is not None
+            )
+        except OSError:
+            return False  # its tables are not here
+
+    def _is_cut_smaller(
+        self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]
+    ) -> bool:
+        """Whether a base is much smaller than the copy, which is not made of it."""
+        if not finished.staged.is_cut or any(read_stored(p, finished.base.path) for p in paths):
+            return False
+        staged = map(snapshot.database, range(len(finished.staged.databases)))
+        return _table_bytes(paths) > max(SLACK_MAX * _table_bytes(staged), SMALL_BYTES)
+
+    def _based(self, finished: Finished) -> ShardState | None:
+        """The shard on that base; None if it is not on the way to where the shard stands."""
+        shard, staged = self.plan.base, finished.staged
+        standing = None if shard.base is None else shard.base.path
+        if staged.relies_on not in (None, standing) or staged.shard != shard.groups:
+            return None
+        if not self._may_adopt(finished):
+            return None
+        names = [file.path for file in shard.files]
+        if shard.is_complete and staged.follows in names:
+            later = shard.files[names.index(staged.follows) + 1 :]
+        else:
+            found = self._lineage()
+            if staged.follows not in [file.path for file in found.files]:
+                return None
+            later = found.after(staged.follows) or ()
+        made = {"base": finished.base, "history": None, "slices": (), "is_complete": True}
+        based = _with_files(shard, later, finished.uploaded, **made)
+        chain = self.options.settled(based.chain)
+        if standing is None and shard.row_bytes is not None:
+            chain = self.options.staggered(chain, shard.row_bytes, shard.first_group)
+        return based.model_copy(update={"chain": chain})
+
+    def _may_adopt(self, finished: Finished) -> bool:
+        """Whether its files are there and will stay, whatever was collected meanwhile."""
+        try:
+            base = base_snapshot(self.repository, finished.base)
+        except CorruptCheckpointError:
+            return False
+        return may_adopt(self.repository, finished.base.path, base, self.plan)
+
+    def _shortened(self, merged: Merged) -> ShardState | None:
+        """The shard with a merged file; None if it no longer has those that were merged."""
+        shard = self.plan.base
+        if not shard.is_complete:
+            return None
+        found = self._lineage()
+        files = None if found.below else merged.within(found.files)
+        made = [file.path for file in merged.files]
+        if files is None or not may_be_named(
+            self.repository, made, self.plan, taken=merged.merge.epoch
+        ):
+            return None
+        return _with_files(shard, files, merged.uploaded, history=None)
+
+    # ------------------------------------------------------------------------------- taking one
+
+    def take(self, shard: ShardState, copy: Copy, local_states: Collection[str]) -> None:
+        """Take a base if it is worth it, and have it uploaded. Nothing depends on that.
+
+        Parameters:
+            shard: where it stands after the epoch.
+            copy: which stands there too.
+            local_states: those of the shard.
+
+        Raises:
+            StorageError: the copy cannot be flushed; then it would fail the epoch anyway.
+        """
+        row_bytes = shard.row_bytes
+        if row_bytes is None or not self.options.is_worth_it(shard.chain, row_bytes):
+            return  # a part is counted first
+        waiting: list[StagedSnapshot | StagedMerge] = [*self._snapshots(), *self._merges()]
+        if waiting:
+            for work in waiting:
+                self._go_on(work)
+            return
+        copy.backend.flush()
+        try:
+            choice, known = self._choice(shard, copy, row_bytes)
+            if choice == "none":
+                self._merge(shard, copy)
+            elif not _has_expired_rows(self.plan, shard):
+                self._stage(shard, copy, local_states, known, merged=choice == "merged")
+        except (OSError, StatekitError) as error:  # the epoch does not need it
+            _logger.warning(
+                "no base of operator %r, key groups %s could be taken, which a later epoch tries "
+                "again: %s",
+                self.plan.operator,
+                shard.groups,
+                error,
+            )
+
+    def _choice(
+        self, shard: ShardState, copy: Copy, row_bytes: int
+    ) -> tuple[Choice, list[dict[str, FileRef]]]:
+        """What to take, and which tables of each database are in the checkpoint already."""
+        base = None if shard.base is None else shard.base.path
+        tables = [tables_in(path) for path in copy.paths]
+        known = [{} if base is None else read_stored(path, base) for path in copy.paths]
+        new = (
+            size
+            for there, stored in zip(tables, known, strict=True)
+            for name, size in there.items()
+            if name not in stored
+        )
+        size = Size(
+            bytes=sum(sum(there.values()) for there in tables),
+            new_bytes=sum(new),
+            row_bytes=row_bytes,
+        )
+        return self.options.choice(shard.chain, size), known
+
+    def _stage(
+        self,
+        shard: ShardState,
+        copy: Copy,
+        local_states: Collection[str],
+        known: Sequence[dict[str, FileRef]],
+        *,
+        merged: bool,
+    ) -> None:
+        """Give the files of the databases one more name, note what they are, and hand that in."""
+        base = shard.base.path if shard.base is not None and any(known) else None
+        snapshot = StagedSnapshot(self._room("snapshots"))
+        try:
+            places = [snapshot.database(number) for number in range(len(copy.paths))]
+            copy.backend.snapshot(places)
+            for place, stored in zip(places, known, strict=True):
+                held = tables_in(place)
+                note_stored(place, base, {name: stored[name] for name in stored if name in held})
+            rows = _write_local(copy.backend, shard, local_states, snapshot.local_changes)
+            snapshot.seal(
+                Staged(
+                    operator=self.plan.operator,
+                    shard=shard.groups,
+                    attempt=shard.attempt or "",
+                    epoch=self.plan.epoch,
+                    states=tuple(copy.backend.states),
+                    follows=last_file(shard) or "",
+                    databases=copy.fragments if len(copy.fragments) > 1 else (shard.groups,),
+                    local_rows=rows,
+                    relies_on=base,
+                    relied=tuple(ref.path for stored in known for ref in stored.values()),
+                    merged=merged,
+                    is_cut=shard.base is None and bool(self._lineage().below),
+                    begun_us=now_us(),
+                )
+            )
+        except BaseException:
+            shutil.rmtree(snapshot.place, ignore_errors=True)
+            raise
+        self._hand_in(snapshot)
+
+    def _merge(self, shard: ShardState, copy: Copy) -> None:
+        """Have small change files merged, if there are many: as long as there is credit."""
+        if not self.options.merges or shard.chain.files < 2 * MERGED_AT_A_TIME:
+            return
+        # To look for something to merge takes longer, the more files there are: not in each epoch
+        # of those in which nothing could be paid for.
+        if (credit := self.options.credit(shard.chain)) < MERGE_BYTES_MIN:
+            return
+        # As it was before this epoch; its own files, and those that copies stand at, are left out.
+        found = self._lineage()
+        files = worth_merging(found.files[:-FILES_MAX])
+        if found.below or not files or sum(file.size for file in files) > credit:
+            return
+        work = StagedMerge(self._room("merges"))
+        work.seal(
+            Merge(
+                operator=self.plan.operator,
+                states=tuple(copy.backend.states),
+                files=files,
+                epoch=self.plan.epoch,
+                begun_us=now_us(),
+            )
+        )
+        self._hand_in(work)
+
+    def _go_on(self, work: StagedSnapshot | StagedMerge) -> None:
+        """Have something finished that somebody did not finish, if it is still of use."""
+        if (staged := work.staged) is None:
+            work.remove()  # the process that began it died, or had another version
+        elif work.finished is None:
+            if _is_young(staged.begun_us):
+                self._hand_in(work)
+            else:
+                work.remove()
+
+    def _hand_in(self, work: StagedSnapshot | StagedMerge) -> None:
+        if isinstance(work, StagedMerge):
+            todo: Work = partial(work.upload, self.repository)
+        else:
+            todo = partial(work.upload, self.repository, self.rocks)
+        uploader().hand_in(str(work.place), todo)
+
+    # ----------------------------------------------------------------------------------- helpers
+
+    def _lineage(self) -> Lineage:
+        plan = self.plan
+        return lineage_of(self.repository, plan.operator, plan.base, plan.base_epoch)
+
+    def _room(self, kind: str) -> Path:
+        """A directory that nothing else has."""
+        place = self.home / kind / unique_id()
+        place.mkdir(parents=True)
+        return place
+
+    def _snapshots(self) -> list[StagedSnapshot]:
+        return [StagedSnapshot(place) for place in sorted((self.home / "snapshots").glob("*"))]
+
+    def _merges(self) -> list[StagedMerge]:
+        return [StagedMerge(place) for place in sorted((self.home / "merges").glob("*"))]
+
+
+def _with_files(
+    shard: ShardState, files: Sequence[FileRef], uploaded: int, **changes: object
+) -> ShardState:
+    """The shard with other change files, which were paid for."""
+    chain = shard.chain.replaced_by(files, uploaded)
+    return shard.model_copy(update={**changes, "files": tuple(files), "chain": chain})
+
+
+def _table_bytes(paths: Iterable[Path]) -> int:
+    return sum(sum(tables_in(path).values()) for path in paths)
+
+
+def _is_young(begun_us: int) -> bool:
+    return 0 <= now_us() - begun_us < _OF_USE_US
+
+
+def _has_expired_rows(plan: ShardPlan, shard: ShardState) -> bool:
+    """Whether something is left to remove: what has expired does not get into a base."""
+    now = plan.now_us
+    return any(time <= now[clock] for clock, time in shard.wake_us.items())
+
+
+def _write_local(backend: Backend, shard: ShardState, states: Collection[str], target: Path) -> int:
+    """Put state of the shard into a change file; returns the mutations in it."""
+    bounds = group_bounds(*shard.groups)
+    changes, batch = Changes(tuple(backend.states)), Batch()
+    for state in backend.states:
+        for key, row in backend.scan(state, *bounds) if state in states else ():
+            batch.put(state, key, row)
+            if batch.full:
+                changes.append(batch)
+                batch.clear()
+    if len(batch):
+        changes.append(batch)
+    finished = changes.finish()
+    if finished is None:
+        return 0
+    file, rows = finished
+    with file, target.open("wb") as copy:
+        file.seek(0)
+        shutil.copyfileobj(file, copy)
+    return rows

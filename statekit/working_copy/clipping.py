@@ -1,0 +1,177 @@
+"""Assemble a shard's databases from those of other shards, clipped to its key groups.
+
+A piece that stays is used as it is, however many rows are in it; rows of other key groups are
+removed by one range at each end. But each one is a database to open and close in every epoch. So
+small ones, and those that are too many, are copied row by row into the larger one beside them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from statekit.backend.interface import Backend
+from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, DeleteRange, Put
+from statekit.backend.range_partitioned import FragmentedBackend
+from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.repository import group_bounds
+from statekit.errors import StorageError
+from statekit.keygroup import MAX_GROUPS
+from statekit.working_copy.directory import WHOLE, Ranges, database_paths
+
+Database = RocksBackend | FragmentedBackend
+
+# Each one is opened and closed in every epoch, 10 to 15 ms.
+FRAGMENTS_MAX = 8
+
+# To copy so much takes as long as to open a database three times.
+COPIED_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A database that has rows of the shard.
+
+    Parameters:
+        groups: the key groups that it is to give, first and last.
+        source: its directory, which is used up.
+        states: the column families that are in it.
+        size: how many bytes its tables have of these key groups, about.
+        is_exact: whether it has rows of no other key groups.
+        sequence: how many writes it has seen; None if nobody noted it.
+    """
+
+    groups: tuple[int, int]
+    source: Path
+    states: tuple[str, ...]
+    size: int
+    is_exact: bool
+    sequence: int | None = None
+
+
+def opened(home: Path, fragments: Ranges, states: Sequence[str], options: RocksOptions) -> Database:
+    """The database of a copy, or its fragments as one.
+
+    Raises:
+        StorageError: one of them is missing, damaged or in use.
+    """
+    paths = database_paths(home, fragments)
+    with contextlib.ExitStack() as failing:
+        made = []
+        for (first, _), path in zip(fragments, paths, strict=True):
+            made.append((first, RocksBackend(path, states, options, create=False)))
+            failing.callback(made[-1][1].close)
+        failing.pop_all()
+    return made[0][1] if len(made) == 1 else FragmentedBackend(made)
+
+
+def put_together(
+    home: Path,
+    groups: tuple[int, int],
+    pieces: Sequence[Piece],
+    states: Sequence[str],
+    options: RocksOptions,
+) -> tuple[Ranges, Database]:
+    """The rows of all pieces, and nothing else, in the databases of a copy.
+
+    Parameters:
+        home: the directory of the copy, which has no databases yet.
+        groups: the key groups of the shard.
+        pieces: in the order of their key groups. Between them there is nothing.
+        states: the column families that there are to be.
+
+    Raises:
+        OSError, StorageError: a piece is damaged, or the local disk full or failed.
+    """
+    kept = _kept(pieces)  # at least one, if there are any
+    ranges = _ranges(groups, kept)
+    paths = database_paths(home, ranges)
+    made: list[tuple[int, RocksBackend]] = []
+    with contextlib.ExitStack() as failing:
+        for piece, (first, _), path in zip(kept, ranges, paths, strict=bool(kept)):
+            made.append((first, _taken(piece, path, states, options)))
+            failing.callback(made[-1][1].close)
+        if not made:
+            made.append((groups[0], RocksBackend(paths[0], states, options)))
+            failing.callback(made[0][1].close)
+        backend = made[0][1] if len(made) == 1 else FragmentedBackend(made)
+        for piece in pieces:
+            if piece not in kept:
+                _copy(piece, _owner(made, piece), options)
+        failing.pop_all()
+    return ranges, backend
+
+
+def _kept(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces that stay databases, in order: the large ones, or the largest if none is."""
+    largest = sorted(pieces, key=lambda piece: piece.size, reverse=True)[:FRAGMENTS_MAX]
+    chosen = [piece for piece in largest if piece.size >= COPIED_BYTES] or largest[:1]
+    return [piece for piece in pieces if piece in chosen]
+
+
+def _ranges(groups: tuple[int, int], kept: Sequence[Piece]) -> Ranges:
+    """The key groups of each fragment: up to where the next one begins."""
+    if len(kept) <= 1:
+        return WHOLE
+    starts = [groups[0], *(piece.groups[0] for piece in kept[1:])]
+    ends = [*(start - 1 for start in starts[1:]), groups[1]]
+    return tuple(zip(starts, ends, strict=True))
+
+
+def _taken(piece: Piece, path: Path, states: Sequence[str], options: RocksOptions) -> RocksBackend:
+    """The database of a piece, at the place where it stays, without what is not of the piece."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    piece.source.rename(path)
+    backend = _checked(piece, path, options)
+    try:
+        if set(piece.states) != set(states):
+            backend.change_states(states)
+            backend.close()
+            backend = RocksBackend(path, states, options, create=False)
+        if not piece.is_exact:
+            _trim(backend, *piece.groups)
+    except BaseException:
+        backend.close()
+        raise
+    return backend
+
+
+def _checked(piece: Piece, path: Path, options: RocksOptions) -> RocksBackend:
+    """The database of a piece, if it is what somebody noted."""
+    backend = RocksBackend(path, piece.states, options, create=False)
+    if piece.sequence is not None and (piece.sequence,) != backend.sequences:
+        backend.close()
+        raise StorageError(
+            f"the database that the working copy at {path} was to be made of is not what its mark "
+            "says: remove the working directory, then start the job again; nothing is lost"
+        )
+    return backend
+
+
+def _trim(backend: Backend, first: int, last: int) -> None:
+    """Remove the rows of all other key groups."""
+    everything, own = group_bounds(0, MAX_GROUPS), group_bounds(first, last)
+    ends = ((everything[0], own[0]), (own[1], everything[1]))
+    backend.write(Batch([DeleteRange(s, *bounds) for s in backend.states for bounds in ends]))
+
+
+def _owner(made: Sequence[tuple[int, RocksBackend]], piece: Piece) -> RocksBackend:
+    """The fragment that the key groups of a piece belong to: the first has all before the next."""
+    before = [backend for first, backend in made if first <= piece.groups[0]]
+    return before[-1] if before else made[0][1]
+
+
+def _copy(piece: Piece, target: RocksBackend, options: RocksOptions) -> None:
+    """Copy the rows of a piece, of those states that there still are."""
+    with contextlib.closing(_checked(piece, piece.source, options)) as source:
+        for state in set(piece.states).intersection(target.states):
+            rows = source.scan(state, *group_bounds(*piece.groups))
+            if piece.size >= COPIED_BYTES:
+                target.load(state, rows)
+                continue
+            while few := list(islice(rows, BATCH_ROWS_MAX)):
+                target.write(Batch([Put(state, key, row) for key, row in few]))

@@ -1,0 +1,215 @@
+"""The directory of a working copy: its lock, and the attempt that it is at.
+
+<root>/<checkpoint id>/<operator>/<first>-<last>/
+    lock    held (flock) by the process that uses the copy; shared by those that link its files
+    clean   names the attempt the copy stands at, and its fragments if it has several
+    db/     the database, or one below it per fragment
+    pieces/ what a copy is being put together from
+    before/ the databases of a copy that is being fetched anew
+    snapshots/, merges/ what is done in the background (`base_keeping`)
+    private.<unique>/   the same again, for an attempt that found the lock held
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from statekit.checkpoint.sealed_json import parse_json
+from statekit.clock import unique_id
+from statekit.keygroup import MAX_GROUPS
+from statekit.working_copy.lock import DirectoryLock, unusable
+
+PARTS = ("clean", "clean.draft", "db", "pieces", "before", "snapshots", "merges")
+"""What is in a copy's directory beside the lock and private directories; the mark goes first."""
+
+_PRIVATE_NAME = re.compile(r"private\.[0-9a-f]{32}")
+
+_MARK_FIELDS = {"attempt", "last", "states", "fragments", "sequences"}
+
+Ranges = tuple[tuple[int, int], ...]
+"""First and last key group of each fragment, in order."""
+
+WHOLE: Ranges = ((0, MAX_GROUPS),)
+"""What is said of an ordinary copy, which is one database."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a copy that was closed cleanly holds.
+
+    Parameters:
+        attempt: where it stands.
+        last: the path of the last change file that was applied; None if that is not known.
+        fragments: its databases.
+        sequences: how many writes each of them has seen, as RocksDB counts; none if that was not
+            noted. A database that was put there from a backup has seen fewer.
+    """
+
+    attempt: str | None
+    last: str | None
+    fragments: Ranges
+    sequences: tuple[int, ...] = ()
+
+
+def database_paths(home: Path, fragments: Ranges) -> list[Path]:
+    """Where the databases of a copy are."""
+    if len(fragments) == 1:
+        return [home / "db"]
+    return [home / "db" / f"{first}-{last}" for first, last in fragments]
+
+
+@contextlib.contextmanager
+def reading(home: Path, states: Sequence[str]) -> Iterator[Mark | None]:
+    """The mark of a copy that nobody uses meanwhile; None if it cannot be had or trusted."""
+    with DirectoryLock.sharing(home) as is_ours:
+        yield read_mark(home, states) if is_ours else None
+
+
+def read_mark(home: Path, states: Sequence[str]) -> Mark | None:
+    """What a copy with these states says it holds; None if it is not to be trusted."""
+    try:
+        found = parse_json((home / "clean").read_text())
+        told = found.get("fragments", WHOLE)
+        fragments = tuple((int(first), int(last)) for first, last in told)
+        there = all(path.is_dir() for path in database_paths(home, fragments))
+        sequences = tuple(map(int, found.get("sequences", ())))
+        is_known = found.keys() <= _MARK_FIELDS and len(sequences) in (0, len(fragments))
+        trusted = there and is_known and found["states"] == list(states)
+        last = found.get("last")
+        return Mark(found["attempt"], last, fragments, sequences) if trusted else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # no mark, or not one of ours: start over
+
+
+class Lease:
+    """Exclusive use of a copy's directory while this object holds it."""
+
+    def __init__(self, home: Path, lock: DirectoryLock, *, private: bool) -> None:
+        self.home = home
+        self._lock = lock
+        self._private = private
+
+    @classmethod
+    def take(cls, home: Path) -> Lease:
+        """Take the shard's directory; if another attempt still runs there, a private one in it.
+
+        Raises:
+            StorageError: the directory cannot be made or locked.
+        """
+        lock = DirectoryLock.take(home)
+        if lock is not None:
+            lock.touch()
+            remove_abandoned(home)
+            return cls(home, lock, private=False)
+        while lock is None:  # somebody may take a new directory for an abandoned one, and remove it
+            alone = home / f"private.{unique_id()}"
+            lock = DirectoryLock.take(alone)
+        return cls(alone, lock, private=True)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody ever takes the directory again."""
+        return self._private
+
+    def mark(self, states: Sequence[str]) -> Mark | None:
+        """What the copy holds; None if it is not to be trusted."""
+        return read_mark(self.home, states)
+
+    def clear_mark(self) -> None:
+        try:
+            (self.home / "clean").unlink(missing_ok=True)
+            _sync(self.home)
+        except OSError as error:
+            raise unusable(self.home, error) from error
+
+    def set_mark(self, mark: Mark, states: Sequence[str]) -> None:
+        draft = self.home / "clean.draft"
+        said: dict[str, object] = {
+            "attempt": mark.attempt,
+            "last": mark.last,
+            "states": list(states),
+        }
+        if len(mark.fragments) > 1:
+            said["fragments"] = mark.fragments
+        if mark.sequences:
+            said["sequences"] = mark.sequences
+        try:
+            draft.write_text(json.dumps(said))
+            _sync(draft)
+            draft.rename(self.home / "clean")
+            _sync(self.home)
+        except OSError as error:
+            raise unusable(self.home, error) from error
+
+    def set_aside(self) -> None:
+        """Give the databases another name, under which `wipe` leaves them."""
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self.home / "before")
+            with contextlib.suppress(FileNotFoundError):
+                (self.home / "db").rename(self.home / "before")
+        except OSError as error:
+            raise unusable(self.home, error) from error
+
+    def forget_aside(self) -> None:
+        """Remove what was set aside. If that fails, the next one who sets aside does it."""
+        shutil.rmtree(self.home / "before", ignore_errors=True)
+
+    def wipe(self) -> None:
+        try:
+            self.clear_mark()
+            for name in ("db", "pieces"):
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.rmtree(self.home / name)
+        except OSError as error:
+            raise unusable(self.home, error) from error
+
+    def release(self) -> None:
+        """Give the directory back; again is nothing."""
+        if self._private and self._lock.is_held:
+            shutil.rmtree(self.home, ignore_errors=True)
+        self._lock.release()
+
+
+def distrust(home: Path) -> None:
+    """Take the mark off a copy whose files turned out to be damaged elsewhere, if there is one."""
+    lock = DirectoryLock.take(home) if os.path.isdir(home) else None
+    if lock is not None:
+        lease = Lease(home, lock, private=False)
+        try:
+            lease.clear_mark()
+        finally:
+            lease.release()
+
+
+def private_homes(home: Path) -> list[Path]:
+    """The private directories in a copy's directory, and nothing else that is called like one."""
+    names = glob.glob("private.*", root_dir=home)
+    return [home / name for name in names if _PRIVATE_NAME.fullmatch(name)]
+
+
+def remove_abandoned(home: Path) -> int:
+    """Remove private directories whose owner was killed: nobody holds their lock. How many."""
+    removed = 0
+    for private in private_homes(home):
+        lock = DirectoryLock.take_existing(private)
+        if lock is not None:
+            Lease(private, lock, private=True).release()
+            removed += not private.exists()
+    return removed
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,298 @@
+"""Limit the disk space of working copies, and choose which are removed.
+
+    <root>/tidied               when somebody last looked: the time of this file
+    <root>/removed.<unique>     databases on their way out
+    <root>/<checkpoint id>/origin   where the checkpoint is that made it
+    <root>/<checkpoint id>/<operator>/tidied    when somebody last looked for copies without use
+    <root>/<checkpoint id>/<operator>/<first>-<last>/   a copy, see `copy_home`
+
+A copy is removed in this order: its lock is taken, its database loses its name in one step, the
+lock's file goes, the lock is given back, and only then files are deleted. So whoever wants the copy
+meanwhile finds none, and never a part of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.clock import now_us, unique_id
+from statekit.working_copy.directory import PARTS, private_homes, remove_abandoned
+from statekit.working_copy.lock import DirectoryLock, unusable
+
+_HOME_NAME = re.compile(r"(\d+)-(\d+)")
+_ID = r"[0-9a-f]{32}"
+_CHECKPOINT_NAME = re.compile(_ID)
+_LEAVING_NAME = re.compile(rf"removed\.{_ID}")
+
+# Everybody who runs shards on a host looks at most this often, together.
+_BETWEEN_LOOKS_US = 60 * 1_000_000
+
+# What was used since is in the way of nobody who runs now: space on a disk that is short of it, for
+# whatever reason, is not made by having running jobs restore their copies again and again.
+_IDLE_US = 10 * 60 * 1_000_000
+
+_LOOK = os.R_OK | os.X_OK
+
+_FileId = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class FoundCopy:
+    """A working copy as it is found on the disk.
+
+    Parameters:
+        home: its directory.
+        checkpoint_id, operator, groups: whose rows they are.
+        files: size by identity, as copies may share files.
+        last_used_us: by the clock of the file system.
+    """
+
+    home: Path
+    checkpoint_id: str
+    operator: str
+    groups: tuple[int, int]
+    files: dict[_FileId, int]
+    last_used_us: int
+
+    @property
+    def bytes(self) -> int:
+        """How much its files take, also those that other copies share."""
+        return sum(self.files.values())
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether some process holds it now, or a private copy beside it."""
+        return any(_is_held(home) for home in (self.home, *private_homes(self.home)))
+
+
+class CopySpace:
+    """The disk under a working directory.
+
+    Parameters:
+        root: the working directory.
+        options: what copies may take of it.
+    """
+
+    def __init__(self, root: str | Path, options: RocksOptions | None = None) -> None:
+        self.root = Path(root)
+        self._options = options or RocksOptions()
+
+    # ----------------------------------------------------------------------------------- finding
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is a working directory, or empty: something in it was put there by us.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        names = os.listdir(self.root)
+        return (
+            not names
+            or "tidied" in names
+            or any(map(_LEAVING_NAME.fullmatch, names))
+            or any(map(self.origin, filter(_CHECKPOINT_NAME.fullmatch, names)))
+            or any(os.path.isfile(home / "lock") for home in self._homes("*"))
+        )
+
+    def unreadable(self) -> list[Path]:
+        """Directories in which there may be copies that cannot be seen."""
+        found = filter(_CHECKPOINT_NAME.fullmatch, glob.iglob("*", root_dir=self.root))
+        checkpoints = [self.root / name for name in found]
+        operators = [path / name for path in checkpoints for name in glob.iglob("*", root_dir=path)]
+        places = (*checkpoints, *operators, *self._homes("*"))
+        return [path for path in places if os.path.isdir(path) and not os.access(path, _LOOK)]
+
+    def copies(self) -> list[FoundCopy]:
+        """All copies there are, the least recently used first."""
+        found = [copy for home in self._homes("*") if (copy := _found(home)) is not None]
+        return sorted(found, key=lambda copy: copy.last_used_us)
+
+    def origin(self, checkpoint_id: str) -> str | None:
+        """The URL of the checkpoint whose copies these are; None if nobody noted it."""
+        try:
+            return (self.root / checkpoint_id / "origin").read_text()
+        except (OSError, ValueError):
+            return None
+
+    def note_origin(self, checkpoint_id: str, url: str) -> None:
+        """Note where a checkpoint is. For people; nothing follows from it while a job runs."""
+        path = self.root / checkpoint_id / "origin"
+        with contextlib.suppress(OSError):
+            if not path.exists():
+                path.write_text(url)
+
+    def _homes(self, checkpoint_id: str, operator: str = "*") -> Iterator[Path]:
+        # Unlike that of `Path`, this one takes what is removed meanwhile for absent.
+        for name in glob.iglob(f"{checkpoint_id}/{operator}/*", root_dir=self.root):
+            parts = name.split("/")
+            if _CHECKPOINT_NAME.fullmatch(parts[0]) and _HOME_NAME.fullmatch(parts[2]):
+                yield self.root / name
+
+    # ---------------------------------------------------------------------------------- removing
+
+    def tidy(self) -> None:
+        """Make sure, now and then, that copies take no more than they may.
+
+        Somebody looks once a minute per host, however many processes and shards there are. What it
+        costs is a look at every file, and removing what is too much.
+
+        Raises:
+            StorageError: the directory cannot be used.
+        """
+        if _is_time(self.root):
+            self.remove_leftovers()
+            self.make_room()
+
+    def tidy_operator(
+        self, checkpoint_id: str, operator: str, used: Callable[[], Container[tuple[int, int]]]
+    ) -> None:
+        """Remove, now and then, copies of an operator's shards that a job has no use for.
+
+        Parameters:
+            used: the key groups of shards there are, and of those that they are to be made of.
+
+        Raises:
+            StorageError: the directory cannot be used.
+        """
+        copies = self.root / checkpoint_id / operator
+        if not os.path.isdir(copies) or not _is_time(copies):
+            return
+        groups = used()
+        for home in self._homes(checkpoint_id, operator):
+            if _groups(home) not in groups:
+                self.remove(home)
+
+    def make_room(self) -> None:
+        """Remove copies that nobody uses until the rest takes no more than it may.
+
+        Where the disk is short of space, only copies go that have not been used for a while.
+        """
+        limit = self._options.disk_limit_bytes
+        if limit is None and not self.is_short:
+            return
+        copies = self.copies()
+        shared = Counter(file for copy in copies for file in copy.files)
+        sizes = {file: size for copy in copies for file, size in copy.files.items()}
+        total = sum(sizes.values())
+        idle_since = now_us() - _IDLE_US
+        for copy in copies:
+            is_over = limit is not None and total > limit
+            if not is_over and (copy.last_used_us > idle_since or not self.is_short):
+                return
+            if self.remove(copy.home):
+                shared.subtract(copy.files.keys())
+                total -= sum(size for file, size in copy.files.items() if not shared[file])
+
+    def remove(self, home: Path) -> bool:
+        """Remove a copy unless somebody holds it; whether it is gone."""
+        lock = DirectoryLock.take_existing(home)
+        if lock is None:
+            return False
+        leaving = []
+        try:
+            for part in PARTS:
+                if (home / part).is_dir():
+                    leaving.append(self.root / f"removed.{unique_id()}")
+                    (home / part).rename(leaving[-1])
+                else:
+                    (home / part).unlink(missing_ok=True)
+            (home / "lock").unlink()
+        except OSError:
+            return False  # it lost its mark first, so nobody trusts what is left
+        finally:
+            lock.release()
+            for directory in leaving:
+                shutil.rmtree(directory, ignore_errors=True)
+        remove_abandoned(home)
+        self._remove_empty(home)
+        return True
+
+    def remove_all(self, checkpoint_id: str = "*") -> int:
+        """Remove the copies of a checkpoint that nobody holds; how many those were."""
+        return sum(self.remove(home) for home in list(self._homes(checkpoint_id)))
+
+    def remove_leftovers(self) -> int:
+        """Remove what killed processes left: private copies, and databases on their way out.
+
+        Returns:
+            How many of them.
+        """
+        removed = 0
+        for name in filter(_LEAVING_NAME.fullmatch, glob.glob("removed.*", root_dir=self.root)):
+            shutil.rmtree(self.root / name, ignore_errors=True)
+            removed += not (self.root / name).exists()
+        return removed + sum(map(remove_abandoned, self._homes("*")))
+
+    def _remove_empty(self, home: Path) -> None:
+        """Remove a copy's directory, and those above it, where nothing is left in them."""
+        with contextlib.suppress(OSError):
+            home.rmdir()
+            for above, note in ((home.parent, "tidied"), (home.parent.parent, "origin")):
+                if [path.name for path in above.iterdir()] == [note]:
+                    (above / note).unlink(missing_ok=True)
+                above.rmdir()
+
+    @property
+    def is_short(self) -> bool:
+        """Whether less of the disk is free than is to be."""
+        try:
+            free = shutil.disk_usage(self.root).free
+        except OSError:
+            return False  # there is no such directory, and so no copy to remove
+        return free < self._options.disk_reserve_bytes
+
+
+def _is_time(directory: Path) -> bool:
+    """Whether the last look at a directory was long ago; if so, this is the next."""
+    note = directory / "tidied"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            # The clock may have been set back.
+            if abs(now_us() - note.stat().st_mtime_ns // 1000) < _BETWEEN_LOOKS_US:
+                return False
+        note.touch()
+    except FileNotFoundError:
+        return False  # somebody else has just removed it, and with it all that was in there
+    except OSError as error:
+        raise unusable(directory, error) from error
+    return True
+
+
+def _groups(home: Path) -> tuple[int, int]:
+    first, _, last = home.name.partition("-")
+    return int(first), int(last)
+
+
+def _found(home: Path) -> FoundCopy | None:
+    """What is in a copy's directory; None if it goes away meanwhile."""
+    try:
+        used = (home / "lock").stat().st_mtime_ns // 1000
+    except OSError:
+        return None
+    files = dict(_files(home))
+    operator = home.parent
+    return FoundCopy(home, operator.parent.name, operator.name, _groups(home), files, used)
+
+
+def _files(home: Path) -> Iterable[tuple[_FileId, int]]:
+    for place, _, names in os.walk(home):
+        for name in names:
+            with contextlib.suppress(OSError):  # removed since it was listed
+                stat = os.lstat(os.path.join(place, name))
+                yield (stat.st_dev, stat.st_ino), stat.st_size
+
+
+def _is_held(home: Path) -> bool:
+    with DirectoryLock.sharing(home) as is_free:
+        return not is_free and os.path.exists(home / "lock")

@@ -1,0 +1,157 @@
+"""Exclusive use of a directory by the holder of its lock.
+
+The lock is `flock` on a file in the directory, so it is free as soon as the process that held it
+ends, however it ends, and two threads of a process exclude each other as two processes do. Whoever
+holds it may remove the directory with the lock's file. So a lock counts only if its file still has
+its name once it was got; otherwise the directory that it was for is gone, and it is taken anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from statekit.errors import StorageError
+
+# Others hold a lock for an instant, to see whether a directory is in use or to link its files.
+_TRIES = 20
+_BETWEEN_TRIES_S = 0.005
+
+_held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+
+
+class DirectoryLock:
+    """A lock that is held. See `take`."""
+
+    def __init__(self, home: Path, descriptor: int) -> None:
+        self.home = home
+        self._descriptor: int | None = descriptor
+        _held.add(self)
+
+    @classmethod
+    def take(cls, home: Path) -> Self | None:
+        """Make the directory if it is absent and lock it; None if somebody else holds it.
+
+        Raises:
+            StorageError: the directory cannot be made or locked.
+        """
+        removed: OSError | None = None
+        is_held = False
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(_BETWEEN_TRIES_S)
+            try:
+                home.mkdir(parents=True, exist_ok=True)
+                found = cls._locked(home, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+            except (FileNotFoundError, FileExistsError) as error:
+                removed = error  # while it was being made
+                continue
+            except OSError as error:
+                raise unusable(home, error) from error
+            if found is not None:
+                return found
+            is_held = True
+        if removed is not None and not is_held:
+            raise unusable(home, removed) from removed
+        return None
+
+    @classmethod
+    def take_existing(cls, home: Path) -> Self | None:
+        """Lock a directory for removing it; None if it is in use, gone, or somebody else's."""
+        try:
+            return cls._locked(home, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+        except OSError:
+            return None
+
+    @classmethod
+    @contextlib.contextmanager
+    def sharing(cls, home: Path) -> Iterator[bool]:
+        """Keep others from changing a directory; False if it is in use, gone or unreadable."""
+        try:
+            lock = cls._locked(home, os.O_RDONLY, fcntl.LOCK_SH)
+        except OSError:
+            lock = None
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                lock.release()
+
+    @classmethod
+    def _locked(cls, home: Path, flags: int, kind: int) -> Self | None:
+        """One try; None if the lock is held, or was of a directory that is gone."""
+        path = home / "lock"
+        descriptor = os.open(path, flags, 0o644)
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            if not _is_at(path, descriptor):
+                raise BlockingIOError
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(home, descriptor)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process has it still: a process that was forked from it does not."""
+        return self._descriptor is not None
+
+    def touch(self) -> None:
+        """Note that the directory is used now, which decides what goes first when space is short.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        assert self._descriptor is not None, "the lock is held"
+        try:
+            os.utime(self._descriptor)
+        except OSError as error:
+            raise unusable(self.home, error) from error
+
+    def release(self) -> None:
+        """Give it back; again is nothing."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            # Not by closing alone: a process that is being forked has the descriptor, too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(there, os.fstat(descriptor))
+
+
+def _forget_all() -> None:
+    """In a forked process: the locks stay those of the process that it was forked from.
+
+    To unlock them here would unlock them there, and they must not outlive that process.
+    """
+    for lock in list(_held):
+        descriptor, lock._descriptor = lock._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def unusable(home: Path, error: OSError) -> StorageError:
+    """The error for a directory that cannot be used for a working copy."""
+    return StorageError(
+        f"cannot use the working copy at {home}: {error}. Nothing committed is lost: give the job "
+        "a local directory that may be written, has space and can be locked (working_directory=), "
+        "then start it again"
+    )

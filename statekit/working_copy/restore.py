@@ -1,0 +1,137 @@
+"""Restore the databases of some key groups from the checkpoint.
+
+After a change of parallelism a shard is made of slices of others, and each of these may stand on a
+base, at any remove. All these bases are fetched at the same time, each one once, and cut to the key
+groups: no row is copied unless there are few.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from statekit.backend.rocksdb import link_database
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.lineage import Lineage, replay
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.shard_contents import Database as BaseDatabase
+from statekit.working_copy.base_snapshot import Wanted, fetch_databases, noted
+from statekit.working_copy.clipping import Database, Piece, put_together
+from statekit.working_copy.directory import Ranges
+
+
+def restored(
+    repository: Repository,
+    home: Path,
+    groups: tuple[int, int],
+    missing: Sequence[Lineage],
+    states: Sequence[str],
+    options: RocksOptions | None = None,
+    *,
+    local: Sequence[Piece] = (),
+    beside: Path | None = None,
+) -> tuple[Ranges, Database]:
+    """Make the databases of a copy.
+
+    Parameters:
+        home: the directory of the copy, which has no databases yet.
+        groups: the key groups, first and last.
+        missing: what leads to the rows of those key groups that are to be restored.
+        states: the column families that there are to be.
+        options: what RocksDB may spend.
+        local: what there is of all other key groups.
+        beside: where other databases of this machine are, whose tables may be shared.
+
+    Raises:
+        CorruptCheckpointError: a file is missing or altered.
+        OSError, StorageError: the store or the local disk failed. What was made is of no use.
+    """
+    options, drafts = options or RocksOptions(), home / "pieces"
+    with contextlib.ExitStack() as closing:
+        closing.callback(shutil.rmtree, drafts, ignore_errors=True)
+        fetched = _fetched(repository, missing, drafts, beside)
+        pieces = sorted([*local, *fetched], key=lambda piece: piece.groups)
+        ranges, backend = put_together(home, groups, pieces, states, options)
+        failing = closing.enter_context(contextlib.ExitStack())
+        failing.callback(backend.close)
+        for found in missing:
+            replay(repository, backend, found, has_bases=True)
+        failing.pop_all()
+    return ranges, backend
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Key groups whose rows start from one database of a base."""
+
+    first: int
+    last: int
+    named: str
+    states: tuple[str, ...]
+    database: BaseDatabase
+
+    @property
+    def size(self) -> int:
+        """Bytes of its tables, if all key groups have the same."""
+        held = self.database.last_group - self.database.first_group + 1
+        return sum(ref.size for ref in self.database.files.values()) * self.groups // held
+
+    @property
+    def groups(self) -> int:
+        return self.last - self.first + 1
+
+    @property
+    def is_all(self) -> bool:
+        database = self.database
+        return (self.first, self.last) == (database.first_group, database.last_group)
+
+
+def _cuts(missing: Iterable[Lineage]) -> Iterator[_Cut]:
+    """What is taken of which database, in the order of key groups.
+
+    Shards that were cut out of one shard and put together again go on where the other one ends.
+    """
+    waiting: _Cut | None = None
+    for part in (part for found in missing for part in found.beginnings):
+        if part.base is None or part.named is None:
+            continue
+        for database in part.base.databases:
+            first = max(part.first, database.first_group)
+            last = min(part.last, database.last_group)
+            if first > last:
+                continue
+            cut = _Cut(first, last, part.named, part.base.states, database)
+            if waiting is not None and waiting == replace(cut, first=waiting.first, last=first - 1):
+                waiting = replace(waiting, last=last)
+                continue
+            if waiting is not None:
+                yield waiting
+            waiting = cut
+    if waiting is not None:
+        yield waiting
+
+
+def _fetched(
+    repository: Repository, missing: Iterable[Lineage], drafts: Path, beside: Path | None
+) -> list[Piece]:
+    """The databases of bases, each one fetched once, however many key groups are cut out of it."""
+    places: dict[tuple[str, int], Path] = {}
+    wanted, again, pieces = list[Wanted](), list[tuple[Path, Path]](), list[Piece]()
+    for number, cut in enumerate(_cuts(missing)):
+        place, origin = drafts / f"base-{number}", (cut.named, cut.database.first_group)
+        if origin in places:
+            again.append((places[origin], place))
+        else:
+            places[origin] = place
+            wanted.append(Wanted(cut.database, cut.named, place))
+        groups = (cut.first, cut.last)
+        pieces.append(Piece(groups, place, cut.states, size=cut.size, is_exact=cut.is_all))
+    if wanted:
+        held = [] if beside is None else noted(beside)
+        fetch_databases(repository, wanted, held)
+    for source, target in again:
+        link_database(source, target)
+    return pieces

@@ -1,0 +1,65 @@
+"""Background work that is recorded on the local disk until somebody completes it.
+
+A process that dies leaves such a directory behind, with nobody holding its lock: another one goes
+on with it, or removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from statekit.checkpoint.sealed_json import Record
+from statekit.working_copy.lock import DirectoryLock
+
+Going = Callable[[], None]
+"""Called now and then by work that takes long; what it raises ends the work."""
+
+_R = TypeVar("_R", bound=Record)
+
+
+@dataclass(frozen=True)
+class StagedWork:
+    """The directory of a piece of work.
+
+    Parameters:
+        place: where it is.
+    """
+
+    place: Path
+
+    def write(self, name: str, note: Record) -> None:
+        """Write a note, all of it at once."""
+        draft = self.place / f"{name}.draft"
+        draft.write_text(note.model_dump_json())
+        draft.rename(self.place / name)
+
+    def read(self, name: str, kind: type[_R]) -> _R | None:
+        """A note; None if it is not there, or was cut short."""
+        try:
+            return kind.model_validate_json((self.place / name).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def remove(self) -> bool:
+        """Remove the directory; False if somebody is busy with it."""
+        with self.locked() as mine:
+            if mine:
+                shutil.rmtree(self.place, ignore_errors=True)
+            return mine
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Keep others from doing or removing it; False if somebody else does."""
+        lock = DirectoryLock.take_existing(self.place)
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                lock.release()

@@ -1,0 +1,54 @@
+"""Unpack the rows of one shard for reading, from its base and change files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from statekit.backend.interface import Backend, MemoryBackend
+from statekit.backend.scratch import scratch_directory
+from statekit.checkpoint.lineage import replay, standing_lineage
+from statekit.checkpoint.manifest import EpochManifest, ShardState
+from statekit.checkpoint.repository import Repository
+from statekit.working_copy.restore import restored
+
+# Making a database takes longer than reading so many bytes of change files.
+_FEW_BYTES = 1 << 20
+
+
+class ShardRows:
+    """The shards of an operator after an epoch.
+
+    Parameters:
+        repository: the checkpoint.
+        operator: its name.
+        manifest: of the epoch.
+    """
+
+    def __init__(self, repository: Repository, operator: str, manifest: EpochManifest) -> None:
+        self._repository = repository
+        self._operator = operator
+        self._manifest = manifest
+
+    @contextlib.contextmanager
+    def opened(self, shard: ShardState, families: Sequence[str]) -> Iterator[Backend]:
+        """The rows of one shard, in memory if they are few, else on the local disk.
+
+        They are gone when the block ends.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+            StorageError: the store or the local disk failed.
+        """
+        found = standing_lineage(self._repository, self._manifest, self._operator, *shard.groups)
+        few = not found.bases and sum(ref.size for ref in found.change_files) <= _FEW_BYTES
+        with contextlib.ExitStack() as closing:
+            backend: Backend
+            if few:
+                backend = MemoryBackend(families)
+                replay(self._repository, backend, found)
+            else:
+                place = closing.enter_context(scratch_directory("shard"))
+                _, backend = restored(self._repository, place, shard.groups, [found], families)
+            closing.callback(backend.close)
+            yield backend

@@ -1,0 +1,128 @@
+"""Which tables of a local database the checkpoint has already, and under which names.
+
+RocksDB writes a table once and never changes it, so one that was stored need not be stored again,
+and one that is here need not be fetched. A number may be given twice, though, if a process dies in
+between: so a table is known by its inode, its time and its size, and not by its name alone. A hard
+link keeps all three.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from statekit.checkpoint.sealed_json import Count, FileRef, Record
+
+NOTE = "stored.json"
+"""The note's name in the database's directory. RocksDB leaves it alone."""
+
+
+class _StoredTable(Record):
+    """A table as it was when it was stored or fetched."""
+
+    inode: Count
+    written_ns: int
+    size: Count
+    ref: FileRef
+
+
+class _Note(Record):
+    """Parameters:
+    base: the path of the base that names the tables; None while there is none yet.
+    tables: by their name in the directory.
+    """
+
+    base: str | None
+    tables: dict[str, _StoredTable]
+
+
+def tables_in(directory: Path) -> dict[str, int]:
+    """The tables of a database, with their sizes. It may be merging some of them meanwhile."""
+    sizes: dict[str, int] = {}
+    with os.scandir(directory) as found:
+        for entry in found:
+            if entry.name.endswith(".sst"):
+                with contextlib.suppress(FileNotFoundError):
+                    sizes[entry.name] = entry.stat().st_size
+    return sizes
+
+
+def read_stored(directory: Path, base: str | None) -> dict[str, FileRef]:
+    """The tables of a database that a base names; none if the note is about another base."""
+    note = _read(directory)
+    return {} if note is None or note.base != base else dict(_still_there(directory, note))
+
+
+def note_stored(directory: Path, base: str | None, refs: Mapping[str, FileRef]) -> None:
+    """Write the note."""
+    tables = {}
+    for name, ref in refs.items():
+        try:
+            found = (directory / name).stat()
+        except FileNotFoundError:
+            continue
+        tables[name] = _StoredTable(
+            inode=found.st_ino, written_ns=found.st_mtime_ns, size=found.st_size, ref=ref
+        )
+    draft = directory / f"{NOTE}.draft"
+    draft.write_text(_Note(base=base, tables=tables).model_dump_json())
+    draft.rename(directory / NOTE)
+
+
+def pass_on_note(source: Path, noted: str | None, target: Path, base: str) -> None:
+    """Let a database that shares tables with another know what is known of them.
+
+    Parameters:
+        noted: the base that the note in `source` is about.
+        base: what the note in `target` is about.
+    """
+    shared = {}
+    for name, ref in read_stored(source, noted).items():
+        with contextlib.suppress(FileNotFoundError):  # the database has merged it into others
+            if (source / name).samefile(target / name):
+                shared[name] = ref
+    note_stored(target, base, shared)
+
+
+def stored_elsewhere(directories: Iterable[Path]) -> dict[str, Path]:
+    """Where tables are on this disk, by the path that they have in the checkpoint."""
+    found: dict[str, Path] = {}
+    for directory in directories:
+        if (note := _read(directory)) is not None:
+            for name, ref in _still_there(directory, note):
+                found[ref.path] = directory / name
+    return found
+
+
+def forget_stored(directories: Iterable[Path]) -> None:
+    """Remove the notes of databases, one of whose tables turned out to be damaged here.
+
+    Others may have the same file. What nobody knows of is fetched from the checkpoint, and checked.
+    """
+    for directory in directories:
+        (directory / NOTE).unlink(missing_ok=True)
+
+
+def _still_there(directory: Path, note: _Note) -> Iterator[tuple[str, FileRef]]:
+    for name, table in note.tables.items():
+        try:
+            found = (directory / name).stat()
+        except OSError:
+            continue  # it was merged into others
+        if (found.st_ino, found.st_mtime_ns, found.st_size) == (
+            table.inode,
+            table.written_ns,
+            table.size,
+        ):
+            yield name, table.ref
+
+
+def _read(directory: Path) -> _Note | None:
+    try:
+        return _Note.model_validate_json((directory / NOTE).read_bytes())
+    except (OSError, ValidationError):
+        return None  # there is none, or it was cut short: then nothing is known

@@ -1,0 +1,32 @@
+"""Whatever happens to the processes of a job, state is one committed epoch and outputs are once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.crash_cycles import KINDS, Cycles
+
+pytestmark = pytest.mark.slow
+
+CYCLES = 500 if os.environ.get("STATEKIT_SOAK") else 50
+ON_ONE_CHECKPOINT = 50
+
+# What comes of harm depends on where it meets a process, but so much comes of fifty.
+NEARLY_SURE = ("collector: die", "shards on a base", "shards with a history")
+
+
+@pytest.mark.parametrize("seed", range(CYCLES // ON_ONE_CHECKPOINT))
+def test_a_job_comes_out_of_one_crash_after_the_other_as_if_nothing_had_happened(
+    tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cycles = Cycles(tmp_path, seed)
+    for _ in range(ON_ONE_CHECKPOINT):
+        cycles.cycle()
+    with capsys.disabled():
+        print(f"\n{cycles.told()}")
+    assert cycles.counts["epochs"] > ON_ONE_CHECKPOINT
+    missing = [kind for kind in (*KINDS, *NEARLY_SURE) if not cycles.counts[kind]]
+    assert not missing, f"it never came to this, so nothing was shown for it: {missing}"

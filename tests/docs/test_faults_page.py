@@ -1,0 +1,15 @@
+"""The page about faults is true: its examples run, and do what it says."""
+
+from __future__ import annotations
+
+import doctest
+
+from tests.support.places import DOCS
+
+PAGE = DOCS / "testing-faults.md"
+
+
+def test_the_examples_of_the_page_do_what_it_says() -> None:
+    found = doctest.testfile(str(PAGE), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert found.attempted > 10
+    assert not found.failed

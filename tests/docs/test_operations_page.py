@@ -1,0 +1,61 @@
+"""docs/operations.md leaves out nothing that an operator may meet."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+
+import statekit as sk
+from statekit import errors
+from statekit.checkpoint.object_store import StoreOptions
+from statekit.job.progress import Progress
+from tests.support.places import ROOT
+
+PAGE = (ROOT / "docs/operations.md").read_text()
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_is_in_the_table_of_errors(name: str) -> None:
+    cls = errors.error_class(name)
+    if cls is not None:
+        assert f"| `{cls.kind}` | `{name}` |" in PAGE
+
+
+def test_every_logger_is_told_of() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "statekit").rglob("*.py"))
+    loggers = re.findall(r'getLogger\("(statekit[\w.]*)"\)', sources)
+    assert loggers
+    for logger in loggers:
+        assert f"| `{logger}` |" in PAGE
+
+
+def test_options_are_named_as_they_are_called() -> None:
+    for options in (sk.RocksOptions, sk.BaseOptions, sk.Retention):
+        known = {field.name for field in fields(options)}
+        for given in re.findall(rf"{options.__name__}\(([^)]*)\)", PAGE):
+            assert set(re.findall(r"(\w+)=", given)) <= known
+        for named in re.findall(rf"{options.__name__}\.(\w+)", PAGE):
+            assert named in known
+
+
+def test_times_for_the_store_are_told_with_their_defaults() -> None:
+    for field in fields(StoreOptions):
+        name, default = field.name.upper(), f"{field.default:g}"
+        assert re.search(rf"`(STATEKIT_STORE)?_{name}` \({default}\)", PAGE), name
+
+
+def test_the_retention_that_is_advised_is_one() -> None:
+    ages = re.findall(r'Retention\(age="([^"]+)"\)', PAGE)
+    assert ages
+    for age in ages:
+        assert sk.Retention(age=age).age_us > 0
+
+
+def test_fields_of_progress_that_are_told_exist() -> None:
+    table = PAGE.split("| Field | Alert |")[1].split("\n\n")[0]
+    told = re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.split("\n")[2:]))
+    assert {"epoch", "seconds", "late"} <= set(told)
+    known = {field.name for field in fields(Progress)} | {"events_per_second"}
+    assert set(told) <= known

@@ -1,0 +1,91 @@
+"""The README is true: its examples run, its commands exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.places import ROOT
+from tests.support.timeouts import PATIENCE_S
+
+README = (ROOT / "README.md").read_text()
+_RUN = re.compile(r"<!-- run -->\n```python\n(.*?)```", re.DOTALL)
+_NAMED = re.compile(r"`((?:tests|docs|statekit)/[\w/.]+)(?:::(\w+))?`")
+_LINK = re.compile(r"\]\(([\w/.-]*)(?:#([\w-]+))?\)")
+EXAMPLES = _RUN.findall(README)
+ON_SPARK = "from-spark.md"
+PAGES = [
+    page
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    if _RUN.search(page.read_text()) and page.name != ON_SPARK
+]
+
+
+def run(page: str, examples: list[str]) -> None:
+    """A module's worth of code, run as a user would paste it."""
+    names: dict[str, Any] = {"__name__": page.lower()}
+    for example in examples:
+        exec(compile(example, page, "exec", dont_inherit=True), names)
+
+
+@pytest.mark.spark
+def test_every_example_of_the_readme_runs(spark: Any) -> None:
+    assert len(EXAMPLES) == 6
+    run("README.md", EXAMPLES)
+
+
+@pytest.mark.spark
+def test_the_examples_of_the_guide_from_spark_run(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(ON_SPARK, _RUN.findall((ROOT / "docs" / ON_SPARK).read_text()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_the_examples_of_a_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(page.name, _RUN.findall(page.read_text()))
+
+
+def test_the_first_example_has_about_twenty_lines() -> None:
+    lines = [line for line in EXAMPLES[0].splitlines() if line.strip()]
+    assert len(lines) <= 22
+
+
+def test_every_command_of_the_readme_exists() -> None:
+    blocks = README.split("```")[1::2]
+    commands = {name for block in blocks for name in re.findall(r"^statekit (\w+)", block, re.M)}
+    assert commands
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "statekit.cli", command, "--help"],
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0
+
+
+def test_every_file_that_the_documents_name_exists() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for named, test in _NAMED.findall(page.read_text()):
+            assert (ROOT / named).exists(), f"{page.name} names {named}"
+            assert not test or f"def {test}(" in (ROOT / named).read_text(), f"{page.name}: {test}"
+        for link, place in _LINK.findall(page.read_text()):
+            target = page.parent / link if link else page
+            assert target.exists(), f"{page.name} links to {link}"
+            assert not place or place in _places(target), f"{page.name} links to {link}#{place}"
+
+
+def _places(page: Path) -> set[str]:
+    """What the headings of a page can be linked to as."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

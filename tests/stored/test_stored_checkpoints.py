@@ -1,0 +1,285 @@
+"""What earlier versions stored is read, and gone on from, by this one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from statekit.checkpoint.job_file import JobFile
+from statekit.checkpoint.manifest import EpochManifest, epoch_path
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.sealed_json import FORMAT, Sealed, checksum_of
+from statekit.cli import app as cli
+from statekit.cli import verify as cli_verify
+from statekit.cli.diff import source_of
+from statekit.errors import RestoreError
+from statekit.maintenance.diff.compare import compare
+from statekit.maintenance.migrate import Migration
+from statekit.maintenance.savepoint.format import Savepoint, SavepointFile
+from statekit.reader import CheckpointReader
+from tests.stored import recipe_1, recipe_2, recipe_3
+from tests.stored.recipe_1 import HOUR, NOON, RECORDS, Move
+from tests.stored.recipe_2 import given
+from tests.support.places import STORED
+
+MORE = [Move(f"acc-{n % 9}", NOON + (6 + n) * HOUR, n, "tag1") for n in range(18)]
+
+
+def copied(name: str, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(STORED / name, tmp_path / "checkpoint"))
+
+
+# ------------------------------------------------------------------------------------ format 1
+
+
+def test_a_checkpoint_of_format_1_reads() -> None:
+    assert b'"format":1,' in (STORED / "format-1/job.json").read_bytes()
+    reader = CheckpointReader(STORED / "format-1")
+    mine = [move for move in RECORDS if move.account == "acc-3"]
+    assert reader.get("ledger", "account", "acc-3") == {"owner": "ACC-3", "moves": len(mine)}
+    assert reader.get("ledger", "cents", "acc-3") == [move.cents for move in mine]
+    assert reader.get("ledger", "largest", "acc-3") == max(move.cents for move in mine)
+    assert reader.get("ledger", "by_tag", "acc-3") == {
+        tag: sum(move.cents for move in mine if move.tag == tag)
+        for tag in sorted({move.tag for move in mine if move.tag})
+    }
+
+
+@pytest.mark.parametrize("parallelism", [3, 5, 1])
+def test_a_checkpoint_of_format_1_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, parallelism: int
+) -> None:
+    job, records = recipe_1.build_job(), {"moves": [*RECORDS, *MORE]}
+    stored = copied("format-1", tmp_path)
+    before = recipe_1.make(tmp_path / "anew")
+    options = {"parallelism": parallelism, "epoch_size": 6, "clock": lambda: recipe_1.DAY_US}
+    gone_on = job.run(records, checkpoint=stored, **options)  # type: ignore[arg-type]
+    whole = job.run(records, **options)  # type: ignore[arg-type]
+    for sink in ("seen", "ordered"):
+        assert gone_on[sink]
+        assert sorted(before[sink] + gone_on[sink]) == sorted(whole[sink])
+    assert Repository(stored).manifest(4).format == FORMAT
+
+
+# ------------------------------------------------------------------------------------ format 2
+
+FORMAT_2 = STORED / "format-2"
+SAVED = FORMAT_2 / "savepoints/s"
+READ = 27
+
+
+def test_a_checkpoint_of_format_2_reads() -> None:
+    assert b'"format":2,' in (FORMAT_2 / "job.json").read_bytes()
+    reader = CheckpointReader(FORMAT_2, allow_pickle=True)
+    assert reader.epochs == list(range(8))
+    assert reader.abandoned == ((4, 4),)
+    causes = [Repository(FORMAT_2).manifest(epoch).cause for epoch in (1, 2, 5, 7)]
+    assert causes == ["records", "rescale", "rollback", "records"]
+    orders, payments = (given(READ)[name] for name in ("orders", "payments"))
+    mine = [event.cents for event in orders if event.account == "acc-3"]
+    paid = [event for event in payments if event.account == "acc-3"]
+    cents = [*mine, *(-event.cents for event in paid)]
+    assert sorted(reader.get("ledger", "cents", "acc-3")) == sorted(cents)
+    assert reader.get("ledger", "largest", "acc-3") == max(map(abs, cents))
+    assert reader.get("ledger", "by_method", "acc-3") == {
+        method: sum(event.cents for event in paid if event.method == method)
+        for method in ("card", "cash")
+    }
+    assert reader.get("ledger", "account", "acc-3")["owner"] == "ACC-3"
+    assert reader.get("ledger", "last", "acc-3") == f"{mine[-1] / 100:.2f}", "behind all payments"
+    assert reader.get("ledger", "last", "once") == 105, "of the generation before"
+    rates = {"EUR": given(READ)["rates"][-1].factor}
+    assert reader.operator_state("ledger", "rates") == [rates] * 3
+    assert sum(reader.operator_state("ledger", "count")) == 2 * READ
+    recent = reader.operator_state("ledger", "recent")
+    assert sorted(n for part in recent for n in part) == sorted(
+        event.cents for event in (*orders, *payments)
+    )
+    assert sorted(n for part in reader.operator_state("sample", "kept") for n in part) == sorted(
+        event.cents for event in orders
+    )
+    seen = {method for part in reader.operator_state("ledger", "methods") for method in part}
+    assert seen == {"card", "cash"}
+
+
+def test_the_command_line_shows_records_that_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    reader = CheckpointReader(FORMAT_2)
+    waiting = reader.manifest.operators["in_order"].rows["_waiting"]
+    assert waiting
+    cli.inspect(str(FORMAT_2))
+    assert re.search(rf"_waiting +│ waiting records +│ +{waiting} ", capsys.readouterr().out)
+    cli.inspect(str(FORMAT_2), as_json=True)
+    shown = {found["name"]: found for found in json.loads(capsys.readouterr().out)["operators"]}
+    assert (shown["in_order"]["waiting"], shown["ledger"]["waiting"]) == (waiting, None)
+
+
+def test_a_savepoint_of_format_2_reads_and_holds_what_its_checkpoint_does() -> None:
+    assert b'"format":2,' in (SAVED / "savepoint.json").read_bytes()
+    for other in (str(SAVED), f"{FORMAT_2}@7"):
+        assert compare(source_of(str(FORMAT_2)), source_of(other)).is_same
+    changed = compare(source_of(f"{FORMAT_2}@4"), source_of(f"{FORMAT_2}@6"))
+    assert changed.is_same, "epoch 6 is epoch 4 once more, behind the rollback"
+    (part,) = SAVED.glob("state.*/ledger/last/*.parquet")
+    table = pq.read_table(part).to_pydict()
+    values = dict(zip(table["account"], table["value"], strict=True))
+    assert values["once"] is None, "a row of the generation before has no value of the type"
+    assert values["acc-3"] == CheckpointReader(FORMAT_2).get("ledger", "last", "acc-3")
+
+
+def held(checkpoint: Path) -> list[tuple[str, int, str]]:
+    """What there is in each state, in words that do not depend on shards."""
+    source = source_of(str(checkpoint))
+    other = source_of(f"{checkpoint}@7")
+    found = compare(other, source, examples=10_000, allow_pickle=True)
+    return [
+        (f"{state.operator}.{state.state}", state.rows_b, repr(sorted(map(repr, state.examples))))
+        for state in found.states
+    ]
+
+
+def gone_on(checkpoint: Path, parallelism: int | None, **options: Any) -> dict[str, list[Any]]:
+    outputs = recipe_2.run(
+        recipe_2.build_job(), checkpoint, READ + 18, parallelism=parallelism, **options
+    )
+    return {name: sorted(map(repr, told)) for name, told in outputs.items()}
+
+
+@pytest.mark.parametrize("parallelism", [3, 5, 1])
+def test_a_checkpoint_of_format_2_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, parallelism: int
+) -> None:
+    stored, anew = copied("format-2", tmp_path), tmp_path / "anew"
+    recipe_2.make(anew)
+    outputs = gone_on(stored, parallelism)
+    assert all(outputs.values())
+    assert outputs == gone_on(anew, parallelism)
+    assert held(stored) == held(anew)
+
+
+@pytest.mark.parametrize(("parallelism", "key_groups"), [(3, 16), (5, 64), (1, 7)])
+def test_a_savepoint_of_format_2_restores_as_if_nothing_had_happened(
+    tmp_path: Path, parallelism: int, key_groups: int
+) -> None:
+    stored = copied("format-2", tmp_path)
+    expected = gone_on(stored, parallelism)
+    job = recipe_2.build_job()
+    job.key_groups = key_groups
+    options: dict[str, Any] = {"parallelism": parallelism, "from_savepoint": SAVED}
+    made = recipe_2.run(job, tmp_path / "new", READ + 18, **options)
+    assert {name: sorted(map(repr, told)) for name, told in made.items()} == expected
+    reader = CheckpointReader(tmp_path / "new")
+    assert (reader.job.key_groups, reader.manifest.parallelism) == (key_groups, parallelism)
+    assert sum(reader.operator_state("ledger", "count")) == 2 * (READ + 18)
+
+
+def test_a_checkpoint_of_format_2_is_migrated_at_once(tmp_path: Path) -> None:
+    stored, lazily = copied("format-2", tmp_path), tmp_path / "lazily"
+    shutil.copytree(stored, lazily)
+    assert Migration(recipe_2.build_job(), stored).run(lambda *_: None) is not None
+    assert CheckpointReader(stored).get("ledger", "last", "once") == "1.05"
+    assert CheckpointReader(stored).get("ledger", "account", "once")["owner"] == "ONCE"
+    assert gone_on(stored, 2) == gone_on(lazily, 2)
+
+
+# ------------------------------------------------------------------------------------ format 3
+
+FORMAT_3 = STORED / "format-3"
+
+
+def test_a_checkpoint_of_format_3_reads() -> None:
+    assert b'"format":3,' in (FORMAT_3 / "job.json").read_bytes()
+    reader = CheckpointReader(FORMAT_3)
+    assert reader.epochs == [7]
+    ledger, ordered = (reader.manifest.operators[name].shards for name in ("ledger", "in_order"))
+    assert [bool(shard.base) for shard in ledger] == [True, False, False]
+    assert [bool(shard.history) for shard in ledger] == [False, True, False]
+    assert [bool(shard.slices) for shard in ledger] == [False, False, True]
+    assert all(shard.files for shard in (*ledger[:2], *ordered))
+    by_account: dict[str, list[recipe_3.Move]] = {}
+    for move in recipe_3.GIVEN:
+        by_account.setdefault(move.account, []).append(move)
+    for account, moves in by_account.items():
+        cents = [move.cents for move in moves]
+        assert reader.get("ledger", "cents", account) == cents
+        assert reader.get("ledger", "lately", account) == len(moves)
+        by_hour = reader.get("ledger", "by_hour", account)
+        assert set(by_hour) == {move.at.hour for move in moves}
+        assert sum(by_hour.values()) == sum(cents)
+    recent = reader.operator_state("ledger", "recent")
+    assert all(recent)
+    assert sorted(n for part in recent for n in part) == [move.cents for move in recipe_3.GIVEN]
+    assert reader.manifest.operators["in_order"].rows["_waiting"]
+    assert reader.manifest.operators["ledger"].rows["_timers"] == 38
+
+
+def test_a_savepoint_of_format_3_holds_what_its_checkpoint_does() -> None:
+    saved = FORMAT_3 / "savepoints/s"
+    assert b'"format":3,' in (saved / "savepoint.json").read_bytes()
+    assert compare(source_of(str(FORMAT_3)), source_of(str(saved))).is_same
+
+
+@pytest.mark.parametrize(
+    ("backend", "parallelism"), [("memory", 3), ("rocksdb", 3), ("memory", 1), ("rocksdb", 5)]
+)
+def test_a_checkpoint_of_format_3_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, backend: str, parallelism: int
+) -> None:
+    stored, anew = copied("format-3", tmp_path), tmp_path / "anew"
+    moves = [*recipe_3.GIVEN, *recipe_3.MORE]
+    given: dict[str, Any] = {"parallelism": parallelism, "backend": backend}
+    cli_verify.verify(str(stored), all_rows=True)  # exits with 0, or this would raise
+    for end in recipe_3.ENDS:
+        recipe_3.run(anew, recipe_3.GIVEN[:end], parallelism=2)
+    outputs = recipe_3.run(stored, moves, bases=recipe_3.BASES, **given)
+    expected = recipe_3.run(anew, moves)
+    for sink, told in outputs.items():
+        assert told
+        assert sorted(told) == sorted(expected[sink])
+    found = compare(source_of(str(stored)), source_of(str(anew)))
+    assert [state.state for state in found.states if not state.is_same] == ["recent"]
+    readers = [CheckpointReader(place) for place in (stored, anew)]
+    lists = [reader.operator_state("ledger", "recent") for reader in readers]  # in any shards
+    assert len({tuple(sorted(n for part in parts for n in part)) for parts in lists}) == 1
+    assert CheckpointReader(stored).manifest.parallelism == parallelism
+    cli_verify.verify(str(stored), all_rows=True)
+
+
+# ------------------------------------------------------------------------------ what is newer
+
+
+def of_format(sealed: Sealed, version: int) -> bytes:
+    """The file as a later version would write it, with something that nobody knows yet."""
+    body = sealed.to_bytes().rpartition(b',"checksum":"')[0]
+    body = body.replace(b'{"format":%d,' % FORMAT, b'{"format":%d,"novelty":[1],' % version, 1)
+    return body + b',"checksum":"%s"}' % checksum_of(body).encode()
+
+
+@pytest.mark.parametrize("kind", [JobFile, EpochManifest, SavepointFile])
+def test_what_a_newer_version_wrote_is_refused(tmp_path: Path, kind: type[Sealed]) -> None:
+    stored = copied("format-2", tmp_path)
+    repository = Repository(stored)
+    last = repository.manifest(7)
+    place = {
+        JobFile: stored / last.job_file.path,
+        EpochManifest: stored / epoch_path(7),
+        SavepointFile: stored / "savepoints/s/savepoint.json",
+    }[kind]
+    place.write_bytes(of_format(kind.from_bytes(place.read_bytes(), "it"), FORMAT + 1))
+    told = rf"{place.name} has format version 4; this statekit reads up to 3: upgrade statekit"
+    refused: list[Callable[[], object]] = [lambda: Savepoint.at(stored / "savepoints/s")]
+    if kind is not SavepointFile:
+        refused = [
+            lambda: CheckpointReader(stored),
+            lambda: gone_on(stored, None),
+            lambda: Migration(recipe_2.build_job(), stored),
+        ]
+    for start in refused:
+        with pytest.raises(RestoreError, match=told):
+            start()

@@ -1,0 +1,110 @@
+"""A Spark driver that tests kill: streams each `HOME/events` through the counting job to its end.
+
+    python spark_driver.py MASTER HOME... [--die POINT EPOCH] [--parallelism N]
+
+With a POINT it kills its own process group, the JVM with it, when EPOCH gets there. It prints
+`ready` when the first micro-batch of any stream begins, and `ready 2` at the second of one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from statekit.runtime.coordinator import Coordinator
+from statekit.spark import query as query_module
+from statekit.spark import sink_writer as writing
+from statekit.spark.epoch import EpochRunner
+from tests.support.spark_job import counting_job
+from tests.support.spark_runs import drive
+
+POINTS = (
+    "before the change files",
+    "between the change files and the sink",
+    "while the sink's files are moved",
+    "between the sink and the manifest",
+    "between the manifest and Spark's own commit",
+)
+
+
+def die(*_: Any) -> None:
+    os.killpg(0, signal.SIGKILL)
+
+
+def arm(point: str, epoch: int) -> None:
+    """Let this process die when the epoch reaches the point."""
+    number = POINTS.index(point)
+
+    def at(cls: Any, name: str, epoch_of: Any, *, before: bool) -> None:
+        inner = getattr(cls, name)
+
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            here = epoch_of(self) == epoch
+            if here and before:
+                die()
+            result = inner(self, *args, **kwargs)
+            if here:
+                die()
+            return result
+
+        setattr(cls, name, wrapped)
+
+    def of_sink(sink: Any) -> int:
+        return int(sink._prefix.split("-")[1])
+
+    if number == 0:
+        at(EpochRunner, "_write", lambda runner: runner._coordinator.epoch, before=True)
+    elif number == 1:
+        at(writing._ParquetEpoch, "_publish", of_sink, before=True)
+    elif number == 2:
+
+        def publish_one(self: Any, parts: list[Any]) -> None:
+            if of_sink(self) != epoch:
+                publish(self, parts)
+                return
+            home = self._path_of(self._home, f"{self._prefix}00000.parquet")
+            assert self._files.rename(parts[0], home)
+            die()
+
+        publish = writing._ParquetEpoch._publish
+        writing._ParquetEpoch._publish = publish_one  # type: ignore[method-assign]
+    elif number == 3:
+        at(Coordinator, "commit", lambda coordinator: coordinator.epoch, before=True)
+    else:
+        at(Coordinator, "commit", lambda coordinator: coordinator.epoch, before=False)
+
+
+def announce() -> None:
+    inner = query_module.Run._on_batch
+    batches: Counter[int] = Counter()
+
+    def wrapped(self: Any, df: Any, batch: int) -> None:
+        batches[id(self)] += 1
+        if batches.total() == 1:
+            print("ready", flush=True)
+        if batches[id(self)] == 2:
+            print("ready 2", flush=True)
+        inner(self, df, batch)
+
+    query_module.Run._on_batch = wrapped  # type: ignore[method-assign]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("master")
+    parser.add_argument("homes", nargs="+", type=Path)
+    parser.add_argument("--die", nargs=2)
+    parser.add_argument("--parallelism", type=int, default=2)
+    given = parser.parse_args()
+    if given.die is not None:
+        arm(given.die[0], int(given.die[1]))
+    announce()
+    drive(given.homes, given.master, counting_job(), "counted", given.parallelism)
+
+
+if __name__ == "__main__":
+    main()

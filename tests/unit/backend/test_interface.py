@@ -1,0 +1,739 @@
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from statekit.backend.interface import Backend, MemoryBackend, prefix_end
+from statekit.backend.mutation import Batch, Delete, DeleteRange, Mutation, Put
+from statekit.backend.range_partitioned import FragmentedBackend
+from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.errors import StatekitError, StorageError
+from tests.support.killable_processes import open_to_all
+from tests.support.small_disk import small_disk
+
+STATES = ["a", "b", "with space ☃"]
+KEYS = st.binary(max_size=3)
+END = b"\xff" * 8
+MUTATIONS: st.SearchStrategy[Mutation] = st.one_of(
+    st.builds(Put, st.sampled_from(STATES), KEYS, st.binary(max_size=20)),
+    st.builds(Delete, st.sampled_from(STATES), KEYS),
+    st.builds(DeleteRange, st.sampled_from(STATES), KEYS, KEYS),
+)
+SMALL_BUFFER = RocksOptions(write_buffer_bytes=64 * 1024)
+
+Rows = dict[bytes, bytes]
+
+
+class Plain:
+    """What a backend must do, as dicts."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Rows] = {state: {} for state in STATES}
+
+    def apply(self, mutation: Mutation) -> None:
+        rows = self.rows[mutation.state]
+        match mutation:
+            case Put(_, key, value):
+                rows[key] = value
+            case Delete(_, key):
+                rows.pop(key, None)
+            case DeleteRange(_, start, end):
+                for key in [key for key in rows if start <= key < end]:
+                    del rows[key]
+
+    def scan(
+        self, state: str, start: bytes, end: bytes, reverse: bool
+    ) -> list[tuple[bytes, bytes]]:
+        found = [(k, v) for k, v in self.rows[state].items() if start <= k < end]
+        return sorted(found, reverse=reverse)
+
+
+class Contract(RuleBasedStateMachine):
+    """Any sequence of calls answers as the plain model does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = TemporaryDirectory()
+        self.model = Plain()
+        self.scans: list[tuple[Iterator[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]] = []
+        self.backend = self.open()
+
+    def open(self) -> Backend:
+        raise NotImplementedError
+
+    @rule(mutations=st.lists(MUTATIONS, max_size=8))
+    def write(self, mutations: list[Mutation]) -> None:
+        self.backend.write(Batch(mutations))
+        for mutation in mutations:
+            self.model.apply(mutation)
+
+    @rule(state=st.sampled_from(STATES), key=KEYS)
+    def get(self, state: str, key: bytes) -> None:
+        expected = self.model.rows[state].get(key)
+        assert self.backend.get(state, key) == self.backend.getter(state)(key) == expected
+
+    @rule(state=st.sampled_from(STATES), keys=st.lists(KEYS, max_size=6))
+    def get_many(self, state: str, keys: list[bytes]) -> None:
+        expected = [self.model.rows[state].get(key) for key in keys]
+        assert self.backend.get_many(state, keys) == expected
+        in_order = sorted(set(keys))
+        found = dict(zip(keys, expected, strict=True))
+        assert self.backend.many_getter(state)(in_order) == [found[key] for key in in_order]
+
+    @rule(state=st.sampled_from(STATES), start=KEYS, end=KEYS, reverse=st.booleans())
+    def scan(self, state: str, start: bytes, end: bytes, reverse: bool) -> None:
+        found = list(self.backend.scan(state, start, end, reverse=reverse))
+        assert found == self.model.scan(state, start, end, reverse)
+        if not reverse:
+            assert list(self.backend.scanner(state)(start, end)) == found
+
+    @rule(state=st.sampled_from(STATES), start=KEYS, end=KEYS, reverse=st.booleans())
+    def begin_scan(self, state: str, start: bytes, end: bytes, reverse: bool) -> None:
+        rows = self.backend.scan(state, start, end, reverse=reverse)
+        self.scans.append((rows, self.model.scan(state, start, end, reverse)))
+
+    @precondition(lambda self: self.scans)
+    @rule()
+    def advance_scan(self) -> None:
+        rows, expected = self.scans[-1]
+        assert next(rows, None) == (expected.pop(0) if expected else None)
+
+    @precondition(lambda self: self.scans)
+    @rule()
+    def end_scan(self) -> None:
+        rows, expected = self.scans.pop()
+        assert list(rows) == expected
+
+    @invariant()
+    def every_state_holds_what_the_model_holds(self) -> None:
+        for state in STATES:
+            found = list(self.backend.scan(state, b"", END))
+            assert found == self.model.scan(state, b"", END, reverse=False)
+
+    def teardown(self) -> None:
+        self.backend.close()
+        self.directory.cleanup()
+
+
+def fragmented(
+    directory: Path, states: Sequence[str], options: RocksOptions | None = None
+) -> FragmentedBackend:
+    """Three databases, divided where the keys of the tests are."""
+    starts = (0, 1, 0x6C00)
+    return FragmentedBackend(
+        [(first, RocksBackend(directory / str(first), states, options)) for first in starts]
+    )
+
+
+class MemoryContract(Contract):
+    def open(self) -> Backend:
+        return MemoryBackend(STATES)
+
+    @rule()
+    def sizes_are_exact(self) -> None:
+        sizes = self.backend.sizes()
+        for state, rows in self.model.rows.items():
+            assert sizes[state] == (len(rows), sum(len(k) + len(v) for k, v in rows.items()))
+
+
+class RocksContract(Contract):
+    def open(self) -> Backend:
+        return RocksBackend(self.directory.name, STATES, SMALL_BUFFER)
+
+    @rule(flush=st.booleans())
+    def reopen(self, flush: bool) -> None:
+        assert isinstance(self.backend, RocksBackend | FragmentedBackend)
+        if flush:
+            self.backend.flush()
+        self.backend.close()  # a clean close keeps what was not flushed, too
+        self.scans.clear()
+        self.backend = self.open()
+
+    @initialize()
+    def start_empty(self) -> None:
+        assert self.backend.sizes().keys() == set(STATES)
+
+
+class FragmentedContract(RocksContract):
+    def open(self) -> Backend:
+        return fragmented(Path(self.directory.name), STATES, SMALL_BUFFER)
+
+
+@pytest.mark.parametrize(
+    ("machine", "examples"),
+    [(MemoryContract, 100), (RocksContract, 15), (FragmentedContract, 15)],
+    ids=["memory", "rocks", "fragments"],
+)
+def test_any_sequence_of_calls_answers_as_plain_dicts_do(
+    machine: type[Contract], examples: int
+) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples, stateful_step_count=25, deadline=None, derandomize=True
+        ),
+    )
+
+
+# -------------------------------------------------------------------------------- all backends
+
+Open = Callable[[Sequence[str]], Backend]
+
+
+@pytest.fixture(params=["memory", "rocks", "fragments"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """Opens a backend that is closed after the test."""
+    backends: list[Backend] = []
+
+    def open_backend(states: Sequence[str]) -> Backend:
+        backend: Backend
+        if request.param == "memory":
+            backend = MemoryBackend(states)
+        elif request.param == "rocks":
+            backend = RocksBackend(tmp_path / "db", states)
+        else:
+            backend = fragmented(tmp_path, states)
+        backends.append(backend)
+        return backend
+
+    yield open_backend
+    for backend in backends:
+        backend.close()
+
+
+def test_scan_shows_the_data_as_of_its_start_while_writes_go_on(opened: Open) -> None:
+    backend = opened(["a"])
+    backend.write(Batch([Put("a", bytes([i]), b"old") for i in range(10)]))
+    forward = backend.scan("a", b"", END)
+    backward = backend.scan("a", b"", END, reverse=True)
+    assert next(forward) == (b"\x00", b"old")
+    backend.write(Batch([DeleteRange("a", b"", b"\x05"), Put("a", b"\x06", b"new")]))
+    backend.write(Batch([Put("a", b"\x07\x07", b"new")]))
+    assert list(forward) == [(bytes([i]), b"old") for i in range(1, 10)]
+    assert list(backward) == [(bytes([i]), b"old") for i in reversed(range(10))]
+
+
+def test_the_first_row_of_a_range_is_found_without_the_others(opened: Open) -> None:
+    backend = opened(["a"])
+    backend.write(Batch([Put("a", bytes([i]), b"") for i in (3, 5, 9)]))
+    ranges = [(b"", END), (b"\x03", END), (b"\x04", END), (b"\x06", b"\x09"), (b"\x0a", END)]
+    found = [backend.first("a", start, end) for start, end in ranges]
+    assert found == [b"\x03", b"\x03", b"\x05", None, None]
+
+
+def test_later_mutations_of_a_batch_win(opened: Open) -> None:
+    backend = opened(["a", "b"])
+    backend.write(
+        Batch(
+            [
+                Put("a", b"k", b"1"),
+                Put("b", b"k", b"1"),
+                DeleteRange("a", b"a", b"z"),
+                Put("a", b"l", b"2"),
+                Delete("a", b"l"),
+                Put("a", b"l", b"3"),
+            ]
+        )
+    )
+    assert list(backend.scan("a", b"", END)) == [(b"l", b"3")]
+    assert backend.get("b", b"k") == b"1"
+
+
+def test_range_deletion_keeps_its_end_and_what_comes_after_it(opened: Open) -> None:
+    backend = opened(["a"])
+    backend.write(Batch([Put("a", key, b"") for key in (b"a", b"b", b"b\x00", b"c")]))
+    backend.write(Batch([DeleteRange("a", b"a", b"b\x00")]))
+    assert [key for key, _ in backend.scan("a", b"", END)] == [b"b\x00", b"c"]
+
+
+@pytest.mark.parametrize(("start", "end"), [(b"m", b"m"), (b"z", b"a")], ids=["empty", "reversed"])
+def test_range_deletion_of_nothing_removes_nothing_and_breaks_nothing(
+    opened: Open, start: bytes, end: bytes
+) -> None:
+    backend = opened(["a"])
+    backend.write(Batch([Put("a", b"m", b"1"), DeleteRange("a", start, end)]))
+    backend.write(Batch([Put("a", b"n", b"2")]))
+    assert list(backend.scan("a", b"", END)) == [(b"m", b"1"), (b"n", b"2")]
+
+
+def test_unknown_state_is_an_error_that_names_it_and_changes_nothing(opened: Open) -> None:
+    backend = opened(["a"])
+    calls: list[Callable[[], object]] = [
+        lambda: backend.get("nope", b""),
+        lambda: backend.getter("nope"),
+        lambda: backend.many_getter("nope"),
+        lambda: backend.scanner("nope"),
+        lambda: backend.get_many("nope", [b""]),
+        lambda: backend.scan("nope", b"", END),
+        lambda: backend.write(Batch([Put("a", b"k", b"v"), Put("nope", b"k", b"v")])),
+    ]
+    for call in calls:
+        with pytest.raises(StatekitError, match=r"no state 'nope' \(it has \['a'\]\)"):
+            call()
+    assert backend.get("a", b"k") is None
+
+
+def test_every_call_after_close_is_an_error_that_says_so(opened: Open) -> None:
+    backend = opened(["a"])
+    backend.close()
+    backend.close()  # closing again is nothing
+    calls: list[Callable[[], object]] = [
+        lambda: backend.get("a", b""),
+        lambda: backend.getter("a"),
+        lambda: backend.many_getter("a"),
+        lambda: backend.scanner("a"),
+        lambda: backend.get_many("a", [b""]),
+        lambda: backend.scan("a", b"", END),
+        lambda: backend.write(Batch([Put("a", b"k", b"v")])),
+        lambda: backend.write(Batch()),
+        lambda: backend.sizes(),
+    ]
+    for call in calls:
+        with pytest.raises(StatekitError, match="was closed") as caught:
+            call()
+        assert not isinstance(caught.value, StorageError)
+
+
+def test_backend_knows_the_states_it_was_opened_with(opened: Open) -> None:
+    assert tuple(opened(["b", "a"]).states) == ("b", "a")
+
+
+def test_a_row_of_64_mb_is_kept(opened: Open) -> None:
+    backend, value = opened(["a"]), bytes(64 * 1024 * 1024)
+    backend.write(Batch([Put("a", b"k", value)]))
+    assert backend.get("a", b"k") == value
+
+
+def test_prefix_end_is_behind_every_key_with_the_prefix() -> None:
+    assert prefix_end(b"a\xff\xff") == b"b"
+    with pytest.raises(StatekitError, match="only 0xFF"):
+        prefix_end(b"\xff\xff")
+
+
+# --------------------------------------------------------------------------------------- RocksDB
+
+
+def test_abandoned_scans_do_not_keep_the_database_locked(tmp_path: Path) -> None:
+    for count in range(3):
+        backend = RocksBackend(tmp_path / "db", ["a"])
+        backend.write(Batch([Put("a", bytes([i]), b"v") for i in range(10)]))
+        begun, untouched = backend.scan("a", b"", END), backend.scan("a", b"", END, reverse=True)
+        assert next(begun) == (b"\x00", b"v")
+        gc.disable()  # so that nothing but close() can let go of the iterators
+        try:
+            backend.close()
+            assert next(begun, None) is next(untouched, None) is None
+            other = RocksBackend(tmp_path / "db", ["a"])
+        finally:
+            gc.enable()
+        assert len(list(other.scan("a", b"", END))) == 10, count
+        other.close()
+
+
+def test_use_of_a_kept_getter_or_flush_after_close_is_a_clear_error(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path / "db", ["a"])
+    get, get_all = backend.getter("a"), backend.many_getter("a")
+    backend.close()
+    calls: list[Callable[[], object]] = [lambda: get(b"k"), lambda: get_all([b"k"]), backend.flush]
+    for call in calls:
+        with pytest.raises(StatekitError, match="was closed"):
+            call()
+
+
+def test_database_that_is_open_cannot_be_opened_again(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path / "db", ["a"])
+    with pytest.raises(StorageError, match="no other process holds the directory"):
+        RocksBackend(tmp_path / "db", ["a"])
+    backend.write(Batch([Put("a", b"k", b"v")]))
+    backend.close()
+    again = RocksBackend(tmp_path / "db", ["a"])
+    assert again.get("a", b"k") == b"v"
+    again.close()
+
+
+def test_database_open_in_another_process_cannot_be_opened(tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom statekit.backend.rocksdb import RocksBackend\n"
+        "backend = RocksBackend(sys.argv[1], ['a'])\nprint('open', flush=True)\ninput()\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"open\n"
+        with pytest.raises(StorageError, match="cannot open the working copy"):
+            RocksBackend(tmp_path / "db", ["a"])
+        holder.kill()
+    RocksBackend(tmp_path / "db", ["a"]).close()
+
+
+def test_missing_database_or_state_is_not_made_up_when_it_should_be_there(tmp_path: Path) -> None:
+    with pytest.raises(StorageError):
+        RocksBackend(tmp_path / "db", ["a"], create=False)
+    RocksBackend(tmp_path / "db", ["a"]).close()
+    with pytest.raises(StorageError):
+        RocksBackend(tmp_path / "db", ["a", "b"], create=False)
+    RocksBackend(tmp_path / "db", ["a"], create=False).close()
+
+
+@pytest.mark.parametrize("place", ["a file", "no permission", "read-only"])
+def test_directory_that_cannot_be_written_is_a_storage_error(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "db"
+    if place == "a file":
+        path.write_text("")
+        with pytest.raises(StorageError, match="cannot open the working copy"):
+            RocksBackend(path, ["a"])
+        return
+    if os.geteuid() == 0:
+        assert in_child(lambda: open_as_nobody(tmp_path, exists=place == "read-only")) == 0
+    else:
+        open_unwritable(tmp_path, exists=place == "read-only")
+
+
+def open_as_nobody(parent: Path, *, exists: bool) -> None:
+    open_to_all(parent)
+    os.chown(parent, 65534, 65534)
+    os.setgid(65534)
+    os.setuid(65534)
+    open_unwritable(parent, exists=exists)
+
+
+def open_unwritable(parent: Path, *, exists: bool) -> None:
+    if exists:
+        RocksBackend(parent / "db", ["a"]).close()
+        (parent / "db").chmod(0o555)
+    parent.chmod(0o555)
+    try:
+        with pytest.raises(StorageError, match="cannot open the working copy"):
+            RocksBackend(parent / "db", ["a"])
+    finally:
+        parent.chmod(0o755)
+        if exists:
+            (parent / "db").chmod(0o755)
+
+
+def in_child(check: Callable[[], None]) -> int:
+    """Run a check in a fork, where it may give up its rights. 0 if it held."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            check()
+            status = 0
+        except BaseException as error:  # noqa: BLE001 - the exit code is the result
+            print(repr(error), file=sys.stderr, flush=True)
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_full_disk_is_a_storage_error_and_what_was_flushed_stays(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        path = disk.path / "db"
+        backend = RocksBackend(path, ["a", "b"], RocksOptions(write_buffer_bytes=1 << 20))
+        kept = {b"%04d" % i: os.urandom(100) for i in range(1000)}
+        backend.write(Batch([Put("a", key, value) for key, value in kept.items()]))
+        backend.flush()
+        disk.fill()
+        backend.write(Batch([Put("b", b"%04d" % i, os.urandom(100)) for i in range(1000)]))
+        with pytest.raises(StorageError, match=r"cannot flush the working copy at .* No space"):
+            backend.flush()
+        assert backend.failed
+        assert backend.get("a", b"0000") == kept[b"0000"]
+        with pytest.raises(StorageError, match="cannot close"):
+            backend.close()
+        backend.close()
+        disk.make_space()
+        again = RocksBackend(path, ["a", "b"])
+        assert dict(again.scan("a", b"", END)) == kept
+        again.close()
+
+
+def test_full_disk_while_a_large_batch_is_spilled_is_a_storage_error(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        backend = RocksBackend(disk.path / "db", ["a"], RocksOptions(write_buffer_bytes=1 << 20))
+        backend.write(Batch([Put("a", b"kept", b"v")]))
+        backend.flush()
+        with pytest.raises(StorageError, match="No space left"):
+            write_without_end(backend)
+        with pytest.raises(StorageError, match="No space left"):
+            backend.close()
+
+
+def write_without_end(backend: RocksBackend) -> None:
+    for number in range(1000):
+        rows = [Put("a", b"%d-%d" % (number, i), os.urandom(100)) for i in range(2000)]
+        backend.write(Batch(rows))
+
+
+def test_unreadable_block_is_an_error_and_never_the_end_of_the_rows(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path / "db", ["a"])
+    keys = [b"%05d" % i for i in range(5000)]
+    backend.write(Batch([Put("a", key, os.urandom(100)) for key in keys]))
+    backend.flush()
+    backend.close()
+    damage(tmp_path / "db")
+    backend = RocksBackend(tmp_path / "db", ["a"])
+    get = backend.getter("a")
+    reads: list[Callable[[], object]] = [
+        lambda: list(backend.scan("a", b"", END)),
+        lambda: list(backend.scan("a", b"", END, reverse=True)),
+        lambda: backend.get_many("a", keys),
+        lambda: list(map(get, keys)),
+        lambda: backend.many_getter("a")(keys),
+        lambda: [backend.get("a", key) for key in keys],
+    ]
+    for read in reads:
+        backend.failed = False
+        with pytest.raises(StorageError, match=r"cannot read the working copy at .*checksum"):
+            read()
+        assert backend.failed
+    backend.close()
+
+
+def damage(database: Path) -> None:
+    """Flip bytes in the middle of the largest data file."""
+    table = max(database.glob("*.sst"), key=lambda path: path.stat().st_size)
+    data = bytearray(table.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 16] = bytes(byte ^ 0xFF for byte in data[middle : middle + 16])
+    table.write_bytes(data)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_kept_getter_sees_what_get_sees_whatever_was_read_ahead(data: st.DataObject) -> None:
+    held = {bytes([0, number]): bytes([number]) * (1 + number % 3) for number in range(0, 250, 2)}
+    with tempfile.TemporaryDirectory() as home:
+        backend = RocksBackend(home, ["a"])
+        backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+        kept = backend.getter("a")
+        position = 0
+        for _ in range(data.draw(st.integers(1, 60))):
+            if data.draw(st.integers(0, 9)) == 0:
+                changed = bytes([0, data.draw(st.integers(0, 255))])
+                held[changed] = b"new"
+                backend.write(Batch([Put("a", changed, b"new")]))
+            jump = data.draw(st.sampled_from([1, 1, 1, 2, 3, 5, 40, -7]))
+            position = max(0, min(255, position + jump))
+            key = bytes([0, position])
+            assert kept(key) == backend.get("a", key) == held.get(key)
+        backend.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_a_kept_getter_of_many_rows_sees_what_get_many_sees(data: st.DataObject) -> None:
+    numbers = st.integers(0, 9_999)
+    dense = st.builds(lambda first, count: set(range(first, first + count)), numbers, numbers)
+    large = data.draw(st.sampled_from([2, 100, 100_000]))  # one in so many rows is
+    held = {b"%05d" % n: b"%d" % n * (1 if n % large else 500) for n in range(0, 9_999, 3)}
+    with tempfile.TemporaryDirectory() as home:
+        backend = RocksBackend(home, ["a"])
+        backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+        kept = backend.many_getter("a")
+        for _ in range(data.draw(st.integers(1, 5))):
+            asked = data.draw(dense | st.sets(numbers, max_size=50))
+            keys = [b"%05d" % number for number in sorted(asked)]
+            assert kept(keys) == backend.get_many("a", keys) == [held.get(key) for key in keys]
+            if data.draw(st.booleans()):
+                changed = b"%05d" % data.draw(numbers)
+                held[changed] = b"new"
+                backend.write(Batch([Put("a", changed, b"new")]))
+        backend.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_a_kept_getter_sees_what_get_sees_whatever_it_is_told_will_come(
+    data: st.DataObject,
+) -> None:
+    keys = st.integers(0, 9_999).map(lambda number: b"%04d" % number)
+    held = {b"%04d" % number: b"%d" % number for number in range(0, 10_000, 2)}
+    coming: list[bytes] = []
+    with tempfile.TemporaryDirectory() as home:
+        backend = RocksBackend(home, ["a"])
+        backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+        kept = backend.getter("a", lambda key: coming)
+        for _ in range(data.draw(st.integers(1, 10))):
+            coming = data.draw(st.lists(keys, min_size=1, max_size=8))
+            for key in (b"0000", b"5000", b"9000", *coming):  # too far apart for blocks
+                assert kept(key) == held.get(key)
+            changed = data.draw(st.sampled_from(coming))
+            if data.draw(st.booleans()):
+                held[changed] = b"new"
+                backend.write(Batch([Put("a", changed, b"new")]))
+            else:
+                held.pop(changed, None)
+                backend.write(Batch([Delete("a", changed)]))
+            for key in data.draw(st.permutations(coming)):
+                assert kept(key) == backend.get("a", key) == held.get(key)
+        backend.close()
+
+
+@pytest.mark.parametrize("kind", ["one database", "fragments"])
+def test_scattered_keys_that_come_are_looked_for_together(tmp_path: Path, kind: str) -> None:
+    backend: Backend
+    if kind == "fragments":
+        backend = fragmented(tmp_path, ["a"], RocksOptions())
+    else:
+        backend = RocksBackend(tmp_path, ["a"])
+    held = {number.to_bytes(2, "big"): b"v%d" % number for number in range(20_000, 40_000)}
+    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    visited = [number.to_bytes(2, "big") for number in range(19_900, 40_100, 50)]
+    told: list[list[bytes]] = []
+
+    def coming(key: bytes) -> list[bytes]:
+        told.append(visited[visited.index(key) + 1 :][:60])
+        return told[-1]
+
+    kept = backend.getter("a", coming)
+    for key in visited:
+        assert kept(key) == held.get(key)
+    assert 2 <= len(told) <= len(visited) / 40
+    backend.close()
+
+
+def test_keys_that_are_announced_and_never_read_are_not_looked_for_again(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path, ["a"])
+    held = {number.to_bytes(2, "big"): b"v%d" % number for number in range(10_000)}
+    backend.write(Batch([Put("a", key, row) for key, row in held.items()]))
+    told: list[list[bytes]] = []
+
+    def coming(key: bytes) -> list[bytes]:
+        told.append([bytes([key[0], 255 - number]) for number in range(60)])
+        return told[-1]
+
+    kept = backend.getter("a", coming)
+    for number in range(0, 10_000, 256):
+        key = number.to_bytes(2, "big")
+        assert kept(key) == held[key]
+    assert len(told) == 1
+    backend.write(Batch([Put("a", b"x", b"")]))  # starts over
+    for number in range(1, 10_000, 256):
+        key = number.to_bytes(2, "big")
+        assert kept(key) == held[key]
+    assert len(told) == 2
+    backend.close()
+
+
+def test_filters_and_indexes_stay_while_rows_of_large_tables_pass_through_the_cache(
+    tmp_path: Path,
+) -> None:
+    options = RocksOptions(block_cache_bytes=16 * 1024 * 1024)
+    backend = RocksBackend(tmp_path, ["a"], options)
+    rows = ((number.to_bytes(4, "big"), b"%032d" % number) for number in range(600_000))
+    backend.load("a", rows)
+    keys = [number.to_bytes(4, "big") for number in range(0, 600_000, 150)]
+    for key in keys:
+        backend.get("a", key)
+    before = reads_of_this_process()
+    for key in keys[:500]:
+        backend.get("a", key)
+    assert reads_of_this_process() - before < 500 * 8_000
+    backend.close()
+
+
+def reads_of_this_process() -> int:
+    """Bytes that this process has asked the system for."""
+    with open("/proc/self/io", encoding="ascii") as counts:
+        return next(int(line.split()[1]) for line in counts if line.startswith("rchar"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_kept_scanner_sees_what_scan_sees_whatever_was_read_ahead(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        backend = RocksBackend(home, ["a"])
+        backend.write(Batch([Put("a", bytes([0, n]), b"v") for n in range(0, 250, 2)]))
+        kept = backend.scanner("a")
+        position = 0
+        for _ in range(data.draw(st.integers(1, 60))):
+            if data.draw(st.integers(0, 9)) == 0:
+                changed = bytes([0, data.draw(st.integers(0, 255))])
+                put: Mutation = Put("a", changed, b"new")
+                kind = data.draw(st.sampled_from([put, Delete("a", changed)]))
+                backend.write(Batch([kind]))
+            position = max(0, min(255, position + data.draw(st.sampled_from([0, 1, 2, 5, 40, -7]))))
+            start = bytes([0, position])
+            end = data.draw(st.sampled_from([bytes([0, min(255, position + 3)]), b"\x01", END]))
+            assert list(kept(start, end)) == list(backend.scan("a", start, end))
+        backend.close()
+
+
+def test_reading_in_order_gives_every_row_once_and_none_that_is_not_there(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path, ["a"])
+    rows = {number.to_bytes(4, "big"): b"v%d" % number for number in range(0, 5_000, 3)}
+    backend.write(Batch([Put("a", key, row) for key, row in rows.items()]))
+    kept = backend.getter("a")
+    for number in range(5_100):
+        key = number.to_bytes(4, "big")
+        assert kept(key) == rows.get(key)
+    backend.close()
+
+
+def test_large_rows_are_not_read_ahead(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path, ["a"])
+    backend.write(Batch([Put("a", bytes([number]), b"x" * 100_000) for number in range(100)]))
+    kept = backend.getter("a", lambda key: [bytes([number]) for number in range(100)])
+    for number in range(100):
+        assert kept(bytes([number])) == b"x" * 100_000
+    (reader,) = backend._readers
+    assert not reader._rows
+    assert not reader._found
+    backend.close()
+
+
+def test_scans_do_not_read_large_rows_ahead(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path, ["a"])
+    backend.write(Batch([Put("a", bytes([number]), b"x" * 100_000) for number in range(100)]))
+    backend.flush()
+    kept = backend.scanner("a")
+    before = reads_of_this_process()
+    for number in range(10):
+        assert len(list(kept(bytes([number]), bytes([number + 1])))) == 1
+    assert (
+        reads_of_this_process() - before < 30 * 100_000
+    )  # those rows, and at most as many behind them
+    (reader,) = backend._readers
+    assert not reader._rows
+    backend.close()
+
+
+def test_scans_of_scattered_ranges_try_blocks_more_and_more_rarely(tmp_path: Path) -> None:
+    backend = RocksBackend(tmp_path, ["a"])
+    rows = {number.to_bytes(4, "big"): b"v" for number in range(20_000)}
+    backend.write(Batch([Put("a", key, row) for key, row in rows.items()]))
+    kept = backend.scanner("a")
+    (reader,) = backend._readers
+    tried = []
+    for count, start in enumerate(range(0, 20_000, 100)):
+        found = kept(start.to_bytes(4, "big"), (start + 2).to_bytes(4, "big"))
+        assert len(list(found)) == 2
+        if reader._rows:
+            tried.append(count)
+    assert tried == [0, 17, 50, 115]
+    for start in range(0, 20_000, 100):  # again, from a place before
+        kept(start.to_bytes(4, "big"), (start + 2).to_bytes(4, "big"))
+    for start in range(5_000, 7_000):  # and now one beside the other
+        assert len(list(kept(start.to_bytes(4, "big"), (start + 1).to_bytes(4, "big")))) == 1
+    assert len(reader._rows) == 512
+    backend.close()

@@ -1,0 +1,205 @@
+"""The report is made of what was measured, and of nothing else."""
+
+from __future__ import annotations
+
+import datetime as dt
+import html.parser
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from matplotlib.image import imread
+from PIL import Image
+
+from tests.bench.__main__ import BENCHMARKS, record
+from tests.bench.pages import html as html_page
+from tests.bench.pages import markdown, publish
+from tests.bench.plots import PLOTS, fingerprint
+from tests.bench.report import NOT_DURABLE, SPARK_DURABLE, Arm, Row, faster, statekit, times_as_fast
+from tests.bench.results import Measured, Results
+from tests.support.places import DOCS
+
+PLOT_FOLDER = DOCS / "benchmarks"
+DAY = dt.date(2026, 1, 2)
+
+
+def compared(what: str, ours_s: float, theirs_s: float, events: int) -> Row:
+    ours, theirs = statekit(ours_s, events), Arm("Spark | SQL", theirs_s, SPARK_DURABLE, events)
+    return Row(what, faster(ours, theirs), "at least 1", (ours, theirs))
+
+
+SAMPLE = {
+    "task": [Row("one shard <alone>", "1,000 events/s", "", (statekit(2.0, 2_000),))],
+    "commits": [Row("words alone", "1.1 times", "under 1.3")],
+    "ttl": [
+        Row(
+            "with and without",
+            "1.25 times",
+            "",
+            (statekit(0.5, 100, "statekit, TTL"), statekit(0.4, 100, "statekit, no TTL")),
+        )
+    ],
+    "spark-100k": [compared("ten times as fast", 0.5, 5.0, 1_000)],
+    "nexmark-q3": [compared("half as fast", 4.0, 2.0, 1_000)],
+}
+
+DICT = Arm("a dict", 1.0, NOT_DURABLE, 1_000)
+OTHER = Arm("Other", 4.0, "a snapshot every 10 s", 1_000, written=3_000_000, memory=20_000_000)
+WORKS_OTHERWISE = "It puts out one result per key."
+MORE = {
+    "task": [
+        Row("dict", "0.5", "", (statekit(2.0, 1_000), Arm("a dict", 1.0, NOT_DURABLE, 1_000)))
+    ],
+    "peer-bytewax": [
+        Row("one core", "2 times as many", "", (statekit(2.0, 1_000), OTHER), note=WORKS_OTHERWISE)
+    ],
+    "peer-quix": [Row("one core", "no number: it is not here", "", without="it is not here")],
+    "keys": [
+        Row(
+            f"{keys:,} keys",
+            "100",
+            "",
+            (statekit(keys / 1e4, 100)._replace(memory=10**8),),
+            keys=keys,
+        )
+        for keys in (10_000, 100_000)
+    ],
+    "spark-1": [
+        Row(
+            "one event",
+            "2 times as fast",
+            "",
+            (
+                statekit(0.1, 1)._replace(p50=0.1, p99=0.3),
+                Arm("Spark", 0.2, SPARK_DURABLE, 1, p50=0.2, p99=0.25),
+            ),
+        )
+    ],
+}
+"""Rows of all other kinds."""
+
+
+def sample(of: Mapping[str, list[Row]] = SAMPLE) -> Results:
+    results = Results()
+    for name, rows in of.items():
+        measured = [Measured.of(name, row, DAY) for row in rows]
+        results = results.with_rows(name, measured, list(BENCHMARKS))
+    return results
+
+
+class Page(html.parser.HTMLParser):
+    """The cells of a page's tables, and its images; fails where tags are not closed in turn."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+        self.images: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "img":
+            self.images.append(dict(attrs)["src"] or "")
+        elif tag != "meta":
+            self._open.append(tag)
+        if tag == "td":
+            self.cells.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "td" in self._open:
+            self.cells[-1] += data
+
+
+def test_the_stored_pages_and_plots_are_made_of_the_stored_results() -> None:
+    stored = Results.read(PLOT_FOLDER)
+    assert (PLOT_FOLDER / "README.md").read_text() == markdown(stored)
+    assert (PLOT_FOLDER / "index.html").read_text() == html_page(stored)
+    for name in PLOTS:
+        if name in markdown(stored):
+            with Image.open(PLOT_FOLDER / name) as plot:
+                assert plot.info["Source"] == fingerprint(stored), name
+        else:
+            assert not (PLOT_FOLDER / name).exists()
+
+
+def test_what_is_published_can_be_read_and_published_again(tmp_path: Path) -> None:
+    publish(sample(), tmp_path / "one")
+    read = Results.read(tmp_path / "one")
+    assert read == sample()
+    publish(read, tmp_path / "two")
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
+
+
+def test_a_row_says_what_it_is_held_against_and_what_was_durable(tmp_path: Path) -> None:
+    publish(sample(), tmp_path)
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    fast = next(row for row in rows if row["benchmark"] == "spark-100k")
+    assert fast["ratio"] == 10
+    assert (fast["ours"]["seconds"], fast["against"]["seconds"]) == (0.5, 5.0)
+    assert (fast["ours"]["events_per_second"], fast["against"]["events_per_second"]) == (2000, 200)
+    assert fast["against"]["durable"] == SPARK_DURABLE
+    assert (fast["on"], fast["cores"] >= 1) == ("2026-01-02", True)
+
+
+def test_what_took_turns_is_compared_turn_by_turn() -> None:
+    ours = statekit(2.0)._replace(turns=(1.0, 2.0, 9.0))  # as the machine slows down
+    theirs = Arm("Other", 30.0, NOT_DURABLE, turns=(10.0, 30.0, 90.0))
+    assert times_as_fast(ours, theirs) == Row("", "", "", (ours, theirs)).times_as_fast == 10
+    assert faster(ours, theirs) == "10.0 times as fast (2.00 s against 30.00 s)"
+    assert times_as_fast(statekit(2.0), theirs) == 15
+
+
+def test_both_pages_have_all_rows_and_the_plots() -> None:
+    text, page = markdown(sample(SAMPLE | MORE)), Page(html_page(sample(SAMPLE | MORE)))
+    for row in sample(SAMPLE | MORE).rows:
+        assert row.measured in text
+        assert {row.measured, row.result} <= set(page.cells)
+    assert "| 0.5 | Spark \\| SQL | 5 | 10 | 2,000 | 200 |" in text
+    assert page.images == list(PLOTS)
+    for name in PLOTS:
+        assert f"]({name})" in text
+
+
+def test_plots_are_there_for_rows_that_have_something_to_show(tmp_path: Path) -> None:
+    publish(sample(SAMPLE | MORE), tmp_path)
+    for name in PLOTS:
+        drawn = imread(tmp_path / name)[:, :, :3]
+        assert 0.005 < (drawn < 0.5).mean() < 0.5, "neither empty nor black"
+        assert (drawn.max(axis=2) - drawn.min(axis=2)).max() < 0.01, "greys alone"
+    publish(sample(), tmp_path)
+    assert not [name for name in ("peers.png", "keys.png") if (tmp_path / name).exists()]
+    publish(Results(), tmp_path)
+    assert not [name for name in PLOTS if (tmp_path / name).exists()]
+
+
+def test_a_reason_stands_beside_the_number_or_in_its_place() -> None:
+    lines = markdown(sample(MORE)).splitlines()
+    assert f"| one core | 2 | Other | 4 | 2 | 500 | 250 | {WORKS_OTHERWISE} |" in lines
+    assert "| one core | – | – | – | – | – | – | it is not here |" in lines
+
+
+def test_latency_bytes_and_memory_of_each_side_are_told() -> None:
+    lines = markdown(sample(MORE)).splitlines()
+    assert "| one event | statekit | 100 | 300 | – | – |" in lines
+    assert "| one event | Spark | 200 | 250 | – | – |" in lines
+    assert "| one core | Other | – | – | 3 | 20 |" in lines
+
+
+def test_a_benchmark_that_runs_again_replaces_its_own_rows_alone(tmp_path: Path) -> None:
+    for name, rows in SAMPLE.items():
+        record(name, rows, tmp_path, DAY)
+    record("task", [compared("anew", 1.0, 2.0, 10)], tmp_path, dt.date(2026, 1, 3))
+    found = [(row.benchmark, row.measured, row.on.day) for row in Results.read(tmp_path).rows]
+    assert found == [
+        ("task", "anew", 3),
+        ("commits", "words alone", 2),
+        ("ttl", "with and without", 2),
+        ("spark-100k", "ten times as fast", 2),
+        ("nexmark-q3", "half as fast", 2),
+    ]
+    assert "2026-01-03" in (tmp_path / "README.md").read_text()

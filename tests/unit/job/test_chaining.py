@@ -1,0 +1,150 @@
+"""Which operators share a shuffle, and what keeps others from it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import statekit as sk
+from statekit.job.chaining import passes
+
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+
+
+class Move(NamedTuple):
+    player: str
+    game: str
+    points: int
+    at: dt.datetime = NOON
+
+
+@sk.process(key="player")
+def total(move: Move, sum: sk.ValueState[int]) -> Iterator[Move]:
+    sum.update((sum.get() or 0) + move.points)
+    yield move._replace(points=sum.get() or 0)
+
+
+@sk.process(key="player")
+def best(move: Move, most: sk.ValueState[int]) -> Iterator[Move]:
+    if move.points > (most.get() or 0):
+        most.update(move.points)
+        yield move
+
+
+@sk.process(key="game")
+def of_game(move: Move, moves: sk.ValueState[int]) -> Iterator[Move]:
+    moves.update((moves.get() or 0) + 1)
+    yield move
+
+
+@sk.process(key="player", event_time="at")
+def timed(move: Move, moves: sk.ValueState[int]) -> Iterator[Move]:
+    yield move
+
+
+@sk.process()
+def dealt(move: Move) -> Iterator[Move]:
+    yield move
+
+
+def job() -> tuple[sk.Job, sk.Stream[Move]]:
+    made = sk.Job("games")
+    return made, made.source("moves", Move)
+
+
+def names(made: sk.Job, *strayed: str) -> list[list[str]]:
+    return [[operator.name for operator in each.operators] for each in passes(made, strayed)]
+
+
+def test_operators_that_follow_each_other_with_the_same_key_share_a_pass() -> None:
+    made, moves = job()
+    moves.process(total).process(best).process(timed).process(of_game).sink("out")
+    assert names(made) == [["total", "best", "timed"], ["of_game"]]
+    last = passes(made)[-1]
+    assert last.apart == "it is keyed by game, and timed by player"
+
+
+def test_one_that_was_found_to_be_fed_with_other_keys_starts_a_pass_of_its_own() -> None:
+    made, moves = job()
+    moves.process(total).process(best).process(timed).sink("out")
+    assert names(made, "best") == [["total"], ["best", "timed"]]
+
+
+def _both_sink(total_of: sk.Stream[Move]) -> None:
+    total_of.sink("totals")
+    total_of.process(best).sink("out")
+
+
+def _twice(total_of: sk.Stream[Move]) -> None:
+    total_of.process(best).sink("out")
+    total_of.process(best, name="again").sink("again")
+
+
+def _late(total_of: sk.Stream[Move]) -> None:
+    taken = total_of.process(timed)
+    taken.sink("out")
+    taken.late.sink("late")
+
+
+def _union(total_of: sk.Stream[Move]) -> None:
+    plan: Any = total_of._job
+    more = plan.source("more", Move)
+    total_of.union(more).process(best).sink("out")
+
+
+@pytest.mark.parametrize(
+    ("rest", "apart"),
+    [
+        (_both_sink, "what total puts out goes elsewhere, too"),
+        (_twice, "what total puts out goes elsewhere, too"),
+        (_late, "its late records are wanted"),
+        (_union, "it is fed by several streams"),
+        (lambda s: s.process(dealt).sink("out"), "it is keyed by nothing, and total by player"),
+        (
+            lambda s: s.aggregate(key="player", n=sk.Count()).sink("out"),
+            "its records are combined before they are shuffled",
+        ),
+    ],
+)
+def test_others_run_apart_for_a_reason(rest: Callable[[Any], None], apart: str) -> None:
+    made, moves = job()
+    rest(moves.process(total))
+    assert passes(made)[1].apart == apart
+    assert passes(made)[0].apart is None
+
+
+# ------------------------------------------------------------------------------------- explained
+
+
+def test_a_job_says_what_it_does_and_why() -> None:
+    made, moves = job()
+    whole = moves.process(total).process(best)
+    whole.aggregate(key="player", moves=sk.Count(), mean=sk.Mean("points")).sink("players")
+    made.source("rows", dict).process(undeclared).sink("rest")
+    assert (
+        made.explain()
+        == """job games
+pass 1, fed by moves
+    reads player, game, points, at of moves, and nothing else
+    shuffled once, by the key group of player
+    total: called for each record
+    best: called for each record, in the same tasks as total
+pass 2, fed by best
+    reads player, points of best, and nothing else
+    shuffled once, by the key group of player
+    a pass of its own: its records are combined before they are shuffled
+    aggregate_by_player: count, sum of points, count of points, combined in Arrow before the \
+shuffle, kept for many keys at a time
+pass 3, fed by rows
+    reads all columns of rows: a dict does not say which
+    dealt out to the shards in turn, as there is no key
+    undeclared: called for each record"""
+    )
+
+
+@sk.process()
+def undeclared(row: dict[str, Any]) -> Iterator[int]:
+    yield len(row)

@@ -1,0 +1,89 @@
+"""The rows of a Spark partition, told apart by shard."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import statekit as sk
+from statekit.checkpoint.manifest import ShardPlan, ShardState
+from statekit.spark.pickling import PackedPlans
+from statekit.spark.worker_rows import FIRST_MARK, GROUP, INPUT, ShardsInTurn
+
+
+class Rows(NamedTuple):
+    """What a shard has: how many broadcast rows, and the key groups of its records."""
+
+    news: int
+    groups: list[int]
+
+
+SHARDS = st.lists(
+    st.builds(Rows, st.integers(0, 3), st.lists(st.integers(0, 9), max_size=6)), max_size=6
+)
+
+
+def batches(shards: list[Rows], cuts: list[int]) -> Iterator[pa.RecordBatch]:
+    """All rows of some shards, numbered, cut anywhere into batches."""
+    groups: list[int] = []
+    inputs: list[int | None] = []
+    for shard, rows in enumerate(shards):
+        mark = FIRST_MARK - shard
+        groups += [mark, *[mark] * rows.news, *rows.groups]
+        inputs += [None, *[1] * rows.news, *[0] * len(rows.groups)]
+    columns = {GROUP: groups, INPUT: inputs, "row": range(len(groups))}
+    table = pa.table({name: pa.array(held, pa.int32()) for name, held in columns.items()})
+    ends = sorted({min(cut, len(groups)) for cut in cuts} | {len(groups)})
+    for start, end in zip([0, *ends], ends, strict=False):
+        yield from table.slice(start, end - start).combine_chunks().to_batches() or [
+            pa.RecordBatch.from_pylist([], schema=table.schema)
+        ]
+
+
+@given(SHARDS, st.lists(st.integers(0, 40), max_size=8))
+def test_each_shard_gets_all_of_its_rows_wherever_batches_end(
+    shards: list[Rows], cuts: list[int]
+) -> None:
+    found = [
+        (shard, [row for rows in own for row in rows.column("row").to_pylist()])
+        for shard, own in ShardsInTurn(batches(shards, cuts))
+    ]
+    expected, row = [], 0
+    for shard, rows in enumerate(shards):
+        size = rows.news + len(rows.groups)
+        expected.append((shard, list(range(row + 1, row + 1 + size))))
+        row += 1 + size
+    assert found == expected
+
+
+@given(SHARDS, st.lists(st.integers(0, 40), max_size=8))
+def test_what_a_shard_leaves_is_passed_over(shards: list[Rows], cuts: list[int]) -> None:
+    found = [shard for shard, _ in ShardsInTurn(batches(shards, cuts))]
+    assert found == list(range(len(shards)))
+
+
+def test_rows_without_a_mark_before_them_are_refused() -> None:
+    (batch,) = batches([Rows(0, [1, 2])], [])
+    with pytest.raises(sk.IncompleteEpochError, match="do not start with its mark"):
+        list(ShardsInTurn(iter([batch.slice(1)])))
+
+
+def test_a_task_unpacks_only_the_plans_that_it_looks_at() -> None:
+    plans = [
+        ShardPlan("id", "count", shard, 7, ShardState(first_group=shard, last_group=shard), 6)
+        for shard in range(4)
+    ]
+    packed = pickle.loads(pickle.dumps(PackedPlans(plans)))
+    assert list(packed) == plans
+    assert packed[1:3] == plans[1:3]
+    broken = PackedPlans(plans)
+    broken._packed = (b"", *broken._packed[1:])
+    assert broken[2] == plans[2]
+    with pytest.raises(EOFError):
+        broken[0]

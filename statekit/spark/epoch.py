@@ -28,13 +28,12 @@ from statekit.job.chaining import Pass, passes
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
-from statekit.sinks import Callback, Sink, Writer
+from statekit.sinks.sink import Attempt, Sink
 from statekit.spark.commit_records import Reports
 from statekit.spark.failures import translated
 from statekit.spark.merged_inputs import MergedInputs
 from statekit.spark.pickling import PackedPlans, Shipment, pack
 from statekit.spark.plan import OperatorFrames, late_records
-from statekit.spark.sink_writer import Attempt, write
 from statekit.spark.union_plan import (
     FirstInput,
     UnionFrames,
@@ -102,7 +101,7 @@ class EpochRunner:
         self._reports = Reports(context)
         self._reporter = self._reports.begin()
         self._single_read = _is_single_read(coordinator.job, outputs)
-        self._can_try = not any(map(_keeps_attempts, outputs.values()))
+        self._can_try = not any(sink.may_duplicate for sink in outputs.values())
 
     def run(self, inputs: Mapping[str, DataFrame], *, what: str, batch: int | None = None) -> None:
         """Compute, write and commit one epoch.
@@ -115,7 +114,7 @@ class EpochRunner:
         self._read = [inputs.whole] if isinstance(inputs, MergedInputs) else [*inputs.values()]
         self._is_small = cache(lambda: batch is not None and _is_small(self._read))
         if batch is not None and self._adapts:
-            self._adapts = any(isinstance(sink, Callback) for sink in self._outputs.values())
+            self._adapts = not all(sink.reads_once for sink in self._outputs.values())
             if not self._adapts:
                 _plan_once(self._read[0])
         while True:
@@ -236,11 +235,12 @@ class EpochRunner:
         attempt = Attempt(
             epoch=coordinator.epoch,
             writer=coordinator.writer,
-            first=name not in self._written,
-            taken_back=coordinator.without_outputs,
+            is_first=name not in self._written,
+            without_outputs=coordinator.without_outputs,
             check_owner=coordinator.check_owner,
         )
-        write(df, self._outputs[name], attempt)
+        attempt.check_owner()
+        self._outputs[name].write(df, attempt)
         self._written.add(name)
 
     def _late(self, operator: Operator, streams: Mapping[str, DataFrame]) -> DataFrame:
@@ -346,13 +346,8 @@ def _is_small(frames: Sequence[DataFrame]) -> bool:
 
 def _is_single_read(job: Job, outputs: Mapping[str, Sink]) -> bool:
     """Whether every stream is read once, and all flow into one sink which reads once."""
-    if len(job.sinks) != 1 or isinstance(outputs[job.sinks[0].name], Callback):
+    if len(job.sinks) != 1 or not outputs[job.sinks[0].name].reads_once:
         return False
     streams = [source.name for source in job.sources] + [op.name for op in job.operators]
     read = [stream for operator in job.operators for stream in operator.streams]
     return sorted([*read, job.sinks[0].stream]) == sorted(streams)
-
-
-def _keeps_attempts(sink: Sink) -> bool:
-    """Whether what an attempt at an epoch wrote before it failed may stay, and be there twice."""
-    return isinstance(sink, Writer) and sink.format != "noop"

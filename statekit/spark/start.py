@@ -23,12 +23,11 @@ from statekit.job.job import Job
 from statekit.keygroup import DEFAULT_GROUPS
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.runtime.coordinator import Coordinator
-from statekit.sinks import Parquet, Sink
+from statekit.sinks import Callback, Sink
 from statekit.spark.epoch import EpochRunner, runs_here
 from statekit.spark.offsets import check_spark_reaches, check_sparks_part
 from statekit.spark.plan import check_input
 from statekit.spark.query import QUERIES, Query, Run
-from statekit.spark.sink_writer import as_sink
 from statekit.spark.union_plan import FirstInput
 from statekit.spark.worker import output_schema
 from statekit.working_copy.base_options import BaseOptions
@@ -108,7 +107,7 @@ def start(
     """
     check_classic(spark, inputs)
     check_options(rocksdb, keep_copies)
-    sinks = {name: as_sink(name, given) for name, given in (outputs or {}).items()}
+    sinks = {name: _sink(name, given) for name, given in (outputs or {}).items()}
     job.check_names(inputs, sinks)
     _check_frames(inputs)
     _check_outputs(job, sinks)
@@ -172,6 +171,17 @@ def start(
     return run.query
 
 
+def _sink(name: str, output: object) -> Sink:
+    if isinstance(output, Sink):
+        return output
+    if callable(output):
+        return Callback(output)
+    raise StateTypeError(
+        f"outputs[{name!r}] is {output!r}: give sinks.parquet(path), sinks.writer(format), or a "
+        "function (df, epoch)"
+    )
+
+
 def check_classic(spark: object, inputs: Mapping[str, object]) -> None:
     """Refuse what is of Spark Connect: its driver, which the callbacks need, is elsewhere."""
     frames = {f"inputs[{name!r}]": df for name, df in inputs.items()}
@@ -207,10 +217,11 @@ def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
                 "and the rows of a frame are of one type: on Spark, leave them where they are "
                 "counted, or give each type an operator with event time of its own"
             )
-    paths = [sink.path.rstrip("/") for sink in sinks.values() if isinstance(sink, Parquet)]
-    if len(set(paths)) != len(paths):
+    directories = [sink.directory for sink in sinks.values() if sink.directory is not None]
+    if len(set(directories)) != len(directories):
         raise StateTypeError(
-            f"outputs= has two Parquet sinks in one directory ({sorted(paths)}): give each its own"
+            f"outputs= has two Parquet sinks in one directory ({sorted(directories)}): give each "
+            "its own"
         )
 
 

@@ -8,18 +8,24 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import datetime as dt
-import decimal
 import enum
 import json
 import typing
-import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pydantic
 import xxhash
 
-from statekit.codec.annotations import struct_fields, struct_flavour, union_members, unwrap
+from statekit.codec.annotations import (
+    SCALARS,
+    class_hints,
+    show,
+    struct_fields,
+    struct_flavour,
+    union_members,
+    unwrap,
+)
 from statekit.codec.schema_tree import LEVELS_MAX, tree_fault
 from statekit.codec.value_check import is_text
 from statekit.errors import StateTypeError
@@ -27,20 +33,7 @@ from statekit.errors import StateTypeError
 Literals = tuple[tuple[str, bool | int | str | None], ...]
 """Named values: the members of an enum, or of a Literal, where the name is the value's repr."""
 
-_SCALARS: dict[object, str] = {
-    None: "null",
-    type(None): "null",
-    bool: "bool",
-    int: "int",
-    float: "float",
-    str: "str",
-    bytes: "bytes",
-    dt.date: "date",
-    dt.datetime: "datetime",
-    dt.timedelta: "timedelta",
-    decimal.Decimal: "decimal",
-    uuid.UUID: "uuid",
-}
+_SCALARS: dict[object, str] = {None: "null", **{cls: kind for kind, cls in SCALARS.items()}}
 _CONTAINERS: dict[object, str] = {list: "list", dict: "dict", set: "set", frozenset: "frozenset"}
 _INSTEAD: dict[object, str] = {
     list: "use list[int], with the type of the elements",
@@ -65,7 +58,7 @@ _INSTEAD: dict[object, str] = {
     collections.abc.MutableSet: "use set[int]",
 }
 _OTHERWISE = (
-    "use a dataclass, a msgspec Struct, a pydantic model or built-in types,"
+    "use a NamedTuple, a dataclass, a msgspec Struct, a pydantic model or built-in types,"
     " or ask for Annotated[..., PickleCodec()]"
 )
 
@@ -253,7 +246,7 @@ def schema_of(annotation: object) -> Schema:
     """
     found = _Reader(annotation).read(annotation)
     if (fault := tree_fault(found.to_json())) is not None:
-        raise StateTypeError(f"{_display(annotation):.200} is not supported: {fault}")
+        raise StateTypeError(f"{show(annotation):.200} is not supported: {fault}")
     return found
 
 
@@ -267,8 +260,8 @@ class _Reader:
         self.level = -1
 
     def refuse(self, part: Any, instead: str = _OTHERWISE) -> StateTypeError:
-        name = _display(part)
-        where = "" if part is self.whole else f" (in {_display(self.whole)})"
+        name = show(part)
+        where = "" if part is self.whole else f" (in {show(self.whole)})"
         return StateTypeError(f"{name}{where} is not supported: {instead}")
 
     def read(self, annotation: Any) -> Schema:
@@ -357,11 +350,26 @@ class _Reader:
             raise self.refuse(cls, f"two classes are named {cls.__name__}: rename one of them")
         if cls in self.open:
             return Schema("ref", name=cls.__name__)
-        self.open.append(cls)
         flavour = struct_flavour(cls) or ""
+        self.check_class(cls, flavour)
+        self.open.append(cls)
         fields = tuple(self.read_fields(cls, flavour))
         self.open.pop()
         return Schema("struct", name=cls.__name__, flavour=flavour, fields=fields)
+
+    def check_class(self, cls: Any, flavour: str) -> None:
+        """Make sure that an instance holds nothing but its fields, all of them with types."""
+        if flavour == "pydantic" and cls.model_config.get("extra") == "allow":
+            raise StateTypeError(
+                f'{cls.__name__} allows extra fields, which have no type: set extra="ignore"'
+                " or add a field of type dict[str, str]"
+            )
+        if flavour == "dataclass":
+            for name, hint in class_hints(cls).items():
+                if isinstance(hint, dataclasses.InitVar):
+                    raise StateTypeError(
+                        f"{cls.__name__}.{name} is an InitVar, which is not kept: use a field"
+                    )
 
     def read_fields(self, cls: type, flavour: str) -> Iterator[StructField]:
         for field in struct_fields(cls):
@@ -371,14 +379,6 @@ class _Reader:
                 raise StateTypeError(f"{cls.__name__}.{field.name}: {error}") from None
             default = not field.required and flavour != "typeddict"
             yield StructField(field.name, schema, field.required, default)
-
-
-def _display(part: Any) -> str:
-    if isinstance(part, str):
-        return repr(part)
-    if typing.get_origin(part) is None and isinstance(part, type):
-        return part.__name__
-    return str(part).replace("typing.", "")
 
 
 def _hashable(annotation: Any) -> bool:

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from statekit.codec.annotations import SCALARS
 from statekit.names import text_fault
 
 LEVELS_MAX = 50
 """How many levels a type may be nested. Parsers of JSON have limits; a struct takes three of it."""
 
-_SCALARS = frozenset(
-    {
-        *("null", "bool", "int", "float", "str", "bytes", "date", "datetime", "timedelta"),
-        *("decimal", "uuid", "dynamic"),
-    }
-)
 _ITEMS = {"list": 1, "set": 1, "frozenset": 1, "variadic": 1, "optional": 1, "dict": 2}
 _SEVERAL_ITEMS = {"tuple": 0, "union": 2}
 """The fewest items of kinds that have any number."""
@@ -32,7 +27,7 @@ _ALONE = frozenset({"pickle", "dynamic"})
 _NAMED = frozenset({"struct", "enum", "ref", "pickle"})
 _WITH_VALUES = frozenset({"enum", "literal"})
 
-KINDS = _SCALARS | _ITEMS.keys() | _SEVERAL_ITEMS.keys() | _NAMED | _WITH_VALUES
+KINDS = SCALARS.keys() | {"dynamic"} | _ITEMS.keys() | _SEVERAL_ITEMS.keys() | _NAMED | _WITH_VALUES
 
 _MEMBERS = {"kind", "name", "flavour", "items", "fields", "values"}
 _FLAVOURS = frozenset({"dataclass", "namedtuple", "typeddict", "msgspec", "pydantic"})

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import decimal
 import threading
-import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from statekit.codec.annotations import SCALARS
 from statekit.errors import StateTypeError
 from statekit.timestamp import datetime_to_micros
 
@@ -55,24 +54,11 @@ def is_text(value: str) -> bool:
 
 
 _NAMES: dict[str, Any] = {
-    "Decimal": decimal.Decimal,
+    **{cls.__name__: cls for cls in SCALARS.values()},
     "UTC": dt.UTC,
-    "UUID": uuid.UUID,
-    "date": dt.date,
-    "datetime": dt.datetime,
     "is_text": is_text,
-    "timedelta": dt.timedelta,
 }
 _FITS = f"{INT_MIN} <= {{0}} <= {INT_MAX}"
-_CLASSES: dict[str, type] = {
-    "null": type(None),
-    "bool": bool,
-    "bytes": bytes,
-    "date": dt.date,
-    "timedelta": dt.timedelta,
-    "decimal": decimal.Decimal,
-    "uuid": uuid.UUID,
-}
 
 
 def _ints(values: Collection[Any]) -> bool:
@@ -115,7 +101,7 @@ def _of_term(term: str, each: Callable[[Collection[Any]], bool] | None = None) -
 def check_types(types: frozenset[type]) -> Check:
     """A check of nothing but a value's exact class."""
     names = [kind.__name__ for kind in types]
-    if not types <= {*_CLASSES.values(), float}:
+    if not types <= {*SCALARS.values()}:
         term = None
     else:
         known = [
@@ -138,15 +124,10 @@ def scalar_checks(kind: str, cls: type) -> tuple[Check, Check]:
     return _SCALARS.get(kind) or (check_types(frozenset({cls})),) * 2
 
 
-def scalar_kinds() -> frozenset[str]:
-    """The kinds of scalars, but for enums."""
-    return frozenset(_SCALARS)
-
-
 _INT = _of_term(f"(type({{0}}) is int and {_FITS})", _ints)
 _STR = _of_term("(type({0}) is str and ({0}.isascii() or is_text({0})))", _texts)
 _SCALARS: dict[str, tuple[Check, Check]] = {
-    **{kind: (check_types(frozenset({cls})),) * 2 for kind, cls in _CLASSES.items()},
+    **{kind: (check_types(frozenset({cls})),) * 2 for kind, cls in SCALARS.items()},
     "int": (_INT, _INT),
     "str": (_STR, _STR),
     "float": (

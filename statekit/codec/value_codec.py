@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import cloudpickle
 import msgspec
 
-from statekit.codec.annotations import unwrap
+from statekit.codec.annotations import is_immutable, unwrap
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import INT_MAX, INT_MIN, NESTING_MAX, exceeds_nesting, is_text
 from statekit.codec.value_plan import ENCODER, Convert, Plan
@@ -81,7 +81,7 @@ def value_codec(annotation: Any) -> ValueCodec[Any]:
         "msgpack",
         schema,
         annotation,
-        plan.immutable,
+        is_immutable(annotation),
         plan.accepts.one,
         plan.exact.one,
         _verified(schema.brief, encode, decode) if plan.runs_code else encode,

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from statekit.codec.annotations import SCALARS
 from statekit.codec.schema import Schema
 from statekit.codec.value_check import (
     Check,
@@ -17,7 +18,6 @@ from statekit.codec.value_check import (
     check_parts,
     optional,
     scalar_checks,
-    scalar_kinds,
     unpacking,
 )
 
@@ -43,7 +43,6 @@ class Plan:
     wire: Any
     accepts: Check
     exact: Check
-    immutable: bool
     to_wire: Convert | None = None
     from_wire: Convert | None = None
     parts: _Parts = _no_parts
@@ -55,19 +54,17 @@ def unchanged(value: Any) -> Any:
 
 
 _AWARE = typing.Annotated[dt.datetime, msgspec.Meta(tz=True)]
-SCALARS = frozenset({*scalar_kinds(), "enum"})
-"""The kinds of types that `plan_scalar` plans."""
 
 
 def plan_scalar(schema: Schema, annotation: Any) -> Plan:
     wire = _AWARE if schema.kind == "datetime" else annotation
-    return Plan(schema, wire, *scalar_checks(schema.kind, annotation), True)
+    return Plan(schema, wire, *scalar_checks(schema.kind, annotation))
 
 
 def is_map(schema: Schema) -> bool:
     """Whether a dict is written as a map, not as pairs: MessagePack readers know its keys."""
     key = schema.items[0].kind
-    return key in SCALARS and key != "null"
+    return key in SCALARS.keys() - {"null"} or key == "enum"
 
 
 # ------------------------------------------------------------------ containers
@@ -82,7 +79,7 @@ def plan_literal(schema: Schema, annotation: Any) -> Plan:
 
     check = Check(accepts)
     if bool not in types:
-        return Plan(schema, annotation, check, check, True)
+        return Plan(schema, annotation, check, check)
 
     def from_wire(value: Any) -> Any:
         if not accepts(value):
@@ -90,7 +87,7 @@ def plan_literal(schema: Schema, annotation: Any) -> Plan:
         return value
 
     wire: Any = typing.Union[tuple(types)]  # noqa: UP007  built at run time
-    return Plan(schema, wire, check, check, True, unchanged, from_wire)
+    return Plan(schema, wire, check, check, unchanged, from_wire)
 
 
 def plan_tuple(schema: Schema, items: list[Plan]) -> Plan:
@@ -101,7 +98,6 @@ def plan_tuple(schema: Schema, items: list[Plan]) -> Plan:
         tuple[tuple(item.wire for item in items)],  # type: ignore[misc]
         check_parts(tuple, [item.accepts for item in items], read, has_size),
         check_parts(tuple, [item.exact for item in items], read, has_size),
-        all(item.immutable for item in items),
         runs_code=any(item.runs_code for item in items),
     )
     if any(item.to_wire for item in items):
@@ -136,7 +132,6 @@ def plan_sequence(schema: Schema, item: Plan) -> Plan:
         list[item.wire] if cls is list else tuple[item.wire, ...],  # type: ignore[name-defined]
         _check_items(cls, item.accepts),
         _check_items(cls, item.exact),
-        cls is tuple and item.immutable,
         runs_code=item.runs_code,
     )
     if item.to_wire and item.from_wire:
@@ -173,7 +168,6 @@ def plan_set(schema: Schema, item: Plan) -> Plan:
         list[item.wire],  # type: ignore[name-defined]
         _check_items(cls, item.accepts),
         _check_items(cls, item.exact),
-        cls is frozenset and item.immutable,
         to_wire=to_wire,
         from_wire=lambda wire: cls([restore(part) for part in wire]),
         parts=parts,
@@ -197,7 +191,6 @@ def plan_dict(schema: Schema, key: Plan, item: Plan) -> Plan:
         dict[key.wire, item.wire],  # type: ignore[name-defined]
         _check_pairs(key.accepts, item.accepts),
         _check_pairs(key.exact, item.exact),
-        False,
         runs_code=key.runs_code or item.runs_code,
     )
     key_to, key_from = _converter(key, "to_wire"), _converter(key, "from_wire")
@@ -227,7 +220,6 @@ def plan_optional(schema: Schema, inner: Plan) -> Plan:
         typing.Optional[inner.wire],  # noqa: UP045  a forward reference has no `|`
         optional(inner.accepts),
         optional(inner.exact),
-        inner.immutable,
         runs_code=inner.runs_code,
     )
     if convert and restore:

@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from statekit.codec.annotations import struct_fields, union_members, unwrap
+from statekit.codec.annotations import SCALARS, struct_fields, union_members, unwrap
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import Check
 from statekit.codec.value_plan import (
-    SCALARS,
     Plan,
     plan_dict,
     plan_literal,
@@ -81,7 +80,7 @@ class _Planner:
         schema = schema_of(annotation)
         args = typing.get_args(annotation)
         match schema.kind:
-            case kind if kind in SCALARS:
+            case kind if kind in SCALARS or kind == "enum":
                 return plan_scalar(schema, annotation)
             case "literal":
                 return plan_literal(schema, annotation)
@@ -120,7 +119,7 @@ class _Planner:
         native = is_native(cls, frozenset())
         name = f"wire_{len(self.made)}_{len(self.open)}"
         pending = Check(bool)
-        plan = Plan(schema, cls if native else typing.ForwardRef(name), pending, pending, False)
+        plan = Plan(schema, cls if native else typing.ForwardRef(name), pending, pending)
         if not native:
             plan.to_wire = plan.from_wire = unchanged
         self.open[cls] = plan, self.level

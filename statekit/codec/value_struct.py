@@ -14,7 +14,7 @@ import msgspec
 import pydantic
 
 from statekit.codec.annotations import (
-    FieldSpec,
+    Field,
     struct_fields,
     struct_flavour,
     union_members,
@@ -79,19 +79,6 @@ def _is_constrained(annotation: Any) -> bool:
     )
 
 
-def _is_frozen(cls: Any) -> bool:
-    match struct_flavour(cls):
-        case "namedtuple":
-            return True
-        case "msgspec":
-            return bool(cls.__struct_config__.frozen)
-        case "pydantic":
-            return bool(cls.model_config.get("frozen")) and not cls.__private_attributes__
-        case "dataclass":
-            return bool(cls.__dataclass_params__.frozen)
-    return False
-
-
 def plan_inside(schema: Schema, cls: type, outer: Plan, levels: int) -> Plan:
     """A struct inside of itself: everything about it is looked up when it is used.
 
@@ -104,7 +91,6 @@ def plan_inside(schema: Schema, cls: type, outer: Plan, levels: int) -> Plan:
         outer.wire,
         deeper(lambda: outer.accepts, levels),
         deeper(lambda: outer.exact, levels),
-        _is_frozen(cls),
     )
     plan.parts = lambda value: outer.parts(value)
     if outer.to_wire:
@@ -113,12 +99,9 @@ def plan_inside(schema: Schema, cls: type, outer: Plan, levels: int) -> Plan:
     return plan
 
 
-def plan_struct_checks(
-    plan: Plan, cls: type, specs: tuple[FieldSpec, ...], fields: list[Plan]
-) -> None:
-    """Fill in the checks, `immutable`, `runs_code` and `parts` of a struct's plan."""
+def plan_struct_checks(plan: Plan, cls: type, specs: tuple[Field, ...], fields: list[Plan]) -> None:
+    """Fill in the checks, `runs_code` and `parts` of a struct's plan."""
     named = {spec.name: field for spec, field in zip(specs, fields, strict=True)}
-    plan.immutable = _is_frozen(cls) and all(field.immutable for field in fields)
     plan.runs_code = _runs_code(cls) or any(field.runs_code for field in fields)
     flavour = struct_flavour(cls)
     if flavour == "typeddict":
@@ -135,7 +118,6 @@ def plan_struct_checks(
     read, holds = "; ".join(f"part{at} = {_attribute(n)}" for at, n in enumerate(named)), "True"
     if flavour == "namedtuple":
         read, holds = unpacking(len(named))
-    read = read or "pass"
     read = read or "pass"
     plan.accepts = check_parts(cls, [field.accepts for field in fields], read, holds)
     holds = f"{holds} and {_only_fields(cls, named)}"
@@ -197,12 +179,12 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     return operator.attrgetter(*names) if names else lambda value: ()
 
 
-def _columns(specs: tuple[FieldSpec, ...]) -> list[int]:
+def _columns(specs: tuple[Field, ...]) -> list[int]:
     """The order of fields in a wire struct: those that a row must have come first."""
     return sorted(range(len(specs)), key=lambda at: not specs[at].required)
 
 
-def wire_struct(cls: type, specs: tuple[FieldSpec, ...], fields: list[Plan]) -> type:
+def wire_struct(cls: type, specs: tuple[Field, ...], fields: list[Plan]) -> type:
     """A msgspec Struct with the fields of `cls`, in the form in which they are written."""
     columns: list[tuple[str, Any] | tuple[str, Any, Any]] = [
         (f"f{at}", fields[at].wire)
@@ -214,9 +196,7 @@ def wire_struct(cls: type, specs: tuple[FieldSpec, ...], fields: list[Plan]) -> 
     return msgspec.defstruct(cls.__name__, columns, rename=names)
 
 
-def struct_to_wire(
-    cls: type, wire: Any, specs: tuple[FieldSpec, ...], fields: list[Plan]
-) -> Convert:
+def struct_to_wire(cls: type, wire: Any, specs: tuple[Field, ...], fields: list[Plan]) -> Convert:
     order = _columns(specs)
     names = tuple(specs[at].name for at in order)
     converts = [fields[at].to_wire for at in order]
@@ -239,7 +219,7 @@ def struct_to_wire(
     return to_wire
 
 
-def struct_from_wire(cls: Any, specs: tuple[FieldSpec, ...], fields: list[Plan]) -> Convert:
+def struct_from_wire(cls: Any, specs: tuple[Field, ...], fields: list[Plan]) -> Convert:
     names = tuple(spec.name for spec in specs)
     get = _getter(tuple(f"f{at}" for at in range(len(specs))))
     restores = [field.from_wire for field in fields]

@@ -77,7 +77,6 @@ def plan_union(schema: Schema, plans: list[Plan], hold: Callable[[Any], Any]) ->
         typing.Union[tuple(wires)],  # noqa: UP007  built at run time
         any_of([plan.accepts for plan in ordered]),
         any_of([plan.exact for plan in ordered]),
-        all(plan.immutable for plan in plans),
         runs_code=any(plan.runs_code for plan in plans),
     )
     if tagged or any(member.to_wire for member in plans):

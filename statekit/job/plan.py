@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from statekit.checkpoint.job_file import KeyFieldRecord, OperatorRecord, StateRecord
 from statekit.checkpoint.sealed_json import faults_of
+from statekit.codec.annotations import show
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.keygroup import DEFAULT_GROUPS
 from statekit.names import name_fault
-from statekit.records.declaration import show
 from statekit.records.union import Records
 from statekit.state.base import StateSpec
 from statekit.state.ttl import ttl_text

@@ -17,16 +17,8 @@ from typing import Any, Literal, NoReturn
 import pyarrow as pa
 import pydantic
 
-from statekit.records.declaration import (
-    MAPPINGS,
-    SEQUENCES,
-    FieldType,
-    Misfit,
-    RecordDeclaration,
-    flavour_of,
-    peel,
-    show,
-)
+from statekit.codec.annotations import Field, peel, show
+from statekit.records.declaration import MAPPINGS, SEQUENCES, Misfit, RecordDeclaration, flavour_of
 
 Read = Callable[[Any], list[Any]]
 """Reads one Arrow array; unless said otherwise one that holds no nulls."""
@@ -60,7 +52,7 @@ def record_columns(
     """The fields that these columns have, and (arrays) -> the values of each field."""
     fields = record.fields
     if fields is None:
-        fields = {column.name: FieldType(Any, nullable=True, required=True) for column in columns}
+        fields = {column.name: Field(column.name, Any, required=True) for column in columns}
     position = {column.name: index for index, column in enumerate(columns)}
     readers: list[tuple[int, Read]] = []
     names = []
@@ -79,7 +71,7 @@ def record_columns(
     return names, lambda arrays: [read(arrays[index]) for index, read in readers]
 
 
-def field_reader(record: RecordDeclaration, field: FieldType, arrow: Any, path: str) -> Read:
+def field_reader(record: RecordDeclaration, field: Field, arrow: Any, path: str) -> Read:
     """A reader of the column of a field, nulls included."""
     if record.flavour == "pydantic":
         members = peel(field.annotation)[0]
@@ -116,9 +108,8 @@ def record_builder(
         return lambda columns, count: list(map(validate, rows(columns, count)))
     if flavour in ("dict", "typeddict"):
         fields = record.fields or {}
-        absent = [
-            n for n in names if n in fields and not (fields[n].required or fields[n].nullable)
-        ]
+        optional = [fields[name] for name in names if name in fields and not fields[name].required]
+        absent = [field.name for field in optional if not peel(field.annotation)[1]]
         return lambda columns, count: _without_nulls(rows(columns, count), absent)
     return lambda columns, count: [cls(**row) for row in rows(columns, count)]
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from statekit.codec.annotations import peel, show
 from statekit.records.arrow_scalars import (
     SCALARS,
     Check,
@@ -21,15 +22,7 @@ from statekit.records.arrow_scalars import (
     choices,
     instances,
 )
-from statekit.records.declaration import (
-    MAPPINGS,
-    SEQUENCES,
-    Misfit,
-    flavour_of,
-    peel,
-    shorten,
-    show,
-)
+from statekit.records.declaration import MAPPINGS, SEQUENCES, Misfit, flavour_of, shorten
 from statekit.records.record_type import RecordType
 
 

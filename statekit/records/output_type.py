@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from statekit.codec.annotations import peel, show
 from statekit.errors import ProcessError, StateTypeError
 from statekit.records.arrow_scalars import OutputColumn
 from statekit.records.arrow_writer import (
@@ -17,7 +18,7 @@ from statekit.records.arrow_writer import (
     tuple_rows,
 )
 from statekit.records.copies import Copy
-from statekit.records.declaration import flavour_of, peel, shorten, show
+from statekit.records.declaration import flavour_of, shorten
 from statekit.records.record_type import RecordType
 from statekit.records.stored_form import StoredForm
 

@@ -21,9 +21,10 @@ from typing import Any, Literal, NamedTuple, Optional, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statekit.codec.annotations import peel
 from statekit.errors import ProcessError, StateTypeError
 from statekit.records.arrow_sums import DIGITS, comparable, fits, kept_as, summable, to_kept
-from statekit.records.declaration import peel, shorten
+from statekit.records.declaration import shorten
 from statekit.records.output_type import OutputType
 from statekit.records.panes import LATE, Panes, first_of
 from statekit.records.rebatch import gathered

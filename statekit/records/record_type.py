@@ -31,8 +31,8 @@ class RecordType(RecordDeclaration):
     ...     tail: str
     ...     delay: float | None = None
     >>> flight = RecordType.of(Flight, where="turnaround, parameter 'flight'")
-    >>> flight.flavour, flight.field_names, flight.fields["delay"].nullable
-    ('namedtuple', ('tail', 'delay'), True)
+    >>> flight.flavour, flight.field_names, flight.fields["delay"].required
+    ('namedtuple', ('tail', 'delay'), False)
     """
 
     @property
@@ -96,12 +96,16 @@ class RecordType(RecordDeclaration):
     def _validate(self, value: Mapping[str, Any]) -> Any:
         if self.flavour == "pydantic":
             return self.cls.model_validate(dict(value))
-        if self.flavour == "struct":
+        if self.flavour == "msgspec":
             return msgspec.convert(dict(value), self.cls, strict=True, dec_hook=_foreign)
         # Field by field: msgspec takes NamedTuples only from sequences, and what it would cache
         # on other classes cannot be pickled, so that the class could not be sent to a worker.
         fields = self.fields or {}
-        absent = [name for name, field in fields.items() if name not in value and field.required]
+        absent = [
+            name
+            for name, field in fields.items()
+            if name not in value and field.required and field.init
+        ]
         if absent:
             raise ValueError(f"it has no {', '.join(map(repr, absent))}")
         known = {

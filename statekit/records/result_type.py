@@ -8,8 +8,8 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
+from statekit.codec.annotations import peel, show
 from statekit.errors import StateTypeError
-from statekit.records.declaration import peel, show
 from statekit.records.record_type import RecordType
 
 _SUMMED = (int, float, decimal.Decimal, dt.timedelta)
@@ -94,7 +94,7 @@ class ResultRecords:
         if record.fields is None:
             raise self.wrong("into=dict has no fields: give a NamedTuple, a dataclass or the like")
         for name, field in record.fields.items():
-            if name not in types and field.required:
+            if name not in types and field.required and field.init:
                 raise self.wrong(
                     f"into={record.name}: there is nothing for its field {name!r}: name its fields "
                     f"like those of the result, {', '.join(types)}, or give this one a default"

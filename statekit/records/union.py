@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from statekit.codec.annotations import peel, show
 from statekit.errors import ProcessError, StateTypeError
-from statekit.records.declaration import peel, shorten, show
+from statekit.records.declaration import shorten
 from statekit.records.record_type import RecordType
 
 

@@ -15,9 +15,9 @@ from pyspark.sql import Row
 from pyspark.sql import types as sql
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from statekit.codec.annotations import Field
 from statekit.errors import ProcessError
 from statekit.records.arrow_reader import timestamp_reader
-from statekit.records.declaration import FieldType
 from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordReader, RecordType
 from statekit.spark.grouping_key import Getter, GroupingKey
@@ -66,7 +66,7 @@ class RowRecords(RecordType):
         if key is not None:
             held = dict(zip(key.columns, key.annotations, strict=True))
             for name in made:
-                fields[name] = FieldType(held[name] | None, nullable=True, required=True)
+                fields[name] = Field(name, held[name] | None, required=True)
         names, widened = list(schema.names), None
         if grouped is not None and grouped.in_front:
             names, widened = [*grouped.in_front, *names], grouped.put_in_front(schema.names)
@@ -105,11 +105,9 @@ class RowRecords(RecordType):
         return _RowReader(self.cls, own, first_column, self.widened)
 
 
-def fields_of(schema: sql.StructType) -> dict[str, FieldType]:
+def fields_of(schema: sql.StructType) -> dict[str, Field]:
     """Columns as fields of a record, whatever their names are."""
-    return {
-        of.name: FieldType(_annotation(of.dataType), nullable=True, required=True) for of in schema
-    }
+    return {of.name: Field(of.name, _annotation(of.dataType), required=True) for of in schema}
 
 
 def row_class(names: Sequence[str]) -> type[Row]:

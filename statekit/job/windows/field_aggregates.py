@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Optional
 
-from statekit.records.declaration import peel
+from statekit.codec.annotations import peel
 from statekit.records.preaggregate import Part, Verb
 from statekit.state.options import Aggregate, Reduce
 from statekit.state.single_row_states import AggregatingState, ReducingState

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, Optional
 
+from statekit.codec.annotations import peel
 from statekit.functions.context import Context
 from statekit.functions.process import Process, process
 from statekit.job.windows.definitions import (
@@ -27,7 +28,6 @@ from statekit.job.windows.definitions import (
     Window,
 )
 from statekit.job.windows.field_aggregates import EXACT_DIGITS, reducer
-from statekit.records.declaration import peel
 from statekit.records.preaggregate import Combiner, Part, Verb, has_columns
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords

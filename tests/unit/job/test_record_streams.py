@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statekit as sk
-from statekit.records.copies import is_immutable
+from statekit.codec.annotations import is_immutable
 from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordType
 from statekit.testing import Harness

@@ -2,9 +2,6 @@
 
 A shard's rows start from a base, from shards of another layout, or from nothing; change files come
 on top, in order. A lineage is that with all names followed but those of rows.
-
-Shards of formats 1 and 2 do not say what they are made of. Their change files are found by walking
-manifests, each of which names those of its own epoch.
 """
 
 from __future__ import annotations
@@ -191,7 +188,7 @@ def missed_files(
     """The change files of a shard behind one of them; None if it is none of them."""
     if file is None or shard.attempt is None:
         return None
-    if shard.is_complete and not shard.slices:
+    if not shard.slices:
         found = Lineage(*shard.groups, files=shard.files).after(file)  # without reading any file
         if found is not None:
             return found
@@ -210,8 +207,6 @@ def _of_contents(
     contents: Contents,
     epoch: int | None,
 ) -> Lineage:
-    if not contents.is_complete:
-        return Lineage(*groups, files=tuple(_walked(repository, operator, *groups, epoch)))
     owner = contents.shard if isinstance(contents, Slice) else groups
     files, slices = list(contents.files), tuple[Slice, ...]()
     older = contents.history
@@ -257,26 +252,6 @@ def _of_slices(
     return Lineage(*groups, below=tuple(parts))
 
 
-def _walked(
-    repository: Repository, operator: str, first: int, last: int, epoch: int | None
-) -> list[FileRef]:
-    """The change files of some key groups, oldest first, as the manifests of old formats name them.
-
-    Only shards that do not say what they are made of were changed by then.
-    """
-    found: list[FileRef] = []
-    while epoch is not None:
-        manifest = repository.manifest(epoch)
-        shards = list(manifest.shards_over(operator, first, last))
-        changed = [shard for shard in shards if shard.changed == epoch]
-        found += [ref for shard in reversed(changed) for ref in reversed(shard.files)]
-        older = [s.changed for s in shards if s.changed is not None and s.changed < epoch]
-        epoch = manifest.previous if changed else max(older, default=None)
-        if manifest.whole:
-            break
-    return found[::-1]
-
-
 # ------------------------------------------------------------------------------------ changing
 
 
@@ -300,24 +275,15 @@ def changed_contents(
         StorageError: a history has to be written and cannot be.
     """
     made: dict[str, Any] = {"slices": (), "redistributed": (), "is_complete": True}
-    older: Sequence[FileRef] = ()
-    if shard.attempt is None:
-        made["files"] = tuple(files)
-    elif shard.slices:
-        listed = [_completed(repository, operator, piece, epoch) for piece in shard.slices]
-        begun = History(operator=operator, shard=shard.groups, slices=tuple(listed))
+    if shard.slices:
+        begun = History(operator=operator, shard=shard.groups, slices=shard.slices)
         made |= {"history": _stored(repository, begun), "files": tuple(files)}
-        pairs = zip(shard.slices, listed, strict=True)
-        older = [ref for piece, full in pairs if not piece.is_complete for ref in full.files]
-    elif not shard.is_complete:
-        older = _walked(repository, operator, *shard.groups, epoch)
-        made |= {"history": _continued(repository, operator, shard, older), "files": tuple(files)}
     elif len(shard.files) + len(files) <= FILES_MAX:
         made["files"] = (*shard.files, *files)
     else:
         listing = _continued(repository, operator, shard, shard.files)
         made |= {"history": listing, "files": tuple(files)}
-    chain = shard.chain.behind(older)  # older formats do not count theirs
+    chain = shard.chain
     for file in files:
         chain = chain.followed_by(file, (changed or {}).get(file, 0))
     return made | {"chain": chain}
@@ -334,14 +300,6 @@ def _continued(
         if len(held.files) < HISTORY_FILES_MAX:
             listed, before = held, held.before
     return _stored(repository, listed.model_copy(update={"files": (*listed.files, *files)}))
-
-
-def _completed(repository: Repository, operator: str, piece: Slice, epoch: int | None) -> Slice:
-    """A slice that says itself what it is made of."""
-    if piece.is_complete:
-        return piece
-    files = tuple(_walked(repository, operator, piece.first_group, piece.last_group, epoch))
-    return piece.model_copy(update={"files": files, "is_complete": True})
 
 
 def _stored(repository: Repository, listed: History) -> FileRef:

@@ -26,8 +26,7 @@ class Contents(Record):
         base: the file of the `BaseSnapshot` that they start from.
         history: the file of the `History` that comes between the base and `files`.
         files: change files in order, the last ones last.
-        is_complete: whether that is all. In older formats it is not: manifests from before have
-            the rest, each one those of its own epoch.
+        is_complete: whether that is all: always, once something has changed.
     """
 
     base: FileRef | None = None

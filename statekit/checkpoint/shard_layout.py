@@ -64,9 +64,6 @@ def _laid_out(
     divided = [shard for shard in old if _is_divided(shard, ends)]
     rows = added(operator.undivided_rows, *(shard.rows for shard in divided))
     sizes = added(operator.undivided_bytes, *(shard.bytes for shard in divided))
-    if not all(shard.is_counted for shard in old):  # of an older format: all are counted anew
-        shards = [shard.model_copy(update=_UNCOUNTED) for shard in shards]
-        rows, sizes = {}, {}
     parts = [number for number, shard in enumerate(shards) if shard.is_part]
     if len(parts) == 1:  # it holds all that is not divided
         whole = shards[parts[0]]
@@ -74,9 +71,6 @@ def _laid_out(
         shards[parts[0]] = whole.model_copy(update={**counted, "is_part": False})
         rows, sizes = {}, {}
     return operator.at_rest(shards, undivided_rows=rows, undivided_bytes=sizes)
-
-
-_UNCOUNTED: dict[str, object] = {"rows": {}, "bytes": {}, "is_part": False}
 
 
 def _is_divided(shard: ShardState, ends: set[int]) -> bool:
@@ -144,7 +138,7 @@ def _slices(shards: Sequence[ShardState], first: int, last: int) -> tuple[Slice,
             base=shard.base,
             history=shard.history,
             files=shard.files,
-            is_complete=shard.is_complete,
+            is_complete=True,
         )
         for piece in shard.slices or (whole,):
             start, end = max(first, piece.first_group), min(last, piece.last_group)

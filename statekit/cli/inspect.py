@@ -59,9 +59,7 @@ def _told(reader: CheckpointReader, operator: str) -> Counted:
     sizes = {name: StateSize(rows.get(name, 0), size.get(name, 0)) for name in record.holds}
     # What shards that are parts began with was never counted one by one.
     shards = [
-        None
-        if shard.is_part or not shard.is_counted
-        else sum(shard.rows.get(name, 0) for name in record.holds_by_key)
+        None if shard.is_part else sum(shard.rows.get(name, 0) for name in record.holds_by_key)
         for shard in held.shards
     ]
     return Counted(sizes, shards, None)

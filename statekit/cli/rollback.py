@@ -81,22 +81,17 @@ def _rows(last: EpochManifest, target: EpochManifest) -> Table:
         table.add_column(f"rows at epoch {manifest.epoch}", justify="right")
     now, then = _counted(last), _counted(target)
     for name in dict.fromkeys([*then, *now]):
-        table.add_row(name, *(_count_text(counted.get(name, 0)) for counted in (now, then)))
+        table.add_row(name, *(f"{counts.get(name, 0):,}" for counts in (now, then)))
     return table
 
 
-def _counted(manifest: EpochManifest) -> dict[str, int | None]:
-    """Rows per `operator.state`; None where a shard has not counted its own yet."""
-    found: dict[str, int | None] = {}
-    for name, operator in manifest.operators.items():
-        whole = all(shard.is_counted for shard in operator.shards)
-        for state, rows in operator.rows.items():
-            found[f"{name}.{state}"] = rows if whole else None
-    return found
-
-
-def _count_text(count: int | None) -> str:
-    return "not counted" if count is None else f"{count:,}"
+def _counted(manifest: EpochManifest) -> dict[str, int]:
+    """Rows per `operator.state`."""
+    return {
+        f"{name}.{state}": rows
+        for name, operator in manifest.operators.items()
+        for state, rows in operator.rows.items()
+    }
 
 
 def _input_text(last: EpochManifest, target: EpochManifest) -> str:

@@ -177,7 +177,7 @@ class Migration:
         self, operator: str, before: OperatorEpoch | None, wanted: list[StateReport]
     ) -> None:
         """Take the number of rows from the manifest where no row is read, and it says it."""
-        if before is None or not all(shard.is_counted for shard in before.shards):
+        if before is None:
             return
         for report in self.reports:
             if report.succession.operator == operator and report not in wanted:
@@ -205,7 +205,7 @@ class Migration:
         if not any(stored):
             return None
         sizes = dict(shard.bytes)
-        for state in work if shard.is_counted else ():
+        for state in work:
             sizes[state.name] = sizes.get(state.name, 0) + state.bytes_added
         stands = {"attempt": unique_id(), "changed": self.epoch, "bytes": sizes}
         made = changed_contents(self.repository, operator.name, shard, files, self.last.epoch)

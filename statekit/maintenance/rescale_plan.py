@@ -210,7 +210,7 @@ class _Told:
     states: Sequence[str]
 
     def __call__(self, shard: ShardState) -> StateSize | None:
-        if shard.is_part or not shard.is_counted:
+        if shard.is_part:
             return None
         return StateSize(
             sum(shard.rows.get(name, 0) for name in self.states),

@@ -331,21 +331,14 @@ def stored_rows(
                 for row_key, row in backend.scan(family, *group_bounds(*shard.groups)):
                     found[family] += 1
                     yield family, rows.parts(family, row_key), row
-    counted = None if epoch is None else rows_held(epoch)
+    counted = {} if epoch is None else epoch.rows
     for family, count in found.items():
-        if counted is not None and count != counted.get(family, 0):
+        if count != counted.get(family, 0):
             raise CorruptCheckpointError(
                 f"{repository.url}, epoch {manifest.epoch}: the files hold {count} rows of "
                 f"{operator.name}.{family}, the manifest says {counted.get(family, 0)}. Restore "
                 "the checkpoint from a backup, or start from an earlier epoch or a savepoint"
             )
-
-
-def rows_held(epoch: OperatorEpoch) -> dict[str, int] | None:
-    """How many rows an operator holds per state; None if not all of its shards were counted."""
-    if not all(shard.is_counted for shard in epoch.shards):
-        return None
-    return epoch.rows
 
 
 def carried_over(epoch: OperatorEpoch | None, shards: tuple[ShardState, ...]) -> OperatorEpoch:
@@ -411,8 +404,7 @@ def rewrite_checkpoint(
     # Before any row: a rule may be missing, and a function may fail.
     held = {operator.name: local_rows(repository, operator, last) for operator in job.operators}
     moved = moved_by_operator(job.operators, specs or {}, held, shards, last.epoch)
-    rows = rows_to_read(job, last)
-    count = RowCount(None if rows is None else 2 * rows, progress)
+    count = RowCount(2 * rows_to_read(job, last), progress)
     operators = {}
     for operator in job.operators:
         with ShardsWriter(
@@ -444,13 +436,11 @@ def rewrite_checkpoint(
     return manifest
 
 
-def rows_to_read(job: JobFile, manifest: EpochManifest) -> int | None:
-    """How many rows a job holds after an epoch; None if not all shards were counted."""
+def rows_to_read(job: JobFile, manifest: EpochManifest) -> int:
+    """How many rows a job holds after an epoch."""
     total = 0
     for operator in job.operators:
         epoch = manifest.operators.get(operator.name)
-        held = {} if epoch is None else rows_held(epoch)
-        if held is None:
-            return None
-        total += sum(held.get(family, 0) for family in operator.holds)
+        rows = {} if epoch is None else epoch.rows
+        total += sum(rows.get(family, 0) for family in operator.holds)
     return total

@@ -225,7 +225,7 @@ def _counts(
         for name, size in added.items()
         if name not in INDEXES
     }
-    if base.is_counted and not copy.is_to_be_counted:
+    if not copy.is_to_be_counted:
         return _by_name(known, "rows", "bytes"), {}
     sizes = {name: n for name, n in copy.backend.sizes().items() if name not in INDEXES}
     counts = {**_by_name(sizes, "rows", "bytes"), "is_part": False}

@@ -132,8 +132,6 @@ class _Moved:
         )
         for name, size in put.items():
             rows[name], sizes[name] = size
-        if not shard.is_counted:
-            rows, sizes = {}, {}  # all is counted when the shard runs
         # In the place of what waited: that may have rows of groups that are another shard's now.
         files = (self._file(repository, batch),) if len(batch) else ()
         return shard.model_copy(update={"redistributed": files, "rows": rows, "bytes": sizes})

@@ -210,7 +210,7 @@ class BaseKeeping:
         if not self._may_adopt(finished):
             return None
         names = [file.path for file in shard.files]
-        if shard.is_complete and staged.follows in names:
+        if staged.follows in names:
             later = shard.files[names.index(staged.follows) + 1 :]
         else:
             found = self._lineage()
@@ -235,8 +235,6 @@ class BaseKeeping:
     def _shortened(self, merged: Merged) -> ShardState | None:
         """The shard with a merged file; None if it no longer has those that were merged."""
         shard = self.plan.base
-        if not shard.is_complete:
-            return None
         found = self._lineage()
         files = None if found.below else merged.within(found.files)
         made = [file.path for file in merged.files]

@@ -14,11 +14,10 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
-from statekit.checkpoint.manifest import EpochInstant, epoch_path
+from statekit.checkpoint.manifest import EpochInstant
 from statekit.checkpoint.object_store import Page, Piece, RequestError, Stored, StoreOptions
 from statekit.checkpoint.repository import SPARK, Repository
 from statekit.checkpoint.rollback import plan
-from statekit.checkpoint.sealed_json import FileRef
 from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.runtime.local import LocalRunner
@@ -157,25 +156,6 @@ def _run_on_disk(
         found = (StagedMerge(note.parent).finished for note in working.rglob("merged.json"))
         merged |= {file.path for made in found if made is not None for file in made.files}
     return merged
-
-
-def as_format_2(files: Files) -> Files:
-    """Epochs that follow each other without a change of parallelism, as format 2 had them."""
-    before: frozenset[FileRef] = frozenset()
-    for epoch in files.epochs():
-        manifest = files.manifest(epoch)
-        operators, named = {}, set[FileRef]()
-        for name, operator in manifest.operators.items():
-            shards = []
-            for shard in operator.shards:
-                own = tuple(ref for ref in shard.files if ref not in before)
-                shards.append(shard.model_copy(update={"files": own, "is_complete": False}))
-                named.update(shard.files)
-            operators[name] = operator.model_copy(update={"shards": tuple(shards)})
-        before = frozenset(named)
-        old = manifest.model_copy(update={"operators": operators})
-        files.files[epoch_path(epoch)] = old.to_bytes()
-    return files
 
 
 def planned_part() -> dict[str, bytes]:

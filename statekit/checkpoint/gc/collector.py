@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from statekit.checkpoint.gc.kept_files import KeptFiles
 from statekit.checkpoint.manifest import EpochManifest, epoch_path
 from statekit.checkpoint.object_store import Stored
-from statekit.checkpoint.references import named_by, older_manifests
+from statekit.checkpoint.references import named_by
 from statekit.checkpoint.repository import Repository, job_number, job_path
 from statekit.checkpoint.retention import (
     HELD,
@@ -271,11 +271,6 @@ class Collector:
             if self._repository.is_committed(number):  # else the mark came before the note
                 found[number] = self._repository.manifest(number)
                 done.held[number] = why[number]
-        for manifest in [*standing, *found.values()]:
-            for number in older_manifests(self._repository, manifest):
-                if number in gone and number not in found:
-                    found[number] = self._repository.manifest(number)
-                    done.held[number] = "shards that have not changed since an older format"
         return list(found.values())
 
     def _give_up(

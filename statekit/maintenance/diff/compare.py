@@ -91,9 +91,8 @@ class EpochSource:
     def held(self, operator: str, groups: Groups) -> Held | None:
         shard = standing(self._reader.manifest, operator, *groups)
         # Attempts and files have names that are never given twice, in whichever checkpoint.
-        known = shard.is_counted and not shard.is_part
         stands = " ".join((shard.attempt or "", *(ref.path for ref in shard.redistributed)))
-        return Held(stands, shard.rows if known else None)
+        return Held(stands, None if shard.is_part else shard.rows)
 
     def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
         return self._reader.unpack(operator, directory, groups)

@@ -1,4 +1,4 @@
-"""What leads to the rows of key groups, over any layouts, in old formats and in this one."""
+"""Restore plans of key-group ranges over any sequence of layouts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from statekit.checkpoint.references import Following, history
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
 from statekit.clock import unique_id
-from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import group_range
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import MemoryCopies
@@ -79,20 +78,14 @@ def commit_epoch(
     previous: int | None,
     parallelism: int,
     mutations: list[Mutation],
-    *,
-    is_old: bool = False,
 ) -> None:
-    """As coordinator and shards do it: a shard that changes writes files, others stand still.
-
-    Parameters:
-        is_old: write it as format 2 had it: only the files of this epoch are named.
-    """
+    """Commit an epoch as coordinator and shards do: only shards that change write files."""
     shards = []
     for number in range(parallelism):
         first, last = group_range(number, parallelism, groups)
         shard = standing(repository, "tally", first, last, previous)
         own = [m for m in mutations if first <= group_of(m) <= last]
-        update: dict[str, Any] = {"files": ()} if is_old else {}
+        update: dict[str, Any] = {}
         if own:
             parts = [own[:1], own[1:]]
             files = [
@@ -100,10 +93,7 @@ def commit_epoch(
                 for part in parts
                 if part
             ]
-            if is_old:
-                update = {"files": tuple(files), "slices": (), "is_complete": False}
-            else:
-                update = changed_contents(repository, "tally", shard, files, previous)
+            update = changed_contents(repository, "tally", shard, files, previous)
             update |= {"attempt": unique_id(), "changed": epoch}
         shards.append(shard.model_copy(update=update))
     made = manifest(epoch, *shards, groups=groups)
@@ -111,14 +101,13 @@ def commit_epoch(
 
 
 def built(
-    groups: int, history: list[tuple[int, int, list[Mutation]]], old: int
+    groups: int, history: list[tuple[int, int, list[Mutation]]]
 ) -> tuple[Repository, dict[int, Model]]:
     repository, model, models = Repository.in_memory(), Model(), dict[int, Model]()
     epoch, previous = -1, None
-    for number, (skipped, parallelism, mutations) in enumerate(history):
+    for skipped, parallelism, mutations in history:
         epoch += 1 + skipped
-        is_old = number < old
-        commit_epoch(repository, groups, epoch, previous, parallelism, mutations, is_old=is_old)
+        commit_epoch(repository, groups, epoch, previous, parallelism, mutations)
         for mutation in mutations:
             apply(model, mutation)
         models[epoch] = dict(model)
@@ -138,12 +127,12 @@ def loaded(repository: Repository, first: int, last: int, epoch: int) -> Model:
 
 
 @settings(deadline=None, derandomize=True, max_examples=20)
-@given(histories(), st.integers(0, 8))
+@given(histories())
 def test_any_range_at_any_epoch_replays_to_what_was_put_there(
-    made: tuple[int, list[tuple[int, int, list[Mutation]]]], old: int
+    made: tuple[int, list[tuple[int, int, list[Mutation]]]],
 ) -> None:
     groups, history = made
-    repository, models = built(groups, history, old)
+    repository, models = built(groups, history)
     for epoch, model in models.items():
         for first in range(groups):
             for last in range(first, groups):
@@ -162,12 +151,12 @@ def standings(
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(histories(), st.integers(0, 8))
+@given(histories())
 def test_a_copy_of_an_older_epoch_catches_up_with_the_changes_after_it(
-    made: tuple[int, list[tuple[int, int, list[Mutation]]]], old: int
+    made: tuple[int, list[tuple[int, int, list[Mutation]]]],
 ) -> None:
     groups, history = made
-    repository, models = built(groups, history, old)
+    repository, models = built(groups, history)
     epochs = list(models)
     for index, parallelism, shard in standings(repository, epochs, groups):
         held = within(models[epochs[index]], *shard.groups)
@@ -180,7 +169,7 @@ def test_a_copy_of_an_older_epoch_catches_up_with_the_changes_after_it(
             missed = missed_files(repository, "tally", now, epochs[later], stood_at)
             if missed is None:
                 between = {parallelism_ for _, parallelism_, _ in history[index : later + 1]}
-                assert stood_at is None or index < old or between != {parallelism}
+                assert stood_at is None or between != {parallelism}
                 continue
             backend = MemoryBackend(["s"])
             backend.write(Batch([Put("s", key, value) for key, value in held.items()]))
@@ -190,12 +179,12 @@ def test_a_copy_of_an_older_epoch_catches_up_with_the_changes_after_it(
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(histories(), st.integers(0, 8))
+@given(histories())
 def test_shards_stand_under_one_name_exactly_if_they_hold_the_same_history(
-    made: tuple[int, list[tuple[int, int, list[Mutation]]]], old: int
+    made: tuple[int, list[tuple[int, int, list[Mutation]]]],
 ) -> None:
     groups, history = made
-    repository, models = built(groups, history, old)
+    repository, models = built(groups, history)
     seen: dict[tuple[tuple[int, int], str | None], Model] = {}
     epochs = list(models)
     for index, _, shard in standings(repository, epochs, groups):
@@ -236,44 +225,15 @@ def test_operator_without_history_stands_blank(repository: Repository) -> None:
     assert loaded(repository, 0, 3, 0) == {b"\0\0k": b"v"}
 
 
-def test_gap_between_manifests_of_an_old_format_is_corrupt_and_never_less_state(
-    tmp_path: Path,
-) -> None:
-    repository = Repository(tmp_path)
-    for epoch in range(3):
-        put = Put("s", b"\0\0%d" % epoch, b"v")
-        commit_epoch(repository, 4, epoch, epoch - 1 if epoch else None, 1, [put], is_old=True)
-    (tmp_path / epoch_path(1)).unlink()
-    with pytest.raises(CorruptCheckpointError, match=r"0001\.json is missing"):
-        loaded(repository, 0, 3, 2)
-
-
 def test_one_manifest_is_enough(tmp_path: Path) -> None:
     repository = Repository(tmp_path)
     for epoch in range(30):
         put = Put("s", b"\0\0%02d" % epoch, b"v")
         previous = epoch - 1 if epoch else None
-        commit_epoch(repository, 4, epoch, previous, 1 + epoch // 10, [put], is_old=epoch < 5)
+        commit_epoch(repository, 4, epoch, previous, 1 + epoch // 10, [put])
     for epoch in range(29):
         (tmp_path / epoch_path(epoch)).unlink()
     assert len(loaded(repository, 0, 3, 29)) == 30
-
-
-@pytest.mark.parametrize("parallelism", [1, 2])
-def test_change_files_of_an_old_format_count_when_it_is_decided_about_a_base(
-    tmp_path: Path, parallelism: int
-) -> None:
-    repository = Repository(tmp_path)
-    for epoch in range(6):
-        puts: list[Mutation] = [Put("s", b"\0%ck%d" % (group, epoch), b"v") for group in (0, 3)]
-        previous = epoch - 1 if epoch else None
-        shards, is_old = (1, True) if epoch < 5 else (parallelism, False)
-        commit_epoch(repository, 4, epoch, previous, shards, puts, is_old=is_old)
-    for shard in repository.manifest(5).operators["tally"].shards:
-        files = lineage_of(repository, "tally", shard, 5).change_files
-        assert shard.chain.files == len(files) > 5
-        assert shard.chain.bytes == shard.chain.changed == sum(file.size for file in files)
-        assert shard.chain.rows == sum(file.rows for file in files)
 
 
 def test_a_manifest_names_few_files_however_long_the_history(tmp_path: Path) -> None:

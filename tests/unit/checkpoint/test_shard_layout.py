@@ -180,14 +180,6 @@ def test_shards_that_are_merged_are_counted_and_those_that_are_divided_are_toget
     assert not whole.undivided_rows
 
 
-def test_shards_that_an_older_version_left_uncounted_are_counted_anew() -> None:
-    shards = [shard_of(number, 2, 4, None) for number in range(2)]
-    shards[1] = shards[1].model_copy(update={"rows": {}, "bytes": {}})
-    after = rescaled(manifest_of(shards), 5).operators["o"]
-    assert not any(shard.is_counted or shard.is_part for shard in after.shards)
-    assert not after.undivided_rows
-
-
 @pytest.mark.parametrize("parallelism", [0, GROUPS + 1, True])
 def test_a_parallelism_that_cannot_be_is_refused(parallelism: int) -> None:
     with pytest.raises(RescaleError, match="use an int from 1 to 13"):

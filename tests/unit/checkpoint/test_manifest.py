@@ -126,7 +126,7 @@ def test_files_of_an_unreleased_format_are_refused() -> None:
         b'{"format":1,"id":"00000000000000000000000000000000","name":"fleet","key_groups":128,'
         b'"operators":[],"dropped":{},"checksum":"fd42f46ce3d881b1e64cb0151212abe7"}'
     )
-    with pytest.raises(RestoreError, match="job.json has format version 1.* new checkpoint"):
+    with pytest.raises(RestoreError, match=r"job\.json has format version 1.* new checkpoint"):
         JobFile.from_bytes(first, "job.json")
 
 

@@ -438,13 +438,12 @@ class KeyCodec(Generic[T]):
         return list(map(self.encode, keys)) if encoded is None else encoded
 
 
-def key_codec(annotation: Any, *, allow_float: bool = True) -> KeyCodec[Any]:
+def key_codec(annotation: Any) -> KeyCodec[Any]:
     """The codec for keys of a type.
 
     Args:
         annotation: bool, int, float, str, bytes, date, datetime, timedelta, UUID, Enum, Literal,
             a tuple or NamedTuple of those, each optionally None.
-        allow_float: refuse types with a float in them when False.
 
     Raises:
         StateTypeError: keys cannot be of that type.
@@ -456,11 +455,6 @@ def key_codec(annotation: Any, *, allow_float: bool = True) -> KeyCodec[Any]:
     (('UA', 1545), 12)
     """
     schema = schema_of(annotation)
-    if not allow_float and _mentions(schema, "float"):
-        raise StateTypeError(
-            f"{schema.brief} has a float in it, and NaN and -0.0 do not compare as keys must:"
-            " use an int or a str"
-        )
     encode, decode = _key_parts(schema, annotation)
     return KeyCodec(encode, _checked_decode(decode, schema.brief), schema, annotation)
 
@@ -486,8 +480,3 @@ def dynamic_key_codec() -> KeyCodec[Any]:
     """
     decode = _checked_decode(_decode_dynamic, "dynamic")
     return KeyCodec(_encode_dynamic, decode, Schema("dynamic"), object)
-
-
-def _mentions(schema: Schema, kind: str) -> bool:
-    inner = [*schema.items, *(field.schema for field in schema.fields)]
-    return schema.kind == kind or any(_mentions(item, kind) for item in inner)

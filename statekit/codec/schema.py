@@ -11,7 +11,7 @@ import datetime as dt
 import enum
 import json
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pydantic
@@ -27,7 +27,6 @@ from statekit.codec.annotations import (
     unwrap,
 )
 from statekit.codec.schema_tree import LEVELS_MAX, tree_fault
-from statekit.codec.value_check import is_text
 from statekit.errors import StateTypeError
 
 Literals = tuple[tuple[str, bool | int | str | None], ...]
@@ -265,7 +264,7 @@ class _Reader:
         return StateTypeError(f"{name}{where} is not supported: {instead}")
 
     def read(self, annotation: Any) -> Schema:
-        if self.level == LEVELS_MAX:
+        if self.level == LEVELS_MAX:  # an alias that contains itself never ends
             raise StateTypeError(
                 f"a type is nested more than {LEVELS_MAX} levels deep: use a class that contains "
                 "itself, or flatter types"
@@ -323,7 +322,6 @@ class _Reader:
         for value in args:
             if type(value) not in (bool, int, str, type(None)):
                 raise self.refuse(annotation, "a Literal may name str, int, bool and None")
-        self.check_members(annotation, args)
         return Schema("literal", values=tuple((repr(value), value) for value in args))
 
     def read_enum(self, cls: type[enum.Enum]) -> Schema:
@@ -331,19 +329,11 @@ class _Reader:
         kinds = {type(member.value) for _, member in members}
         if issubclass(cls, enum.Flag) or kinds not in ({int}, {str}):
             raise self.refuse(cls, "an Enum must have members that are all str or all int")
-        self.check_members(cls, (member.value for _, member in members))
         return Schema(
             "enum",
             name=cls.__name__,
             values=tuple((name, member.value) for name, member in members),
         )
-
-    def check_members(self, annotation: Any, values: Iterable[object]) -> None:
-        for value in values:
-            if type(value) is int and not -(2**63) <= value < 2**63:
-                raise self.refuse(annotation, f"{value} does not fit 64 bits: use smaller numbers")
-            if type(value) is str and not value.isascii() and not is_text(value):
-                raise self.refuse(annotation, f"{value!r} is not valid UTF-8: use other text")
 
     def read_struct(self, cls: type) -> Schema:
         if self.named.setdefault(cls.__name__, cls) is not cls:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from statekit.codec.annotations import SCALARS
+from statekit.codec.value_check import is_text
 from statekit.names import text_fault
 
 LEVELS_MAX = 50
@@ -104,10 +105,13 @@ def _values_fault(kind: str, values: object) -> str | None:
     for pair in values:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             return f"{pair!r:.80} is not a member of a {kind}"
-        if (fault := text_fault(pair[0])) is not None:
-            return f"the name {pair[0]!r:.80} of a member of a {kind}: {fault}"
-        if type(pair[1]) is int and not -(2**63) <= pair[1] < 2**63:
-            return f"{pair[1]!r:.80} does not fit 64 bits"
+        name, value = pair
+        if (fault := text_fault(name)) is not None:
+            return f"the name {name!r:.80} of a member of a {kind}: {fault}"
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            return f"{value!r:.80} does not fit 64 bits"
+        if type(value) is str and not is_text(value):
+            return f"{value!r:.80} is not valid UTF-8"
     kinds = frozenset(type(value) for _, value in values)
     if not (kinds in _ENUMS if kind == "enum" else kinds <= _LITERALS):
         return f"a {kind} cannot have the values {values!r:.80}"

@@ -14,7 +14,7 @@ import msgspec
 
 from statekit.codec.schema import Schema
 from statekit.codec.value_check import any_of
-from statekit.codec.value_plan import ENCODER, Convert, Plan, is_map, unchanged
+from statekit.codec.value_plan import ENCODER, Convert, Plan, is_map, plan_of, unchanged
 
 UNION_EXT = 1
 """MessagePack extension type of a union member that its bytes alone do not tell apart."""
@@ -72,13 +72,8 @@ def plan_union(schema: Schema, plans: list[Plan], hold: Callable[[Any], Any]) ->
     wires = [plan.wire for plan in plain] + ([msgspec.msgpack.Ext] if tagged else [])
     # A float member also accepts an int: ask the members that mean an int before it.
     ordered = sorted(plans, key=lambda plan: plan.schema.kind == "float")
-    plan = Plan(
-        schema,
-        typing.Union[tuple(wires)],  # noqa: UP007  built at run time
-        any_of([plan.accepts for plan in ordered]),
-        any_of([plan.exact for plan in ordered]),
-        runs_code=any(plan.runs_code for plan in plans),
-    )
+    wire: Any = typing.Union[tuple(wires)]  # noqa: UP007  built at run time
+    plan = plan_of(schema, wire, ordered, any_of)
     if tagged or any(member.to_wire for member in plans):
         plan.to_wire = _union_to_wire(schema, ordered, tagged)
         plan.from_wire = _union_from_wire(schema, plans, tagged, hold)

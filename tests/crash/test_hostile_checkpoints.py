@@ -317,7 +317,7 @@ def test_a_file_of_a_base_has_the_name_of_a_file_of_rocksdb(
             files[name] = next(iter(files.values()))
             forger.write(path, sealed(body))
             reference = FileRef.model_validate(forger.reference(path))
-            with pytest.raises(CorruptCheckpointError, match="is no file of a RocksDB database"):
+            with pytest.raises(CorruptCheckpointError, match="RocksDB has no file of that name"):
                 base_snapshot(Repository(root), reference)
             go_on(root, working)
             del files[name]

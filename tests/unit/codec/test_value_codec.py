@@ -283,13 +283,6 @@ def test_type_that_keys_cannot_have_is_refused(annotation: Any) -> None:
         key_codec(annotation)
 
 
-@pytest.mark.parametrize("annotation", [float, float | None, tuple[str, float], Leg], ids=str)
-def test_floats_are_refused_where_they_are_not_allowed(annotation: Any) -> None:
-    key_codec(annotation)
-    with pytest.raises(StateTypeError, match="float"):
-        key_codec(annotation, allow_float=False)
-
-
 DYNAMIC = st.recursive(
     st.one_of(st.none(), st.booleans(), INT64, TEXT, st.binary(), st.dates(), INSTANTS),
     lambda inner: st.lists(inner, max_size=3).map(tuple),

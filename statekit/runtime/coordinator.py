@@ -26,6 +26,7 @@ from statekit.errors import (
     RestoreError,
 )
 from statekit.job.job import Job
+from statekit.job.options import RunOptions
 from statekit.job.plan import Operator
 from statekit.keygroup import group_range
 from statekit.runtime.shard_reports import OperatorReports
@@ -76,23 +77,11 @@ class Coordinator:
         self._by_name = {operator.name: operator for operator in job.operators}
 
     @classmethod
-    def open(
-        cls,
-        job: Job,
-        repository: Repository,
-        *,
-        parallelism: int | None = None,
-        allow_dropped_state: bool = False,
-        from_epoch: int | None = None,
-        retention: Retention | None = None,
-        clock: Callable[[], int] | None = None,
-    ) -> Self:
+    def open(cls, job: Job, repository: Repository, options: RunOptions | None = None) -> Self:
         """Prepare a checkpoint for a job, as `open_checkpoint` does, and return its coordinator.
 
         Parameters:
-            parallelism: shards per operator; None takes what the checkpoint has, or 1.
-            allow_dropped_state, from_epoch, retention: as for `Job.run`.
-            clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
+            options: of the run; None keeps all epochs and takes the checkpoint's parallelism, or 1.
 
         Raises:
             RestoreError: the checkpoint belongs to another job, or cannot go back to that epoch.
@@ -102,15 +91,10 @@ class Coordinator:
         """
         if not job.operators:
             raise RestoreError(f"job {job.name!r} has no operator: nothing would be computed")
-        retention = check_retention(retention)
-        start = open_checkpoint(
-            job,
-            repository,
-            parallelism=parallelism,
-            allow_dropped_state=allow_dropped_state,
-            from_epoch=from_epoch,
-        )
-        coordinator = cls(job, repository, start, retention=retention, clock=clock)
+        options = options or RunOptions()
+        retention = check_retention(options.retention)
+        start = open_checkpoint(job, repository, options)
+        coordinator = cls(job, repository, start, retention=retention, clock=options.clock)
         coordinator.begun = repository.begun(coordinator.epoch)
         return coordinator
 

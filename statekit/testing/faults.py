@@ -155,7 +155,7 @@ class Faults:
 def faulty(repository: Repository, faults: Faults, options: StoreOptions = _NO_PAUSE) -> Repository:
     """The same checkpoint, on a store that goes wrong.
 
-    Pass it on as `checkpoint=` of `job.run`, `statekit.local.run` or `Harness`. Above it runs all
+    Pass it on as `checkpoint=` of `job.run`, `Job.run` or `Harness`. Above it runs all
     that runs above a good store: asking again, verifying, finding out who created a file.
 
     Parameters:
@@ -295,7 +295,7 @@ class FaultyBackend:
 
 
 class FaultyCopies:
-    """Working copies whose backends go wrong. Pass them on as `backend=` of `statekit.local.run`.
+    """Working copies whose backends go wrong. Pass them on as `backend=` of `Job.run`.
 
     Parameters:
         inner: `MemoryCopies` or `DiskCopies`.

@@ -20,6 +20,7 @@ from statekit.errors import QueryError, RestoreError, StatekitError, StateTypeEr
 from statekit.functions.context import Context
 from statekit.functions.process import Process
 from statekit.job.job import Job
+from statekit.job.options import RunOptions
 from statekit.job.stream import Stream
 from statekit.keygroup import key_group, pack_group, shard_of_group
 from statekit.maintenance.savepoint.format import Savepoint
@@ -127,8 +128,10 @@ class Harness:
             self._job,
             self._repository,
             copies,
-            parallelism=parallelism,
-            allow_dropped_state=self._allow_dropped_state,
+            RunOptions(
+                parallelism=parallelism,
+                allow_dropped_state=self._allow_dropped_state,
+            ),
         )
 
     @property

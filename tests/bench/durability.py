@@ -27,6 +27,7 @@ from statekit.checkpoint.manifest import OperatorEpoch, ShardPlan, ShardState
 from statekit.checkpoint.references import named_by
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
+from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopy
@@ -85,8 +86,10 @@ class Held:
             job(),
             Repository(self.checkpoint),
             self.copies,
-            parallelism=1,
-            retention=retention,
+            RunOptions(
+                parallelism=1,
+                retention=retention,
+            ),
         )
         self._rows = range(rows)
         self._text = text
@@ -337,7 +340,9 @@ def _restored(checkpoint: Path, local: Path, shards: int, live_bytes: int | None
     Parameters:
         live_bytes: what all rows together should then take; None not to look.
     """
-    runner = LocalRunner(job(), Repository(checkpoint), MemoryCopies(), parallelism=shards)
+    runner = LocalRunner(
+        job(), Repository(checkpoint), MemoryCopies(), RunOptions(parallelism=shards)
+    )
     coordinator = runner.coordinator
     coordinator.begin()
     seconds, found = 0.0, 0
@@ -413,7 +418,9 @@ def idle_alone(epochs: int = 100, shards: int = 65) -> Row:
                 job(),
                 Repository(home / f"{parallelism}"),
                 DiskCopies(home / f"copies of {parallelism}"),
-                parallelism=parallelism,
+                RunOptions(
+                    parallelism=parallelism,
+                ),
             )
             for parallelism in (1, shards)
         )

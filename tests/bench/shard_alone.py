@@ -21,6 +21,7 @@ import pyarrow as pa
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.functions.process import Process
+from statekit.job.options import RunOptions
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.shard import RARE_COLLECTION, run_shard
@@ -52,7 +53,7 @@ class Shard:
         job.source("events", record).process(declared).sink("out")
         self.declared = declared
         repository = Repository(home / "checkpoint")
-        self.coordinator = Coordinator.open(job, repository, parallelism=1, clock=clock)
+        self.coordinator = Coordinator.open(job, repository, RunOptions(parallelism=1, clock=clock))
         self.copies = DiskCopies(home / "working")
 
     def epoch(

@@ -35,6 +35,7 @@ from statekit.checkpoint.store_url import local_path
 from statekit.cli.app import app
 from statekit.codec.schema import schema_of
 from statekit.errors import CorruptCheckpointError, StatekitError, StateTypeError
+from statekit.job.options import RunOptions
 from statekit.maintenance.savepoint.format import saved_rows
 from statekit.names import name_fault, path_fault
 from statekit.runtime.local import LocalRunner
@@ -177,7 +178,7 @@ def go_on(root: Path, working: Path) -> None:
     """Run the job for an epoch, on RocksDB."""
     with contextlib.suppress(StatekitError):
         copies = DiskCopies(working, bases=BaseOptions(replay_seconds=0))
-        runner = LocalRunner(job(), Repository(root), copies, parallelism=3)
+        runner = LocalRunner(job(), Repository(root), copies, RunOptions(parallelism=3))
         runner.epoch({"steps": steps(9)})
 
 

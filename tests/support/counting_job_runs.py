@@ -14,6 +14,7 @@ from typing import Any
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
+from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies, WorkingCopy
@@ -60,7 +61,7 @@ def runner(
 ) -> LocalRunner:
     """The job, as a driver that starts now has it."""
     job, repository = tally_job(GROUPS), Repository(root)
-    return LocalRunner(job, repository, copies, parallelism=parallelism, **options)
+    return LocalRunner(job, repository, copies, RunOptions(parallelism=parallelism, **options))
 
 
 def records_of(epoch: int, count: int = COUNT, keys: int = KEYS) -> list[Entry]:

@@ -31,6 +31,7 @@ from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import Retention
 from statekit.errors import FencedError, RestoreError, StorageError
+from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner
 from statekit.testing.faults import Faults, faulty
 from statekit.working_copy import base_lifecycle as base_keeping
@@ -241,10 +242,12 @@ def _run(life: Life) -> None:
         crash_job(),
         _repository(life),
         DiskCopies(life.home / "working", options, BASES[life.bases]),
-        parallelism=life.parallelism,
-        from_epoch=life.back_to,
-        retention=None if life.retention is None else Retention(epochs=life.retention),
-        clock=lambda: life.clock_us + (time.monotonic_ns() - began) // 1000,
+        RunOptions(
+            parallelism=life.parallelism,
+            from_epoch=life.back_to,
+            retention=None if life.retention is None else Retention(epochs=life.retention),
+            clock=lambda: life.clock_us + (time.monotonic_ns() - began) // 1000,
+        ),
     )
     (life.home / "ready" / str(life.number)).touch()
     faults.begin()

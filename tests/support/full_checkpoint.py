@@ -18,6 +18,7 @@ from statekit.checkpoint.manifest import EpochInstant
 from statekit.checkpoint.object_store import Page, Piece, RequestError, Stored, StoreOptions
 from statekit.checkpoint.repository import SPARK, Repository
 from statekit.checkpoint.rollback import plan
+from statekit.job.options import RunOptions
 from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.runtime.local import LocalRunner
@@ -73,7 +74,7 @@ def steps(number: int) -> list[Step]:
 
 def run(repository: Repository, first: int, last: int, parallelism: int) -> None:
     """Some epochs, each with its own records and processing time."""
-    runner = LocalRunner(job(), repository, MemoryCopies(), parallelism=parallelism)
+    runner = LocalRunner(job(), repository, MemoryCopies(), RunOptions(parallelism=parallelism))
     for number in range(first, last + 1):
         at = datetime_to_micros(START + dt.timedelta(seconds=20 * number + 20))
         runner.epoch({"steps": steps(number)}, at_us=at)
@@ -147,7 +148,7 @@ def _run_on_disk(
     merged: set[str] = set()
     options = BaseOptions(replay_seconds=0, bases=bases, uploaded_per_changed=100)
     copies = DiskCopies(working, bases=options)
-    runner = LocalRunner(_smaller(), repository, copies, parallelism=parallelism)
+    runner = LocalRunner(_smaller(), repository, copies, RunOptions(parallelism=parallelism))
     for _ in range(epochs):
         number = runner.coordinator.epoch
         at = datetime_to_micros(START + dt.timedelta(seconds=20 * number + 20))

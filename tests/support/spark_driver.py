@@ -17,8 +17,8 @@ from typing import Any
 
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks.parquet_files import _ParquetEpoch
-from statekit.spark import query as query_module
 from statekit.spark.epoch import EpochRunner
+from statekit.spark.epoch_loop import EpochLoop
 from tests.support.spark_job import counting_job
 from tests.support.spark_runs import drive
 
@@ -79,7 +79,7 @@ def arm(point: str, epoch: int) -> None:
 
 
 def announce() -> None:
-    inner = query_module.Run._on_batch
+    inner = EpochLoop._on_batch
     batches: Counter[int] = Counter()
 
     def wrapped(self: Any, df: Any, batch: int) -> None:
@@ -90,7 +90,7 @@ def announce() -> None:
             print("ready 2", flush=True)
         inner(self, df, batch)
 
-    query_module.Run._on_batch = wrapped  # type: ignore[method-assign]
+    EpochLoop._on_batch = wrapped  # type: ignore[method-assign]
 
 
 def main() -> None:

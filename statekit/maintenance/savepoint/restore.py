@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import uuid
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
@@ -19,6 +18,7 @@ from statekit.clock import now_us, unique_id
 from statekit.errors import RestoreError
 from statekit.job.compatibility import next_job_file
 from statekit.job.job import Job
+from statekit.job.options import RunOptions
 from statekit.keygroup import check_groups, check_parallelism
 from statekit.maintenance.rewrite import SCRATCH_BYTES, Progress, RowCount, ShardsWriter
 from statekit.maintenance.savepoint.format import Savepoint
@@ -26,21 +26,10 @@ from statekit.state.base import StateSpec
 from statekit.state.redistribution import moved_by_operator
 
 
-def prepare_from_savepoint(
-    url: str | Path,
-    job: Job,
-    repository: Repository,
-    *,
-    parallelism: int | None = None,
-    allow_dropped_state: bool = False,
-    from_epoch: int | None = None,
-) -> None:
-    """Make a checkpoint of a savepoint for a job to start from, unless that was done before.
+def prepare_from_savepoint(job: Job, repository: Repository, options: RunOptions) -> None:
+    """Make a checkpoint from the savepoint of `from_savepoint=`, unless that was done before.
 
-    So a job that is started again with the same arguments goes on where it was.
-
-    Parameters:
-        from_epoch: given to the same start, which is refused: it can begin at one place only.
+    So a job that is started again with the same arguments continues where it was.
 
     Raises:
         RestoreError: there is no such savepoint, it is one of another job, the checkpoint has
@@ -49,11 +38,14 @@ def prepare_from_savepoint(
         RescaleError: the parallelism or the number of key groups cannot be.
         CorruptCheckpointError: a file of the savepoint is missing or altered.
     """
-    if from_epoch is not None:
+    url = options.from_savepoint
+    if url is None:
+        return
+    if options.from_epoch is not None:
         raise RestoreError(
-            f"from_savepoint={str(url)!r} and from_epoch={from_epoch}: a start begins at one of "
-            "them. Leave from_epoch out for a new checkpoint, and from_savepoint to go back within "
-            "one that has epochs"
+            f"from_savepoint={str(url)!r} and from_epoch={options.from_epoch}: a start begins at "
+            "one of them. Leave from_epoch out for a new checkpoint, and from_savepoint to go back "
+            "within one that has epochs"
         )
     savepoint = Savepoint.at(url)
     if _is_made_of(repository, savepoint):
@@ -65,11 +57,11 @@ def prepare_from_savepoint(
             "another savepoint, or give the job its old name"
         )
     # Before anything is written; the start looks again.
-    next_job_file(stored, job.operators, allow_dropped_state=allow_dropped_state)
+    next_job_file(stored, job.operators, allow_dropped_state=options.allow_dropped_state)
     import_savepoint(
         savepoint,
         repository,
-        parallelism=parallelism,
+        parallelism=options.parallelism,
         key_groups=job.key_groups,
         specs={operator.name: operator.declared.states for operator in job.operators},
     )

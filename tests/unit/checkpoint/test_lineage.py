@@ -27,6 +27,7 @@ from statekit.checkpoint.references import Following, history
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
 from statekit.clock import unique_id
+from statekit.job.options import RunOptions
 from statekit.keygroup import group_range
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import MemoryCopies
@@ -267,7 +268,9 @@ def test_reads_grow_with_the_number_of_changes_of_parallelism_and_not_faster(
     repository = Repository.in_memory()
     for epoch in range(changes + 1):
         parallelism = (1, 3, 2, 4)[epoch % 4]
-        made = LocalRunner(tally_job(8), repository, MemoryCopies(), parallelism=parallelism)
+        made = LocalRunner(
+            tally_job(8), repository, MemoryCopies(), RunOptions(parallelism=parallelism)
+        )
         made.epoch({"records": entries(epoch, 40)})
     reads: list[str] = []
 

@@ -33,6 +33,7 @@ from statekit.checkpoint.manifest import EpochInstant, EpochManifest, epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.checkpoint.sealed_json import checksum_of
+from statekit.job.options import RunOptions
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
@@ -140,7 +141,7 @@ class Rollbacks(RuleBasedStateMachine):
     def restart(self, parallelism: int) -> None:
         self.parallelism = parallelism
         self.runner = LocalRunner(
-            tally_job(GROUPS), self.repository, self.copies, parallelism=parallelism
+            tally_job(GROUPS), self.repository, self.copies, RunOptions(parallelism=parallelism)
         )
 
     @rule(data=st.data(), restarted=st.booleans())

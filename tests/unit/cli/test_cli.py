@@ -16,6 +16,7 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError, StateTypeError
+from statekit.job.options import RunOptions
 from statekit.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.testing import Harness
@@ -194,7 +195,9 @@ def ring(timer: sk.Timer) -> None: ...
 
 def test_inspect_shows_whether_bases_are_taken_and_how_long_restores_take(tmp_path: Path) -> None:
     copies = DiskCopies(tmp_path / "copies", bases=sk.BaseOptions(replay_seconds=0))
-    runner = LocalRunner(tally_job(8), Repository(tmp_path / "c"), copies, parallelism=2)
+    runner = LocalRunner(
+        tally_job(8), Repository(tmp_path / "c"), copies, RunOptions(parallelism=2)
+    )
 
     def restore_after(epochs: int) -> Any:
         for _ in range(epochs):

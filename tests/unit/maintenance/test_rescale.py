@@ -30,6 +30,7 @@ from statekit.errors import (
     StateTypeError,
 )
 from statekit.job.loader import load_job
+from statekit.job.options import RunOptions
 from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.rescale_plan import Load, Move, OperatorPlan, skew_of, what_moves
 from statekit.reader import CheckpointReader
@@ -43,7 +44,7 @@ GROUPS = 13
 
 def advanced(home: Path, parallelism: int | None = None, epochs: int = 1) -> LocalRunner:
     repository, copies = Repository(home / "checkpoint"), DiskCopies(home / "local")
-    made = LocalRunner(tally_job(GROUPS), repository, copies, parallelism=parallelism)
+    made = LocalRunner(tally_job(GROUPS), repository, copies, RunOptions(parallelism=parallelism))
     for _ in range(epochs):
         made.epoch({"records": entries(made.coordinator.epoch, 80)})
     return made

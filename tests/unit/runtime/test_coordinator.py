@@ -23,6 +23,7 @@ from statekit.errors import (
 )
 from statekit.functions.process import Process
 from statekit.job.compatibility import next_job_file
+from statekit.job.options import RunOptions
 from statekit.job.plan import Sink
 from statekit.job.progress import OutputCallback
 from statekit.maintenance.verify.verify import verify
@@ -89,7 +90,7 @@ def job_of(*declared: AnyProcess, name: str = "job", key_groups: int | None = No
 
 
 def runner(job: sk.Job, path: Path, **options: Any) -> LocalRunner:
-    return LocalRunner(job, Repository(path), MemoryCopies(), **options)
+    return LocalRunner(job, Repository(path), MemoryCopies(), RunOptions(**options))
 
 
 def ran(job: sk.Job, path: Path, *records: Entry, **options: Any) -> LocalRunner:
@@ -383,7 +384,9 @@ def test_old_code_may_go_on_after_new_code_never_committed(tmp_path: Path) -> No
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Coordinator:
-    return Coordinator.open(tally_job(key_groups=8), Repository(tmp_path), parallelism=3)
+    return Coordinator.open(
+        tally_job(key_groups=8), Repository(tmp_path), RunOptions(parallelism=3)
+    )
 
 
 def reports_of(coordinator: Coordinator) -> list[ShardReport]:

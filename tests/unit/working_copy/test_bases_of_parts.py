@@ -14,6 +14,7 @@ import statekit as sk
 from statekit.checkpoint.manifest import OperatorEpoch, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.shard_contents import Chain
+from statekit.job.options import RunOptions
 from statekit.maintenance.verify.verify import verify
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.base_options import BaseOptions
@@ -59,7 +60,9 @@ class TextRuns:
 
     def run(self, epochs: Iterable[list[Text]], parallelism: int) -> None:
         """Start the job, and let every upload come to its end before the next epoch."""
-        made = LocalRunner(self._job, Repository(self.root), self._copies, parallelism=parallelism)
+        made = LocalRunner(
+            self._job, Repository(self.root), self._copies, RunOptions(parallelism=parallelism)
+        )
         for records in epochs:
             made.epoch({"in": records})
             uploaded()

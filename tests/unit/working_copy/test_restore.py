@@ -29,6 +29,7 @@ from statekit.checkpoint.references import base_snapshot, files_of
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, StorageError
+from statekit.job.options import RunOptions
 from statekit.keygroup import key_group
 from statekit.maintenance.verify.verify import verify
 from statekit.reader import CheckpointReader
@@ -62,7 +63,7 @@ NONE = BaseOptions(bases=False, merges=False)
 
 def runner(root: Path, local: Path, bases: BaseOptions = EAGER, **options: Any) -> LocalRunner:
     copies = DiskCopies(local, bases=bases)
-    return LocalRunner(tally_job(GROUPS), Repository(root), copies, **options)
+    return LocalRunner(tally_job(GROUPS), Repository(root), copies, RunOptions(**options))
 
 
 def advance(made: LocalRunner, epochs: int = 1, count: int = 200) -> None:
@@ -419,7 +420,9 @@ def test_a_table_that_is_damaged_on_this_host_fails_one_epoch_of_a_shard_and_is_
             options = RocksOptions(block_cache_bytes=next(caches))  # a new one, with nothing in it
             copies = DiskCopies(tmp_path / "new", options, bases=NONE)
             checkpoint = Repository(elsewhere / "c")
-            made = LocalRunner(tally_job(GROUPS), checkpoint, copies, parallelism=parallelism)
+            made = LocalRunner(
+                tally_job(GROUPS), checkpoint, copies, RunOptions(parallelism=parallelism)
+            )
             made.epoch({"records": entries(made.coordinator.epoch, keys, keys=keys)})
 
         epoch(10)

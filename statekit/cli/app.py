@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import math
@@ -33,12 +34,30 @@ app = typer.Typer(
     name="statekit",
     help="Typed, exactly-once state for Python stream processing on Spark.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 _out = Console()
 _err = Console(stderr=True)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"statekit {importlib.metadata.version('statekit')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Typed, exactly-once state for Python stream processing on Spark."""
+
 
 Checkpoint = Annotated[
     str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
@@ -73,19 +92,27 @@ def inspect(
     fast: Annotated[
         bool, typer.Option("--fast", help="Trust the manifest's counts; read no state.")
     ] = False,
+    operator: Annotated[
+        str | None, typer.Option(help="Show only this operator.", show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Show what a checkpoint holds: job, operators, states with types and sizes, epochs, skew.
+    """Show what a checkpoint contains: job, operators, states with types and sizes, epochs, skew.
 
     Of a savepoint, the job, and states with types, sizes and files.
     """
     if Repository(checkpoint, create=False).is_savepoint:
         if epoch is not None:
             raise typer.BadParameter("a savepoint is of one epoch: leave --epoch out")
+        if operator is not None:
+            raise typer.BadParameter("--operator is for checkpoints: leave it out")
         inspect_savepoint(checkpoint, as_json=as_json)
         return
     reader = CheckpointReader(checkpoint, epoch=epoch)
-    counted = cli_inspect.counted(reader, fast=fast)
+    names = [record.name for record in reader.job.operators]
+    if operator is not None:
+        names = [reader.operator(operator).name]
+    counted = cli_inspect.counted(reader, names, fast=fast)
     if as_json:
         print(json.dumps(cli_inspect.as_data(reader, counted), indent=2))
     else:

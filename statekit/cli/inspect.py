@@ -37,10 +37,14 @@ class Counted:
     groups: Counter[int] | None
 
 
-def counted(reader: CheckpointReader, *, fast: bool) -> dict[str, Counted]:
-    """What each operator holds: by reading all of it, or by what the manifest says."""
-    count = _told if fast else _read
-    return {operator.name: count(reader, operator.name) for operator in reader.job.operators}
+def counted(reader: CheckpointReader, names: Sequence[str], *, fast: bool) -> dict[str, Counted]:
+    """Count the rows of operators: by reading them, or from the numbers in the manifest.
+
+    Parameters:
+        names: of the operators.
+    """
+    count = _from_manifest if fast else _read
+    return {name: count(reader, name) for name in names}
 
 
 def _read(reader: CheckpointReader, operator: str) -> Counted:
@@ -53,7 +57,7 @@ def _read(reader: CheckpointReader, operator: str) -> Counted:
     return Counted(sizes, shards, groups)
 
 
-def _told(reader: CheckpointReader, operator: str) -> Counted:
+def _from_manifest(reader: CheckpointReader, operator: str) -> Counted:
     record, held = reader.operator(operator), reader.manifest.operators[operator]
     rows, size = held.rows, held.bytes
     sizes = {name: StateSize(rows.get(name, 0), size.get(name, 0)) for name in record.holds}
@@ -78,7 +82,6 @@ def print_checkpoint(
         f"{instant(manifest.committed_at_us):%Y-%m-%d %H:%M:%S} UTC, parallelism "
         f"{manifest.parallelism}, {manifest.key_groups} key groups",
         highlight=False,
-        soft_wrap=True,
     )
     if reader.abandoned:
         out.print(rolled_back_text(reader.abandoned), highlight=False, soft_wrap=True)
@@ -115,7 +118,7 @@ def _print_states(
         out.print(f"{title}: no state", style="table.title", highlight=False, markup=False)
     told = time_text(record, reader.manifest.operators[operator])
     if told:
-        out.print(told, highlight=False, soft_wrap=True)
+        out.print(told, highlight=False)
 
 
 def _print_skew(out: Console, reader: CheckpointReader, operator: str, found: Counted) -> None:
@@ -158,15 +161,11 @@ def _print_restores(out: Console, shards: Sequence[ShardState]) -> None:
         f"{told['seconds']:.2f} s in the slowest; {told['uploaded']:,} bytes uploaded for "
         f"{told['changed']:,} changed",
         highlight=False,
-        soft_wrap=True,
     )
 
 
 def _restores_as_data(shards: Sequence[ShardState]) -> dict[str, Any]:
-    """What restores of an operator's shards would read, from what the manifest says.
-
-    Formats before 3 counted no change files, so shards that have not changed since count as none.
-    """
+    """What restores of an operator's shards would read, according to the manifest."""
     chains = [shard.chain for shard in shards]
     return {
         "shards": len(shards),
@@ -208,7 +207,7 @@ def as_data(reader: CheckpointReader, operators: Mapping[str, Counted]) -> dict[
                 "event_time": _time_as_data(reader, operator.name),
                 "restore": _restores_as_data(reader.manifest.operators[operator.name].shards),
             }
-            for operator in reader.job.operators
+            for operator in map(reader.operator, operators)
         ],
     }
 

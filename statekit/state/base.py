@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from statekit.backend.interface import Backend, prefix_end
 from statekit.checkpoint.job_file import TtlRecord
@@ -130,6 +130,21 @@ class State:
     kind_name: ClassVar[str] = ""
     is_local: ClassVar[bool] = False
     """Whether it belongs to a shard, and not to a key."""
+
+    def __new__(cls, *given: object) -> Self:
+        """Refuse to make a state by hand; the task passes what it belongs to.
+
+        Raises:
+            StateTypeError: it is called without arguments, as in `ValueState[int]()`.
+        """
+        if not given:
+            raise StateTypeError(
+                f"{cls.__name__} cannot be made by calling it: a state belongs to a key of an "
+                "operator. Declare it as a parameter of a process function, such as "
+                f"`def count(event: Event, seen: sk.{cls.__name__}[...])`; to call the function "
+                "directly in a test, use statekit.testing.bind"
+            )
+        return super().__new__(cls)
 
     def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
         self._spec = spec

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -23,6 +25,7 @@ from statekit.testing import Harness
 from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import uploader
 from tests.support.counting_job import entries, tally_job
+from tests.support.places import STORED
 from tests.support.timeouts import PATIENCE_S
 
 
@@ -49,6 +52,7 @@ def follow(
     odd.update(1j)
 
 
+MAIN = "from statekit.cli import main; main()"
 AT = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
 
 
@@ -61,7 +65,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def statekit(*words: object) -> subprocess.CompletedProcess[str]:
+def statekit(*words: object, columns: int = 160) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "statekit.cli", *map(str, words)]
     return subprocess.run(
         command,
@@ -69,8 +73,55 @@ def statekit(*words: object) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=PATIENCE_S,
         check=False,
-        env={"COLUMNS": "160", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+        env={"COLUMNS": str(columns), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
     )
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = statekit("--version")
+    assert (done.returncode, done.stdout) == (0, f"statekit {version('statekit')}\n")
+
+
+def test_commands_are_completed_by_the_shell() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv[0] = 'statekit'; " + MAIN],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={
+            **os.environ,
+            "_STATEKIT_COMPLETE": "complete_bash",
+            "COMP_WORDS": "statekit res",
+            "COMP_CWORD": "1",
+        },
+    )
+    assert done.stdout.split() == ["rescale"]
+
+
+def test_inspect_shows_one_operator(tmp_path: Path) -> None:
+    stored = STORED / "all-kinds"
+    done = statekit("inspect", stored, "--operator", "in_order")
+    assert done.returncode == 0
+    assert "operator in_order by account" in done.stdout
+    assert "ledger" not in done.stdout
+    data = json.loads(statekit("inspect", stored, "--operator", "in_order", "--json").stdout)
+    assert [operator["name"] for operator in data["operators"]] == ["in_order"]
+    unknown = statekit("inspect", stored, "--operator", "nobody")
+    assert unknown.returncode == 1
+    assert "nobody" in unknown.stderr
+    assert "ledger" in unknown.stderr, "it names those that there are"
+    savepoint = statekit("inspect", stored / "savepoints/s", "--operator", "in_order")
+    assert savepoint.returncode == 2
+
+
+def test_inspect_fits_a_terminal_of_80_columns() -> None:
+    stored = STORED / "all-kinds"
+    lines = statekit("inspect", stored, columns=80).stdout.splitlines()
+    assert max(len(line) for line in lines if str(stored) not in line) <= 80
+    text = " ".join("\n".join(lines).replace("│", " ").split())
+    for part in ("value[AccountNow{owner: str, events: int}],", "value[pickle[complex], pickled]"):
+        assert part in text, "types are broken between words only"
 
 
 def test_get_prints_what_a_state_holds_as_json(checkpoint: Path) -> None:

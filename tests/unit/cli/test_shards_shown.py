@@ -119,15 +119,20 @@ def page() -> Console:
 
 def inspected(path: Path, *, fast: bool = False) -> str:
     reader, out = CheckpointReader(path), page()
-    cli_inspect.print_checkpoint(out, reader, cli_inspect.counted(reader, fast=fast))
+    cli_inspect.print_checkpoint(out, reader, counted(reader, fast=fast))
     return out.export_text()
+
+
+def counted(reader: CheckpointReader, *, fast: bool) -> dict[str, cli_inspect.Counted]:
+    names = [operator.name for operator in reader.job.operators]
+    return cli_inspect.counted(reader, names, fast=fast)
 
 
 def test_inspect_does_not_take_operator_state_for_a_full_key_group(tmp_path: Path) -> None:
     made(tmp_path)
     reader = CheckpointReader(tmp_path)
     for fast in (False, True):
-        found = cli_inspect.counted(reader, fast=fast)
+        found = counted(reader, fast=fast)
         assert found["follow"].sizes["values"].rows == len(EVENTS)
         assert sum(rows or 0 for rows in found["follow"].shards) == len(EVENTS), "one per key"
     text = inspected(tmp_path)
@@ -142,10 +147,10 @@ def test_inspect_says_what_is_not_known_of_shards_that_were_divided(tmp_path: Pa
     counting.run({"events": EVENTS}, checkpoint=tmp_path, parallelism=2, drain=False)
     rescale_offline(Repository(tmp_path), 4)
     reader = CheckpointReader(tmp_path)
-    assert cli_inspect.counted(reader, fast=True)["total_of"].shards == [None] * 4
+    assert counted(reader, fast=True)["total_of"].shards == [None] * 4
     assert "leave out --fast to count" in inspected(tmp_path, fast=True)
-    counted = cli_inspect.counted(reader, fast=False)["total_of"]
-    assert sum(rows or 0 for rows in counted.shards) == len(EVENTS)
+    total = counted(reader, fast=False)["total_of"]
+    assert sum(rows or 0 for rows in total.shards) == len(EVENTS)
     assert "leave out --fast" not in inspected(tmp_path)
 
 

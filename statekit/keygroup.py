@@ -98,13 +98,13 @@ def key_hash(fields: Iterable[Any]) -> int:
     >>> key_hash(["UA", None]) == key_hash(["UA"])
     True
     """
-    found = _SEED
+    value = _SEED
     for field in fields:
         hash_field = _HASHERS.get(type(field))
         if hash_field is None:
             raise _no_hash(field)
-        found = hash_field(field, found)
-    return found - _WRAP if found >= _SIGN else found
+        value = hash_field(field, value)
+    return value - _WRAP if value >= _SIGN else value
 
 
 def key_group(key: Any, groups: int = DEFAULT_GROUPS) -> int:
@@ -124,7 +124,7 @@ def key_group(key: Any, groups: int = DEFAULT_GROUPS) -> int:
 
 
 def key_fields(key: Any) -> tuple[Any, ...]:
-    """The fields of a key, which is a scalar where it has one.
+    """The fields of a key: a tuple, or a scalar if the key has one field.
 
     >>> key_fields("hello"), key_fields(("UA", 1545))
     (('hello',), ('UA', 1545))
@@ -133,10 +133,10 @@ def key_fields(key: Any) -> tuple[Any, ...]:
 
 
 def check_groups(groups: int) -> int:
-    """The number of key groups, if there can be that many.
+    """Return a number of key groups after checking it.
 
     Raises:
-        RescaleError: it is not within 1 and 32768.
+        RescaleError: it is not from 1 to 32768.
 
     >>> check_groups(128)
     128
@@ -147,7 +147,7 @@ def check_groups(groups: int) -> int:
 
 
 def check_parallelism(shards: int, groups: int = DEFAULT_GROUPS) -> int:
-    """The number of shards, if so many key groups can be spread over so many shards.
+    """Return a number of shards after checking it.
 
     Raises:
         RescaleError: it is below 1 or above the number of key groups.

@@ -243,14 +243,14 @@ def schema_of(annotation: object) -> Schema:
         ...
     statekit.errors.StateTypeError: bytearray is not supported: use bytes
     """
-    found = _Reader(annotation).read(annotation)
-    if (fault := tree_fault(found.to_json())) is not None:
+    schema = _Reader(annotation).read(annotation)
+    if (fault := tree_fault(schema.to_json())) is not None:
         raise StateTypeError(f"{show(annotation):.200} is not supported: {fault}")
-    return found
+    return schema
 
 
 class _Reader:
-    """Reads one annotation; remembers which structs it is inside of."""
+    """Reads one annotation; remembers the enclosing structs."""
 
     def __init__(self, annotation: object) -> None:
         self.whole = annotation

@@ -60,8 +60,8 @@ class ValueCodec(Generic[T]):
         name: how the bytes are written: "msgpack" or "pickle".
         schema: the type as data.
         annotation: the type as declared.
-        immutable: a decoded value may be handed out again and again.
-        accepts: whether the declared type can hold a value, and its bytes give it back.
+        immutable: values cannot change, so a decoded value may be returned several times.
+        accepts: whether the declared type can hold a value and its bytes can be read back.
         exact: whether a value is accepted and reading its bytes gives the very same value. An int
             in a float, or a datetime in another zone than UTC, is accepted and not exact.
         encode: the bytes of a value that was accepted; StateTypeError where they cannot be.
@@ -150,8 +150,8 @@ def _verified(
 ) -> Callable[[Any], bytes]:
     """An `encode` that refuses values which change, or fail, when they are read back.
 
-    Reading calls `__post_init__` or `model_post_init` of a class once more. Where that adds up, a
-    value would change each time it is read and written again.
+    Reading calls `__post_init__` or `model_post_init` again. If the method is not idempotent, the
+    value would change each time it is read and written.
     """
 
     def encode_verified(value: Any) -> bytes:
@@ -224,8 +224,8 @@ def _reason(plan: Plan, value: Any, path: str) -> str | None:
     if plan.accepts.one(value):
         return None
     for suffix, part, inner in plan.parts(value):
-        if found := _reason(part, inner, path + suffix):
-            return found
+        if reason := _reason(part, inner, path + suffix):
+            return reason
     problem = f"expected {plan.schema.brief}, got {type(value).__name__} {shortened(value)}"
     if type(value) is dt.datetime and _unoptional(plan.schema).kind == "datetime":
         problem = f"expected a datetime with a timezone within the years 1 to 9999, got {value!r}"
@@ -247,26 +247,26 @@ def _base_names(value: object) -> list[str]:
 
 
 class _Planner:
-    """Makes the plan of one annotation; remembers which structs it is inside of.
+    """Makes the plan of one annotation; remembers the enclosing structs.
 
-    Args:
-        open: the plans of those structs, and the level at which each began.
-        level: how many containers and structs the type that is being planned is inside of.
-        made: the wire structs made so far. They see each other by the names in `wires`, which is
-            how a struct that contains itself is written down.
+    Attributes:
+        open: the plans of the enclosing structs, and the level at which each began.
+        level: how many containers and structs enclose the current part.
+        wire_structs: all wire structs. They refer to each other by the names in `wires`, so a
+            struct can contain itself.
     """
 
     def __init__(self) -> None:
         self.open: dict[type, tuple[Plan, int]] = {}
         self.level = 0
-        self.made: list[Any] = []
+        self.wire_structs: list[Any] = []
         self.wires: dict[str, type] = {}
 
     def plan_root(self, annotation: Any) -> Plan:
         plan = self.plan(annotation)
-        for struct_ in self.made:
+        for wire_struct_ in self.wire_structs:
             for name, wire in self.wires.items():
-                setattr(struct_, name, wire)
+                setattr(wire_struct_, name, wire)
         return plan
 
     def plan(self, annotation: Any) -> Plan:
@@ -304,21 +304,21 @@ class _Planner:
             inner = self.plan_at_level(some[0])  # None beside a type is no level
         else:
             plans = [self.plan(member) for member in some]
-            inner = plan_union(schema.items[0] if optional else schema, plans, self.hold)
+            inner = plan_union(schema.items[0] if optional else schema, plans, self.tagged_struct)
         return plan_optional(schema, inner) if optional else inner
 
-    def hold(self, wire: Any) -> Any:
-        """A struct that is written as the array [name, value], with values of the wire type."""
-        held = msgspec.defstruct("Member", [("name", str), ("value", wire)], array_like=True)
-        self.made.append(held)
-        return held
+    def tagged_struct(self, wire: Any) -> Any:
+        """A struct for a tagged union member: written as the array [name, value]."""
+        struct = msgspec.defstruct("Member", [("name", str), ("value", wire)], array_like=True)
+        self.wire_structs.append(struct)
+        return struct
 
     def plan_struct(self, schema: Schema, cls: type) -> Plan:
         if cls in self.open:
             outer, level = self.open[cls]
             return plan_inside(schema, cls, outer, self.level - level)
         native = is_native(cls, frozenset())
-        name = f"wire_{len(self.made)}_{len(self.open)}"
+        name = f"wire_{len(self.wire_structs)}_{len(self.open)}"
         pending = Check(bool)
         plan = Plan(schema, cls if native else typing.ForwardRef(name), pending, pending)
         if not native:
@@ -329,7 +329,7 @@ class _Planner:
         plan_struct_checks(plan, cls, specs, fields)
         if not native:
             self.wires[name] = plan.wire = wire_struct(cls, specs, fields)
-            self.made.append(plan.wire)
+            self.wire_structs.append(plan.wire)
             plan.to_wire = struct_to_wire(cls, plan.wire, specs, fields)
             plan.from_wire = struct_from_wire(cls, specs, fields)
         del self.open[cls]
@@ -339,8 +339,8 @@ class _Planner:
 class PickleCodec:
     """Marks a state whose values are pickled, because no other codec can hold them.
 
-    Pickled rows run code when they are read. The program that declares the state reads them;
-    readers that know only the checkpoint must be told to.
+    Pickled rows run code when they are read. The program that declares the state reads them. A
+    reader that has only the checkpoint must opt in.
 
     >>> annotation = typing.Annotated[complex, PickleCodec()]
     >>> codec = PickleCodec().codec(complex)
@@ -358,15 +358,15 @@ class PickleCodec:
         """
         inner = unwrap(annotation)
         cls = typing.get_origin(inner) or inner
-        held: type = cls if isinstance(cls, type) else object
+        expected: type = cls if isinstance(cls, type) else object
         name = inner.__qualname__ if isinstance(inner, type) else str(inner)
         return ValueCodec(
             self.name,
             Schema("pickle", name=name),
             annotation,
             False,
-            lambda value: isinstance(value, held),
-            lambda value: isinstance(value, held),
+            lambda value: isinstance(value, expected),
+            lambda value: isinstance(value, expected),
             _pickle_encode,
             checked_decode(name, pickle.loads, None),
             lambda value: f"expected {name}, got {type(value).__name__} {shortened(value)}",

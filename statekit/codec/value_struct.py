@@ -115,13 +115,10 @@ def plan_struct_checks(plan: Plan, cls: type, specs: tuple[Field, ...], fields: 
             else ()
         )
         return
-    read, condition = (
-        "; ".join(f"part{index} = {_attribute(n)}" for index, n in enumerate(named)),
-        "True",
-    )
+    reads = (f"part{index} = {_attribute(name)}" for index, name in enumerate(named))
+    read, condition = "; ".join(reads) or "pass", "True"
     if flavour == "namedtuple":
         read, condition = unpacking(len(named))
-    read = read or "pass"
     plan.accepts = check_parts(cls, [field.accepts for field in fields], read, condition)
     condition = f"{condition} and {_only_fields(cls, named)}"
     plan.exact = check_parts(cls, [field.exact for field in fields], read, condition)

@@ -344,7 +344,7 @@ for _ in range(60):
         ("value", {"value": {"kind": "int", "items": ["int"]}}, "a int has 0 items"),
         ("value", {"value": {"kind": "dict", "items": ["int"]}}, "a dict has 2 items"),
         ("value", {"value": {"kind": "enum", "name": "E"}}, "cannot have the values"),
-        ("value", {"value": {"kind": "ref", "name": "Elsewhere"}}, "it is not a part of"),
+        ("value", {"value": {"kind": "ref", "name": "Elsewhere"}}, "does not enclose it"),
         ("value", {"value": {"kind": "struct", "name": "a\x1b[2J"}}, "control character"),
         ("value", {"value": NESTED}, "nested more than 50 levels deep"),
         ("value", {"value": 7}, "7 is not a type"),

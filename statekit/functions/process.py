@@ -38,7 +38,7 @@ from statekit.functions.migrate_hooks import Hooks, MigrateOption, checked_hooks
 from statekit.functions.signature import Bound, Signature, hints_of
 from statekit.functions.state_parameters import annotation_text
 from statekit.records.output_type import OutputType
-from statekit.records.preaggregate import Combiner, told_with
+from statekit.records.preaggregate import Combiner, with_operator_name
 from statekit.records.union import Records, records_of
 from statekit.state.base import State, StateSpec
 from statekit.state.key_scope import Visit
@@ -131,7 +131,7 @@ class Process(Generic[R, P, U]):
         self.record_type: Records = records_of(signature.given, where=where)
         emits = signature.emits
         self.output_type = (
-            None if emits is None else OutputType.of(emits, where=f"{self.name}, return annotation")
+            None if emits is None else OutputType(emits, where=f"{self.name}, return annotation")
         )
         self.key_codec = codec_of_keys(self.name, self.record_type, key)
         check_event_time(self.record_type, event_time)
@@ -367,7 +367,7 @@ class Process(Generic[R, P, U]):
         """
         if self.combiner is None:
             return records
-        with told_with(plan.operator):
+        with with_operator_name(plan.operator):
             return self.combiner.records(records, self.late_us(plan))
 
     def count_of(self, taken: Sequence[Any]) -> int:

@@ -49,7 +49,7 @@ def _reading(plan: Plan, operator: Operator) -> Iterator[str]:
 def _calls(operator: Operator, *, is_shuffled: bool) -> str:
     declared = operator.declared
     if declared.combiner is not None:
-        told = f"{', '.join(declared.combiner.told)}, combined in Arrow"
+        told = f"{', '.join(declared.combiner.description)}, combined in Arrow"
         told += " before the shuffle" if is_shuffled else ""
         if declared.takes_columns:
             return f"{told}, kept for many keys at a time"

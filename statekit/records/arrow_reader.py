@@ -18,7 +18,13 @@ import pyarrow as pa
 import pydantic
 
 from statekit.codec.annotations import Field, peel, show
-from statekit.records.declaration import MAPPINGS, SEQUENCES, Misfit, RecordDeclaration, flavour_of
+from statekit.records.declaration import (
+    MAPPINGS,
+    SEQUENCES,
+    RecordDeclaration,
+    ValueMismatch,
+    flavour_of,
+)
 
 Read = Callable[[Any], list[Any]]
 """Reads one Arrow array; unless said otherwise one that holds no nulls."""
@@ -26,11 +32,11 @@ Read = Callable[[Any], list[Any]]
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-class Unfit(Exception):  # noqa: N818 - becomes a ProcessError
+class ColumnMismatch(Exception):  # noqa: N818 - becomes a ProcessError
     """An Arrow type cannot hold an annotation; the text says which and what to do."""
 
 
-class _Unknown(Unfit):
+class _Unknown(ColumnMismatch):
     """The annotation is not one that columns can be read as."""
 
 
@@ -60,7 +66,7 @@ def record_columns(
         if not field.init or (name not in position and not field.required):
             continue
         if name not in position:
-            raise Unfit(
+            raise ColumnMismatch(
                 f"{path} needs a column {name!r}. The columns are {', '.join(position) or 'none'}: "
                 "add it to the DataFrame, or give the field a default."
             )
@@ -160,11 +166,11 @@ def column_reader(annotation: Any, arrow: Any, path: str) -> Read:
         return lambda array: decoded(array.dictionary_decode())
     if pa.types.is_null(arrow) and nullable:
         return lambda array: [None] * len(array)
-    problem: Unfit | None = None
+    problem: ColumnMismatch | None = None
     for member in members:
         try:
             read = _member_reader(member, arrow, path)
-        except Unfit as error:
+        except ColumnMismatch as error:
             problem = problem or error
         else:
             return _or_null(read, nullable, path)
@@ -173,8 +179,8 @@ def column_reader(annotation: Any, arrow: Any, path: str) -> Read:
     raise _unfit(annotation, arrow, path)
 
 
-def _unfit(annotation: Any, arrow: Any, path: str) -> Unfit:
-    return Unfit(
+def _unfit(annotation: Any, arrow: Any, path: str) -> ColumnMismatch:
+    return ColumnMismatch(
         f"{path} is declared as {show(annotation)}, which a column of Arrow type {arrow} cannot "
         "hold: cast the column in the DataFrame, or change the declaration."
     )
@@ -185,7 +191,7 @@ def _or_null(read: Read, nullable: bool, path: str) -> Read:
         try:
             return read(array)
         except (ValueError, ArithmeticError) as error:  # ArrowInvalid is a ValueError
-            raise Misfit(f"{path}: {error}") from error
+            raise ValueMismatch(f"{path}: {error}") from error
 
     def optional(array: Any) -> list[Any]:
         if not array.null_count:
@@ -195,7 +201,7 @@ def _or_null(read: Read, nullable: bool, path: str) -> Read:
 
     def mandatory(array: Any) -> list[Any]:
         if array.null_count:
-            raise Misfit(f"{path} is null, but its type does not allow None")
+            raise ValueMismatch(f"{path} is null, but its type does not allow None")
         return named(array)
 
     if nullable:
@@ -222,7 +228,7 @@ def _member_reader(member: Any, arrow: Any, path: str) -> Read:
     if not isinstance(member, type) or member not in _SCALARS:
         raise _Unknown(f"{path} is declared as {show(member)}, which no column can be read as")
     if member is dt.datetime and pa.types.is_timestamp(arrow) and arrow.tz is None:
-        raise Unfit(
+        raise ColumnMismatch(
             f"{path} is a datetime, but its column has Arrow type {arrow}, a naive time that is no "
             "point in time: cast it in the DataFrame to a timestamp with a time zone."
         )
@@ -265,7 +271,7 @@ def _choice_reader(
             try:  # an Enum with _missing_, or a combination of flags
                 return [table[value] if value in table else convert(value) for value in found]
             except ValueError as error:
-                raise Misfit(f"{path}, declared as {show(member)}: {error}") from None
+                raise ValueMismatch(f"{path}, declared as {show(member)}: {error}") from None
 
     return choose
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.records.arrow_reader import EPOCH
-from statekit.records.declaration import Misfit, shorten
+from statekit.records.declaration import ValueMismatch, shorten
 
 Check = Callable[[list[Any]], None]
 Lower = Callable[[list[Any]], list[Any]]
@@ -32,7 +32,7 @@ class OutputColumn:
     path: str
     declared: str
     check: Check
-    """Raises Misfit if a value (nulls included) is not of the declared type."""
+    """Raises ValueMismatch if a value (nulls included) is not of the declared type."""
     arrow: Any = None
     """The Arrow type; None if there is none, and then `problem` says why."""
     problem: str = ""
@@ -63,7 +63,7 @@ class OutputColumn:
             return pa.array(lowered, self.arrow)
         except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
             held = f" {shorten(values[0])}" if len(values) == 1 else ""
-            raise Misfit(
+            raise ValueMismatch(
                 f"{self.path}, declared as {self.declared} (Arrow {self.arrow}), cannot hold"
                 f"{held}: {error}"
             ) from error
@@ -98,7 +98,7 @@ def instances(
             if not isinstance(value, accepted) or isinstance(value, refused):
                 kind = type(value).__name__
                 got = "None" if value is None else f"{shorten(value)} of type {kind}"
-                raise Misfit(f"{path} is declared as {declared}, got {got}")
+                raise ValueMismatch(f"{path} is declared as {declared}, got {got}")
 
     return check
 
@@ -155,7 +155,7 @@ def _datetime(path: str, declared: str, metadata: tuple[Any, ...]) -> OutputColu
             return
         for value in values:
             if value.utcoffset() is None:
-                raise Misfit(
+                raise ValueMismatch(
                     f"{path} got the naive datetime {value!r}, which is no point in time: give it "
                     "a time zone, such as tzinfo=datetime.UTC"
                 )
@@ -252,7 +252,7 @@ def choices(
         def check(found: list[Any]) -> None:
             for value in found:
                 if type(value) not in kinds or (type(value), value) not in allowed:
-                    raise Misfit(f"{path} is declared as {declared}, got {shorten(value)}")
+                    raise ValueMismatch(f"{path} is declared as {declared}, got {shorten(value)}")
 
     def lower(found: list[Any]) -> list[Any]:
         plain = found if cls is None else [value.value for value in found]

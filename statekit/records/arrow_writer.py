@@ -22,7 +22,7 @@ from statekit.records.arrow_scalars import (
     choices,
     instances,
 )
-from statekit.records.declaration import MAPPINGS, SEQUENCES, Misfit, flavour_of, shorten
+from statekit.records.declaration import MAPPINGS, SEQUENCES, ValueMismatch, flavour_of, shorten
 from statekit.records.record_type import RecordType
 
 
@@ -33,7 +33,7 @@ class OutputRows:
     names: tuple[str, ...]
     columns: tuple[OutputColumn, ...]
     split: Callable[[list[Any]], list[list[Any]]]
-    """Values -> their columns; raises Misfit if a value is not of the declared type."""
+    """Values -> their columns; raises ValueMismatch if a value is not of the declared type."""
     annotations: tuple[Any, ...]
     """Of the parts."""
     single: Callable[[Any], tuple[Any, ...]]
@@ -66,7 +66,7 @@ def tuple_rows(member: Any, path: str, stack: tuple[Any, ...]) -> OutputRows:
         of_tuple(values)
         if not set(map(len, values)) <= {size}:
             wrong = next(value for value in values if len(value) != size)
-            raise Misfit(f"{path or 'the output'} needs {size} elements, got {len(wrong)}")
+            raise ValueMismatch(f"{path or 'the output'} needs {size} elements, got {len(wrong)}")
         return [list(map(operator.itemgetter(index), values)) for index in range(size)]
 
     return OutputRows(names, columns, split, arguments, tuple, tuple)
@@ -91,7 +91,7 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
         try:
             return [list(map(getter, values)) for getter in getters]
         except AttributeError as error:
-            raise Misfit(f"{path} has a field that was never set: {error}") from error
+            raise ValueMismatch(f"{path} has a field that was never set: {error}") from error
 
     single = record_type.getter(names) if len(names) > 1 else _parts(getters)
     return OutputRows(names, tuple(columns), split_attributes, annotations, single, cls)
@@ -122,7 +122,7 @@ def _dict_split(
         of_type(values)
         extra = set(itertools.chain.from_iterable(values)) - declared
         if extra:
-            raise Misfit(f"{path} declares no field {', '.join(sorted(map(repr, extra)))}")
+            raise ValueMismatch(f"{path} declares no field {', '.join(sorted(map(repr, extra)))}")
         columns = []
         for name, field in fields.items():
             try:
@@ -131,7 +131,7 @@ def _dict_split(
                 else:
                     columns.append([value.get(name) for value in values])
             except KeyError:
-                raise Misfit(f"{path} needs a field {name!r}") from None
+                raise ValueMismatch(f"{path} needs a field {name!r}") from None
         return columns
 
     return split
@@ -195,14 +195,14 @@ def _one_of(parts: list[OutputColumn], nullable: bool, path: str, declared: str)
     def fits(column: OutputColumn, value: Any) -> bool:
         try:
             column.check([value])
-        except Misfit:
+        except ValueMismatch:
             return False
         return True
 
     def check(values: list[Any]) -> None:
         for value in values:
             if not (value is None and nullable) and not any(fits(part, value) for part in parts):
-                raise Misfit(f"{path} is declared as {declared}, got {shorten(value)}")
+                raise ValueMismatch(f"{path} is declared as {declared}, got {shorten(value)}")
 
     return check
 

@@ -27,7 +27,7 @@ SEQUENCES: dict[Any, Callable[[Iterable[Any]], Any]] = {
 MAPPINGS = (dict, collections.abc.Mapping)
 
 
-class Misfit(Exception):  # noqa: N818 - never leaves this package: it becomes a ProcessError
+class ValueMismatch(Exception):  # noqa: N818 - never leaves this package: it becomes a ProcessError
     """A value does not fit its declared type. Becomes a ProcessError once its record is known."""
 
 

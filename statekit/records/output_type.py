@@ -29,20 +29,34 @@ HINT = (
 
 
 class OutputType:
-    """The declared output of a function. `record_type` is None for scalars and tuples.
+    """The type that a function emits, compiled from the T of its `Iterator[T]`.
+
+    A type without an Arrow type is accepted; only `arrow_schema` and `to_batch` refuse it.
+
+    Args:
+        annotation: the declared type.
+        where: the declaration, for messages.
+        noun: what messages call one of the values.
+
+    Attributes:
+        record_type: the same as a record type; None for scalars and tuples.
+
+    Raises:
+        StateTypeError: the annotation names a type that cannot be resolved.
 
     >>> from typing import NamedTuple
     >>> class Count(NamedTuple):
     ...     tail: str
     ...     flights: int
-    >>> counts = OutputType.of(Count, where="count, output")
+    >>> counts = OutputType(Count, where="count, output")
     >>> counts.to_batch([Count("N1", 2)]).to_pylist()
     [{'tail': 'N1', 'flights': 2}]
     """
 
-    def __init__(self, annotation: Any, where: str) -> None:
+    def __init__(self, annotation: Any, where: str, noun: str = "output") -> None:
         self.annotation = annotation
         self.where = where
+        self._noun = noun
         self.name = show(annotation)
         self.record_type: RecordType | None = None
         members, nullable, _ = peel(annotation)
@@ -62,23 +76,6 @@ class OutputType:
             self._columns, self._names = self._rows.columns, self._rows.names
         self._guards = tuple(column.guards for column in self._columns)
 
-    told_as = "output"
-    """What one of them is called in errors."""
-
-    @classmethod
-    def of(cls, annotation: Any, *, where: str) -> OutputType:
-        """The output type of an annotation; `where` names the declaration in errors.
-
-        Types without an Arrow type pass, until someone asks for `arrow_schema`.
-
-        Raises:
-            StateTypeError: the annotation names a type that cannot be resolved.
-
-        >>> OutputType.of(tuple[str, int], where="count, output").arrow_schema.names
-        ['_1', '_2']
-        """
-        return cls(annotation, where)
-
     @functools.cached_property
     def arrow_schema(self) -> Any:
         """The schema of the batches: a column per field, `_1`, `_2`, ... or `value`.
@@ -86,7 +83,7 @@ class OutputType:
         Raises:
             StateTypeError: a type has no Arrow type; names the field and says what to do.
 
-        >>> OutputType.of(int, where="count, output").arrow_schema
+        >>> OutputType(int, where="count, output").arrow_schema
         value: int64 not null
         """
         problem = next((column.problem for column in self._columns if column.problem), "")
@@ -108,7 +105,7 @@ class OutputType:
             StateTypeError: the declared type has no Arrow schema.
             ProcessError: an output does not fit; names the field, its type, the value, the output.
 
-        >>> OutputType.of(int, where="count, output").to_batch([1.5])  # doctest: +ELLIPSIS
+        >>> OutputType(int, where="count, output").to_batch([1.5])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         statekit.errors.ProcessError: count, output: output 0, 1.5, does not fit int: ...
         """
@@ -122,7 +119,7 @@ class OutputType:
     def check_all(self, records: list[Any]) -> None:
         """Raise the ProcessError that `to_batch` would raise, without the batch.
 
-        >>> OutputType.of(int, where="count, output").check_all([1, 2, 3])
+        >>> OutputType(int, where="count, output").check_all([1, 2, 3])
         """
         try:
             self._arrays(records)
@@ -130,9 +127,9 @@ class OutputType:
             raise self._explained(records, error) from error
 
     def check(self, record: Any) -> None:
-        """`check_all` for one output: it costs about 1 µs for flat records of common types.
+        """`check_all` for one output: about 1 µs for flat records of common types.
 
-        >>> OutputType.of(int, where="count, output").check(3)
+        >>> OutputType(int, where="count, output").check(3)
         """
         rows = self._rows
         try:
@@ -160,15 +157,15 @@ class OutputType:
         return self._form.copy
 
     def stored(self, records: list[Any]) -> list[Any]:
-        """The outputs in the form that their declared type stores, after checking each of them.
+        """The outputs as a reader of their columns gets them, after checking each of them.
 
-        A sink gets them so. They are what Spark would read from the columns, such as 1.0 for an
-        int in a float field. Returns `records` itself if nothing has to change.
+        An int in a float field becomes a float, for example. Returns `records` itself if no value
+        has to change.
 
         Raises:
             ProcessError: an output does not fit, as for `to_batch`.
 
-        >>> OutputType.of(tuple[str, float], where="count, output").stored([("a", 1)])
+        >>> OutputType(tuple[str, float], where="count, output").stored([("a", 1)])
         [('a', 1.0)]
         """
         try:
@@ -179,7 +176,7 @@ class OutputType:
             raise self._explained(records, error) from error
 
     def received(self, stored: list[Any]) -> list[Any]:
-        """Stored outputs as the next operator receives them: the class computes its fields anew.
+        """Stored outputs as the next operator receives them, made by the constructor again.
 
         Raises:
             ProcessError: the class refuses a record.
@@ -188,12 +185,12 @@ class OutputType:
             return self._form.received(stored)
         except Exception as error:
             raise ProcessError(
-                f"{self.where}: {self.name} refuses a record that is made from the fields of "
+                f"{self.where}: {self.name} refuses a record with the fields of "
                 f"another one: {error}"
             ) from error
 
     def copies(self, stored: list[Any]) -> list[Any]:
-        """The same records for one more consumer, which may change them."""
+        """Copies of the records for another consumer, which may change them."""
         return self._form.copies(stored)
 
     def _values(self, records: list[Any]) -> list[list[Any]]:
@@ -205,14 +202,14 @@ class OutputType:
 
     def _explained(self, records: list[Any], error: Exception) -> ProcessError:
         """The error about the first output that does not fit, found by checking one by one."""
-        found, cause = "a batch of outputs", error
+        subject, cause = "a batch of outputs", error
         for index, record in enumerate(records):
             try:
                 self._arrays([record])
-            except Exception as first:  # noqa: BLE001 - told with its output
-                found, cause = f"{self.told_as} {index}, {shorten(record)},", first
+            except Exception as first:  # noqa: BLE001 - becomes a part of the message
+                subject, cause = f"{self._noun} {index}, {shorten(record)},", first
                 break
-        return ProcessError(f"{self.where}: {found} does not fit {self.name}: {cause}")
+        return ProcessError(f"{self.where}: {subject} does not fit {self.name}: {cause}")
 
 
 def _array(column: OutputColumn, values: list[Any]) -> Any:

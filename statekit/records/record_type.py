@@ -14,10 +14,15 @@ import msgspec
 import pydantic
 
 from statekit.errors import ProcessError
-from statekit.records.arrow_reader import Unfit, record_assembler, record_builder, record_columns
+from statekit.records.arrow_reader import (
+    ColumnMismatch,
+    record_assembler,
+    record_builder,
+    record_columns,
+)
 from statekit.records.declaration import (
-    Misfit,
     RecordDeclaration,
+    ValueMismatch,
     shorten,
 )
 
@@ -168,7 +173,7 @@ class RecordReader:
         columns = list(schema)[first_column:]
         try:
             names, self._values = record_columns(record_type, columns, record_type.name)
-        except Unfit as error:
+        except ColumnMismatch as error:
             raise ProcessError(f"{record_type.where}: {error}") from None
         self._build = record_builder(record_type, names)
 
@@ -235,7 +240,7 @@ def _show_row(row: Any, first: int) -> str:
     columns = list(row.schema)[first:]
     try:
         return shorten(record_assembler(_PLAIN, columns, "")(row.columns[first:], 1)[0])
-    except (Misfit, ValueError, OverflowError):  # a date that Python cannot hold
+    except (ValueMismatch, ValueError, OverflowError):  # a date that Python cannot hold
         return shorten(str(row))
 
 

@@ -39,12 +39,12 @@ class ResultRecords:
         """
         fields = self._record.fields
         if fields is None:
-            raise self.wrong(
+            raise self.error(
                 "a dict says nothing of what is in it: annotate the source with a NamedTuple, "
                 "dataclass, TypedDict, Struct or pydantic model"
             )
         if field not in fields:
-            raise self.wrong(
+            raise self.error(
                 f"{field!r} is not a field of {self._record.name} (it has {', '.join(fields)})"
             )
         return self._record.column_annotation(fields[field])
@@ -59,7 +59,7 @@ class ResultRecords:
         members, _, _ = peel(annotation)
         fits = _SUMMED if verb in ("sum", "mean") else _ORDERED
         if len(members) != 1 or members[0] not in fits:
-            raise self.wrong(
+            raise self.error(
                 f"{verb}({field!r}): the field is {show(annotation)}: give one that is "
                 f"{', '.join(kind.__name__ for kind in fits)}, or use an Aggregate of your own"
             )
@@ -72,7 +72,7 @@ class ResultRecords:
             return operator.methodcaller("get", field)  # a key may be absent
         return self._record.getter((field,))
 
-    def made(self, name: str, types: dict[str, Any], into: Any) -> tuple[Any, Make]:
+    def result_class(self, name: str, types: dict[str, Any], into: Any) -> tuple[Any, Make]:
         """The class of the results, and how one is made.
 
         Parameters:
@@ -86,21 +86,21 @@ class ResultRecords:
         try:
             made = cast("Any", NamedTuple)(title, list(types.items()))
         except ValueError as error:
-            raise self.wrong(f"{name} cannot put out a NamedTuple: {error}: use into=") from None
+            raise self.error(f"{name} cannot put out a NamedTuple: {error}: use into=") from None
         return made, made
 
     def _into(self, into: Any, types: dict[str, Any]) -> tuple[Any, Make]:
         record = RecordType.of(into, where=f"{self._record.where}, {self._what}, into")
         if record.fields is None:
-            raise self.wrong("into=dict has no fields: give a NamedTuple, a dataclass or the like")
+            raise self.error("into=dict has no fields: give a NamedTuple, a dataclass or the like")
         for name, field in record.fields.items():
             if name not in types and field.required and field.init:
-                raise self.wrong(
+                raise self.error(
                     f"into={record.name}: there is nothing for its field {name!r}: name its fields "
                     f"like those of the result, {', '.join(types)}, or give this one a default"
                 )
             if name in types and not _holds(field.annotation, types[name]):
-                raise self.wrong(
+                raise self.error(
                     f"into={record.name}: its field {name!r} is {show(field.annotation)}, and gets "
                     f"{show(types[name])}: declare it so"
                 )
@@ -111,7 +111,7 @@ class ResultRecords:
 
         return into, make
 
-    def wrong(self, reason: str) -> StateTypeError:
+    def error(self, reason: str) -> StateTypeError:
         """The error for what cannot be."""
         return StateTypeError(f"{self._record.where}, {self._what}: {reason}")
 

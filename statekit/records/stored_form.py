@@ -8,7 +8,12 @@ from typing import Any
 
 import msgspec
 
-from statekit.records.arrow_reader import Unfit, column_reader, field_reader, record_builder
+from statekit.records.arrow_reader import (
+    ColumnMismatch,
+    column_reader,
+    field_reader,
+    record_builder,
+)
 from statekit.records.arrow_scalars import OutputColumn
 from statekit.records.arrow_writer import OutputRows
 from statekit.records.copies import copier
@@ -66,7 +71,7 @@ class StoredForm:
                     else:
                         of = annotation if rows is None else rows.annotations[place]
                         read = column_reader(of, column.arrow, column.path)
-                except Unfit:
+                except ColumnMismatch:
                     read = None
             yield read
 

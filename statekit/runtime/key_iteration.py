@@ -17,7 +17,7 @@ from typing import Any, Literal
 from statekit.codec.key_codec import KeyCodec
 from statekit.errors import ProcessError, StateTypeError
 from statekit.keygroup import pack_group
-from statekit.records.keyed_batch import KeyedBatch, KeyRuns, ManyKeys
+from statekit.records.keyed_batch import KeyColumns, KeyedBatch, KeyRuns
 from statekit.state.key_scope import Visit
 
 # At most so many keys are visited before changes are handed on; at first, a sixteenth of it.
@@ -74,7 +74,7 @@ class KeyWalk:
             ProcessError: something cannot be a key.
         """
         runs = self._begun(chunk)
-        yield from islice(records, runs.going_on)
+        yield from islice(records, runs.continued)
         enter, following = self.enter, records.__next__
         for prefix, key, size in zip(runs.prefixes, runs.keys, runs.sizes, strict=False):
             enter(prefix, key)
@@ -113,7 +113,7 @@ class KeyWalk:
                 if size:
                     yield from self._records_of_key(chunk, 0, size, self._visit.event_us)
                 if size < count:
-                    behind.append(chunk.behind(size))
+                    behind.append(chunk.without_first(size))
                     return
 
         while (chunk := behind.pop() if behind else next(chunks, None)) is not None:
@@ -167,7 +167,7 @@ class KeyWalk:
     def _begins_with(self) -> Handled:
         return ("first record", self._some[0]) if self._some else ("key", self._visit.key)
 
-    def together(self, chunks: Iterator[KeyedBatch]) -> Iterator[ManyKeys]:
+    def together(self, chunks: Iterator[KeyedBatch]) -> Iterator[KeyColumns]:
         """The keys of chunks that have one row for each, many at a time.
 
         What is done with some of them is in the batch, or in the backend, before others come.
@@ -177,7 +177,7 @@ class KeyWalk:
         """
         visit = self._visit
         for chunk in chunks:
-            keys = ManyKeys.of(chunk, self._codec)
+            keys = KeyColumns.of(chunk, self._codec)
             self._prefixes = prefixes = keys.prefixes
             if len(prefixes) < len(keys.keys):
                 at = len(prefixes)
@@ -197,7 +197,7 @@ class KeyWalk:
                     if visit.batch.full:
                         visit.spill()
 
-    def apart(self, keys: ManyKeys) -> Iterator[ManyKeys]:
+    def apart(self, keys: KeyColumns) -> Iterator[KeyColumns]:
         """Each of the keys by itself, once the visit has come to it."""
         visit = self._visit
         for at, (visit.prefix, visit.key) in enumerate(zip(keys.prefixes, keys.keys, strict=True)):
@@ -213,7 +213,7 @@ class KeyWalk:
         """Take note of the last key of a chunk, unless there is one that cannot be a key."""
         entered = len(runs.prefixes)
         if entered < len(runs.keys):
-            at = runs.going_on + sum(runs.sizes[:entered])
+            at = runs.continued + sum(runs.sizes[:entered])
             self.is_between = True
             self.prefix(chunk.groups[at], chunk.keys[at], chunk.records[at])
         if chunk.tokens:

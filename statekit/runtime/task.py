@@ -18,7 +18,7 @@ from statekit.functions.context import Context
 from statekit.functions.process import Process
 from statekit.functions.signature import Bound
 from statekit.keygroup import pack_group
-from statekit.records.keyed_batch import KeyedBatch, ManyKeys
+from statekit.records.keyed_batch import KeyColumns, KeyedBatch
 from statekit.runtime.key_iteration import Handled, KeyWalk, shown
 from statekit.state.event_time_buffer import Waiting
 from statekit.state.key_scope import Spill, Visit
@@ -181,7 +181,7 @@ class ShardTask:
             self.records_out += len(outputs)
             yield outputs
 
-    def _outputs(self, keys: ManyKeys) -> list[Any]:
+    def _outputs(self, keys: KeyColumns) -> list[Any]:
         """What a function puts out for many keys.
 
         If it fails it is called with each by itself, so that the error is about the right one.

@@ -21,8 +21,8 @@ from statekit.errors import ProcessError
 from statekit.functions.process import Process
 from statekit.records.keyed_batch import BroadcastRecords
 from statekit.records.output_type import OutputType
-from statekit.records.preaggregate import Combiner, told_with
-from statekit.records.rebatch import gathered
+from statekit.records.preaggregate import Combiner, with_operator_name
+from statekit.records.rebatch import rebatched
 from statekit.runtime.shard import RARE_COLLECTION, run_shard
 from statekit.spark.commit_records import Reporter
 from statekit.spark.pickling import PackedPlans, Shipment, unpack
@@ -129,7 +129,7 @@ class ShardStep:
                 passed.append(running)
             made = (_output_batch(declared, schema, outputs) for outputs in running)
             # Large batches, as each that crosses over to Spark takes time of its own.
-            for held in gathered(made, rows=_BATCH_ROWS, size=_BATCH_BYTES):
+            for held in rebatched(made, rows=_BATCH_ROWS, size=_BATCH_BYTES):
                 yield from pa.Table.from_batches(held).combine_chunks().to_batches()
             for each in passed:
                 self.reporter.tell(each.report)
@@ -156,8 +156,8 @@ class CombineStep:
         _acknowledge_at_once()
         combiner = unpack(self.shipment).combiner
         assert combiner is not None
-        with told_with(self.operator):
-            for rows in combiner.in_pieces(batches, self.late_us):
+        with with_operator_name(self.operator):
+            for rows in combiner.combined_batches(batches, self.late_us):
                 yield from rows.to_batches()
 
 
@@ -188,7 +188,7 @@ def _each(
     combiner: Combiner, batches: Iterator[pa.RecordBatch], plan: ShardPlan, late_us: int
 ) -> Iterator[pa.RecordBatch]:
     """A row for each record of a shard."""
-    with told_with(plan.operator):
+    with with_operator_name(plan.operator):
         yield from combiner.each(batches, late_us)
 
 

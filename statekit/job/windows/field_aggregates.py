@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Optional
 
 from statekit.codec.annotations import peel
-from statekit.records.preaggregate import Part, Verb
+from statekit.records.preaggregate import PartialAggregate, Verb
 from statekit.state.options import Aggregate, Reduce
 from statekit.state.single_row_states import AggregatingState, ReducingState
 
@@ -36,7 +36,7 @@ class FieldAggregate(ABC):
 
     @property
     @abstractmethod
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[PartialAggregate, ...]:
         """What it needs to know of some records."""
 
     @abstractmethod
@@ -64,8 +64,8 @@ class Count(FieldAggregate):
     verb = "count"
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        return (Part("count", self.field),)
+    def parts(self) -> tuple[PartialAggregate, ...]:
+        return (PartialAggregate("count", self.field),)
 
     def state(self, kept: Any) -> Any:
         return Annotated[ReducingState[int], Reduce("sum")]
@@ -80,8 +80,8 @@ class _OfField(FieldAggregate):
     verb: ClassVar[Verb]
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        return (Part(self.verb, self.field),)
+    def parts(self) -> tuple[PartialAggregate, ...]:
+        return (PartialAggregate(self.verb, self.field),)
 
     def state(self, kept: Any) -> Any:
         return Annotated[ReducingState[kept], reducer(self.verb, kept)]
@@ -122,8 +122,8 @@ class Mean(FieldAggregate):
     verb = "mean"
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        return Part("sum", self.field), Part("count", self.field)
+    def parts(self) -> tuple[PartialAggregate, ...]:
+        return PartialAggregate("sum", self.field), PartialAggregate("count", self.field)
 
     def state(self, kept: Any) -> Any:
         pair = tuple[kept, int]

@@ -28,7 +28,7 @@ from statekit.job.windows.definitions import (
     Window,
 )
 from statekit.job.windows.field_aggregates import EXACT_DIGITS, reducer
-from statekit.records.preaggregate import Combiner, Part, Verb, has_columns
+from statekit.records.preaggregate import Combiner, PartialAggregate, Verb, has_columns
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords
 from statekit.state.map_state import MapState
@@ -106,7 +106,7 @@ class _Result:
     accumulator: Any
     aggregate: Aggregate[Any, Any, Any]
     value_of: Callable[[Any], Any]
-    parts: tuple[Part, ...] | None = None
+    parts: tuple[PartialAggregate, ...] | None = None
     element: Any = None
     first_of: Callable[[Any], dt.datetime] | None = None
 
@@ -145,19 +145,19 @@ class Windowing:
         self._window = window
         self._key = (key,) if isinstance(key, str) else tuple(key)
         if not isinstance(window, Window):
-            raise self._results.wrong(
+            raise self._results.error(
                 f'{window!r} is no window: give tumbling("1 hour"), sliding("1 hour", "5 minutes") '
                 'or session("30 minutes")'
             )
         if emit not in ("close", "change"):
-            raise self._results.wrong(f'emit={emit!r}: use "close" or "change"')
+            raise self._results.error(f'emit={emit!r}: use "close" or "change"')
         allowed_us = duration_to_micros(allowed_lateness, "allowed_lateness")
         if allowed_us > _ALLOWED_MAX_US:  # time itself begins with the year 1
-            raise self._results.wrong(
+            raise self._results.error(
                 f"allowed_lateness={allowed_lateness!r}: give at most 1000 years of 365 days"
             )
         if ordered and allowed_us:
-            raise self._results.wrong(
+            raise self._results.error(
                 "with ordered=True no record comes behind the end of its window, so that "
                 "allowed_lateness= has nothing to allow: add it to lateness="
             )
@@ -196,7 +196,7 @@ class Windowing:
         add = _folding(_combining(verb, self._results.check_combines(verb, field)))
         made: Aggregate[Any, Any, Any] = Aggregate(_nothing, add, _itself, add)
         kept, get = Optional[annotation], self._results.getter(field)  # noqa: UP045
-        parts = (Part(verb, field),)
+        parts = (PartialAggregate(verb, field),)
         folded = _Result(f"{verb}_{field}", field, annotation, kept, made, get, parts)
         return self._made(folded, into)
 
@@ -224,11 +224,11 @@ class Windowing:
     ) -> Process[Any, ..., Any]:
         """What an aggregate of the user's makes of the records, or of a field of theirs."""
         if not isinstance(aggregate, Aggregate):
-            raise self._results.wrong(
+            raise self._results.error(
                 f"aggregate() takes an Aggregate(create, add, result), not {aggregate!r}"
             )
         if isinstance(self._window, Session) and aggregate.merge is None:
-            raise self._results.wrong(
+            raise self._results.error(
                 "sessions merge when a record comes between them: give Aggregate(..., merge=...)"
             )
         get = _itself if field is None else self._results.getter(field)
@@ -241,11 +241,11 @@ class Windowing:
         types = {key: self._results.annotation(key) for key in self._key}
         types |= {"start": dt.datetime, "end": dt.datetime, result.field: result.type}
         if len(types) < len(self._key) + 3:
-            raise self._results.wrong(
+            raise self._results.error(
                 f"{name} would put out the fields {', '.join((*self._key, 'start', 'end'))} and "
                 f"{result.field}, two of one name: rename the field of {self._record.name}"
             )
-        put_out, make = self._results.made(name, types, into)
+        put_out, make = self._results.result_class(name, types, into)
         rows: SlidingRows | SessionRows
         stored = result.accumulator
         if isinstance(self._window, Session):

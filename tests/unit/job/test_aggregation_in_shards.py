@@ -81,7 +81,7 @@ def shuffled(
 ) -> list[pa.RecordBatch]:
     """Batches as a worker is given them: combined in each partition, then sorted by their keys."""
     (record,) = declared.record_type.members
-    columns_of = OutputType.of(record.cls, where="tests").to_batch
+    columns_of = OutputType(record.cls, where="tests").to_batch
     tables = [pa.Table.from_batches([columns_of(part)]) for part in partitions if part]
     if not tables:
         return []

@@ -259,7 +259,7 @@ def tell(record: Wide, n: sk.ValueState[int]) -> Iterator[str]:
 
 def read_back(cls: Any, records: list[Any]) -> list[Any]:
     """What a reader of the Arrow columns gets, as a task behind a shuffle."""
-    batch = OutputType.of(cls, where="test").to_batch(records)
+    batch = OutputType(cls, where="test").to_batch(records)
     return RecordType.of(cls, where="test").reader(batch.schema).read(batch)
 
 
@@ -341,7 +341,7 @@ def test_outputs_of_generated_types_are_what_is_read_behind_a_shuffle(
     annotation, values = typed
     cls = record_class(flavour, annotation)
     records = [cls("x", data.draw(values)) for _ in range(2)]
-    outputs = OutputType.of(cls, where="test")
+    outputs = OutputType(cls, where="test")
     expected = list(map(shown, read_back(cls, records)))
     stored = outputs.stored(records)
     assert list(map(shown, stored)) == expected

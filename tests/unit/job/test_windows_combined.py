@@ -631,7 +631,7 @@ def test_large_records_are_combined_before_many_of_them_are_held(
     batch = pa.record_batch(
         {"key": ["a"] * 4, "at": pa.array([0] * 4, UTC_TIME), "value": ["x" * 100] * 4}
     )
-    made = pa.concat_tables(combiner.in_pieces([batch] * 9, BEGINNING))
+    made = pa.concat_tables(combiner.combined_batches([batch] * 9, BEGINNING))
     assert sum(made.column("number").to_pylist()) == 36
     assert combined == [12, 12, 12]
 

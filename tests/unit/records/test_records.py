@@ -114,7 +114,7 @@ def read(cls: Any, columns: dict[str, Any]) -> list[Any]:
 
 
 def output(annotation: Any) -> OutputType:
-    return OutputType.of(annotation, where="turnaround, output")
+    return OutputType(annotation, where="turnaround, output")
 
 
 def refusal(call: Any, *arguments: Any) -> str:

@@ -16,10 +16,11 @@ from itertools import chain
 from statekit.backend.change_file_sums import CHECKSUMS, MutationSum, MutationSums
 from statekit.backend.interface import MemoryBackend, StateSize
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.lineage import Lineage, replay, standing_lineage
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.offline import check_at_rest, last_epoch
+from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import RestorePlan, restore_plan
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_layout import rescaled
 from statekit.clock import now_us, unique_id
@@ -142,14 +143,14 @@ def _verify(
     """
     before, after = done.before, done.after
     groups = before.key_groups
-    lineages = {
-        name: standing_lineage(repository, before, name, 0, groups - 1) for name in before.operators
+    plans = {
+        name: restore_plan(repository, before, name, 0, groups - 1) for name in before.operators
     }
-    bases = {name: _base_files(found) for name, found in lineages.items()}
+    bases = {name: _base_files(found) for name, found in plans.items()}
     total = sum(
-        ref.size for name, found in lineages.items() for ref in (*found.change_files, *bases[name])
+        ref.size for name, found in plans.items() for ref in (*found.change_files, *bases[name])
     )
-    for name, found in lineages.items():
+    for name, found in plans.items():
         sums = MutationSums(groups)
         counted = _counted(repository, found.change_files, sums)
         for size in chain(counted, _checked(repository, bases[name])):
@@ -164,7 +165,7 @@ def _verify(
         _check_redistributed(repository, name, found, done, of_shards)
 
 
-def _based(found: Lineage) -> Iterator[int]:
+def _based(found: RestorePlan) -> Iterator[int]:
     """The key groups whose rows start from a base."""
     if found.base is not None:
         yield from range(found.first, found.last + 1)
@@ -172,7 +173,7 @@ def _based(found: Lineage) -> Iterator[int]:
         yield from _based(part)
 
 
-def _base_files(found: Lineage) -> list[FileRef]:
+def _base_files(found: RestorePlan) -> list[FileRef]:
     """RocksDB's own files of all bases, each one once."""
     databases = (database for base in found.bases for database in base.databases)
     return list(dict.fromkeys(ref for database in databases for ref in database.files.values()))
@@ -248,7 +249,7 @@ def _check_counts(name: str, before: OperatorEpoch, after: OperatorEpoch, local:
 
 
 def _check_redistributed(
-    repository: Repository, name: str, found: Lineage, done: Rescaled, local: list[str]
+    repository: Repository, name: str, found: RestorePlan, done: Rescaled, local: list[str]
 ) -> None:
     """Make sure that of state of shards there is what was put, and nothing else.
 

@@ -24,12 +24,13 @@ from statekit.backend.change_file import Changes
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.lineage import FILES_MAX, Lineage, last_file, lineage_of
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.references import base_snapshot
 from statekit.checkpoint.repository import Repository, group_bounds
+from statekit.checkpoint.restore_plan import RestorePlan, last_file, shard_restore_plan
 from statekit.checkpoint.retention import STAGED_FOR, may_adopt, may_be_named
 from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_history import FILES_MAX
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, StatekitError
 from statekit.working_copy.base_options import SLACK_MAX, SMALL_BYTES, BaseOptions, Choice
@@ -213,7 +214,7 @@ class BaseKeeping:
         if staged.follows in names:
             later = shard.files[names.index(staged.follows) + 1 :]
         else:
-            found = self._lineage()
+            found = self._restore_plan()
             if staged.follows not in [file.path for file in found.files]:
                 return None
             later = found.after(staged.follows) or ()
@@ -235,7 +236,7 @@ class BaseKeeping:
     def _shortened(self, merged: Merged) -> ShardState | None:
         """The shard with a merged file; None if it no longer has those that were merged."""
         shard = self.plan.base
-        found = self._lineage()
+        found = self._restore_plan()
         files = None if found.below else merged.within(found.files)
         made = [file.path for file in merged.files]
         if files is None or not may_be_named(
@@ -333,7 +334,7 @@ class BaseKeeping:
                     relies_on=base,
                     relied=tuple(ref.path for stored in known for ref in stored.values()),
                     merged=merged,
-                    is_cut=shard.base is None and bool(self._lineage().below),
+                    is_cut=shard.base is None and bool(self._restore_plan().below),
                     begun_us=now_us(),
                 )
             )
@@ -351,7 +352,7 @@ class BaseKeeping:
         if (credit := self.options.credit(shard.chain)) < MERGE_BYTES_MIN:
             return
         # As it was before this epoch; its own files, and those that copies stand at, are left out.
-        found = self._lineage()
+        found = self._restore_plan()
         files = worth_merging(found.files[:-FILES_MAX])
         if found.below or not files or sum(file.size for file in files) > credit:
             return
@@ -386,9 +387,9 @@ class BaseKeeping:
 
     # ----------------------------------------------------------------------------------- helpers
 
-    def _lineage(self) -> Lineage:
+    def _restore_plan(self) -> RestorePlan:
         plan = self.plan
-        return lineage_of(self.repository, plan.operator, plan.base, plan.base_epoch)
+        return shard_restore_plan(self.repository, plan.operator, plan.base, plan.base_epoch)
 
     def _room(self, kind: str) -> Path:
         """A directory that nothing else has."""

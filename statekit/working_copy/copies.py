@@ -21,9 +21,10 @@ from typing import Protocol
 from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.lineage import last_file, lineage_of, missed_files, replay
 from statekit.checkpoint.manifest import ShardPlan, ShardState
+from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import last_file, missed_files, shard_restore_plan
 from statekit.errors import StorageError
 from statekit.working_copy.base_lifecycle import BaseKeeping, Copy
 from statekit.working_copy.base_options import BaseOptions
@@ -124,7 +125,7 @@ class MemoryCopies:
         attempt, backend = self.kept.pop(name, (None, None))
         if backend is None or attempt != base.attempt:
             backend = MemoryBackend(states)
-            found = lineage_of(repository, plan.operator, base, plan.base_epoch)
+            found = shard_restore_plan(repository, plan.operator, base, plan.base_epoch)
             replay(repository, backend, found)
         return _MemoryCopy(backend, self, name, base)
 

@@ -208,7 +208,9 @@ def test_a_checkpoint_whose_disk_is_full_at_any_step_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, path: str
 ) -> None:
     """Further kinds of files of a checkpoint belong in the list above."""
-    monkeypatch.setattr("statekit.checkpoint.lineage.FILES_MAX", 1)  # so that there are histories
+    monkeypatch.setattr(
+        "statekit.checkpoint.shard_history.FILES_MAX", 1
+    )  # so that there are histories
     with small_disk(tmp_path / "disk") as disk:
         place = disk.path / "c"
         epochs = 0 if path == "job" else 2

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import statekit as sk
-from statekit.checkpoint import lineage
+from statekit.checkpoint import shard_history
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.store import Store
@@ -56,7 +56,7 @@ NEITHER = BaseOptions(bases=False, merges=False)
 FEW = [
     (merging, "MERGED_AT_A_TIME", 2),
     (base_keeping, "MERGED_AT_A_TIME", 2),
-    (lineage, "FILES_MAX", 1),
+    (shard_history, "FILES_MAX", 1),
     (base_keeping, "FILES_MAX", 1),
 ]
 """So that there are histories, and merges, of few files."""

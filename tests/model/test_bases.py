@@ -23,10 +23,11 @@ from statekit.backend.interface import MemoryBackend
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.job_file import TtlRecord
-from statekit.checkpoint.lineage import Lineage, lineage_of, local_rows, replay
 from statekit.checkpoint.manifest import EpochManifest, ShardReport, ShardState
 from statekit.checkpoint.references import base_snapshot, named_by
+from statekit.checkpoint.replay import local_rows, replay
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import RestorePlan, shard_restore_plan
 from statekit.checkpoint.rollback import plan
 from statekit.checkpoint.shard_contents import BaseSnapshot
 from statekit.errors import CorruptCheckpointError
@@ -212,7 +213,7 @@ def test_many_small_files_are_merged_where_there_is_no_base(root: Path, tmp_path
         advance(made, 16, 3)
         uploaded()
     (shard,) = last_of(root).operators["tally"].shards
-    found = lineage_of(Repository(root), "tally", shard, 79)
+    found = shard_restore_plan(Repository(root), "tally", shard, 79)
     assert len(found.files) == shard.chain.files < 60
     keep_only_what_is_named(root)
     assert comparable(committed_rows(Repository(root), GROUPS)) == rows_after(80, 3)
@@ -228,12 +229,14 @@ def test_what_could_be_merged_is_looked_for_only_where_it_can_be_paid_for(
     uploaded()
     looked: list[int] = []
 
-    def watched(repository: Repository, operator: str, shard: ShardState, epoch: int) -> Lineage:
+    def watched(
+        repository: Repository, operator: str, shard: ShardState, epoch: int
+    ) -> RestorePlan:
         looked.append(epoch)
-        return lineage_of(repository, operator, shard, epoch)
+        return shard_restore_plan(repository, operator, shard, epoch)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("statekit.working_copy.base_lifecycle.lineage_of", watched)
+        patched.setattr("statekit.working_copy.base_lifecycle.shard_restore_plan", watched)
         advance(made, 4, 3)
     assert bool(looked) == looks
     check_rows(made)
@@ -571,7 +574,7 @@ class Bases(RuleBasedStateMachine):
             base = BaseSnapshot.from_bytes(path.read_bytes(), path.name)
             backend = MemoryBackend(["lately"])
             with contextlib.suppress(CorruptCheckpointError):  # collected in part, never named
-                replay(repository, backend, Lineage(*base.shard, base=base))
+                replay(repository, backend, RestorePlan(*base.shard, base=base))
             ttl = TtlRecord(duration_us=TTL_US, clock="processing", refresh="write")
             for row_key, row in backend.scan("lately", *ALL_KEYS):
                 indexed = index_entry("lately", ttl, 1, row_key, row)

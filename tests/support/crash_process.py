@@ -25,7 +25,7 @@ from obstore import exceptions as store_errors
 
 from statekit.backend import mutation
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint import lineage, retention
+from statekit.checkpoint import retention, shard_history
 from statekit.checkpoint.gc import collector as collection
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.repository import Repository
@@ -189,7 +189,7 @@ def _in_small() -> RocksOptions:
         "_SIZES": (16 * 1024, 64 * 1024),
         "STAGED_FOR": _STAGED_FOR,
     }
-    for module in (lineage, base_keeping, merging, retention, collection):
+    for module in (shard_history, base_keeping, merging, retention, collection):
         for name in small.keys() & vars(module).keys():
             setattr(module, name, small[name])
     return RocksOptions(write_buffer_bytes=64 * 1024)

@@ -129,9 +129,9 @@ def _smaller() -> sk.Job:
 
 
 _SOONER = {
-    "statekit.checkpoint.lineage.FILES_MAX": 2,
+    "statekit.checkpoint.shard_history.FILES_MAX": 2,
     "statekit.working_copy.base_lifecycle.FILES_MAX": 2,
-    "statekit.checkpoint.lineage.HISTORY_FILES_MAX": 4,
+    "statekit.checkpoint.shard_history.HISTORY_FILES_MAX": 4,
     "statekit.working_copy.change_file_merge.MERGED_AT_A_TIME": 3,
     "statekit.working_copy.base_lifecycle.MERGED_AT_A_TIME": 3,
 }

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
-from statekit.checkpoint.lineage import local_rows
 from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import SAVEPOINT, SPARK, Repository
 from statekit.checkpoint.retention import collected_error, held
 from statekit.checkpoint.rollback import check_batch

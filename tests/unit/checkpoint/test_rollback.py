@@ -28,8 +28,8 @@ from hypothesis.stateful import (
 
 import statekit as sk
 from statekit.backend.interface import MemoryBackend
-from statekit.checkpoint.lineage import load
 from statekit.checkpoint.manifest import EpochInstant, EpochManifest, epoch_path
+from statekit.checkpoint.replay import load
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.checkpoint.sealed_json import checksum_of

@@ -16,9 +16,9 @@ from rich.console import Console
 
 from statekit.backend.interface import StateSize
 from statekit.backend.mutation import read_changes
-from statekit.checkpoint.lineage import standing_lineage
 from statekit.checkpoint.manifest import EpochInstant
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import restore_plan
 from statekit.checkpoint.sealed_json import checksum_of
 from statekit.cli.rescale import print_plan
 from statekit.errors import (
@@ -97,7 +97,7 @@ def test_it_tells_mutations_and_checksums_of_each_state(tmp_path: Path) -> None:
     made = advanced(tmp_path, 4, epochs=2)
     repository = made.coordinator.repository
     mutations = dict.fromkeys(("total", "seen", "parity"), 0)
-    found = standing_lineage(repository, repository.manifest(1), "tally", 0, GROUPS - 1)
+    found = restore_plan(repository, repository.manifest(1), "tally", 0, GROUPS - 1)
     for ref in found.change_files:
         with repository.open_verified(ref) as file:
             for batch in read_changes(file, ref.path):

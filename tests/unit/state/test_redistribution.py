@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.checkpoint.job_file import StateRecord
-from statekit.checkpoint.lineage import local_rows
+from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import LocalRows as Rows
 from statekit.checkpoint.repository import Repository
 from statekit.codec.value_codec import value_codec

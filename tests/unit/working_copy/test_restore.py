@@ -23,10 +23,10 @@ import statekit
 from statekit.backend.range_partitioned import FragmentedBackend
 from statekit.backend.rocksdb import RocksBackend, link_database
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.lineage import lineage_of
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.references import base_snapshot, files_of
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import shard_restore_plan
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, StorageError
 from statekit.job.options import RunOptions
@@ -188,7 +188,7 @@ def test_each_file_of_a_base_is_fetched_once_per_shard(
     monkeypatch.setattr(Repository, "fetch", fetch)
     check_new_host(root, tmp_path / "new", 1)
     repository, (shard,) = Repository(root), last_of(root).operators["tally"].shards
-    found = lineage_of(repository, "tally", shard, epochs_in(root) - 1)
+    found = shard_restore_plan(repository, "tally", shard, epochs_in(root) - 1)
     named = {ref.path for base in found.bases for ref in files_of(base)}
     assert len(found.bases) == 2
     assert fetched == dict.fromkeys(named, 1)

@@ -12,20 +12,18 @@ from hypothesis import strategies as st
 
 from statekit.backend.interface import MemoryBackend
 from statekit.backend.mutation import Batch, Delete, DeleteRange, Mutation, Put
-from statekit.checkpoint.lineage import (
-    FILES_MAX,
-    HISTORY_FILES_MAX,
-    Lineage,
-    changed_contents,
-    last_file,
-    lineage_of,
-    load,
-    missed_files,
-)
 from statekit.checkpoint.manifest import ShardState, epoch_path
 from statekit.checkpoint.references import Following, history
+from statekit.checkpoint.replay import load
 from statekit.checkpoint.repository import Repository, group_bounds
+from statekit.checkpoint.restore_plan import (
+    RestorePlan,
+    last_file,
+    missed_files,
+    shard_restore_plan,
+)
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
+from statekit.checkpoint.shard_history import FILES_MAX, HISTORY_FILES_MAX, changed_contents
 from statekit.clock import unique_id
 from statekit.job.options import RunOptions
 from statekit.keygroup import group_range
@@ -222,7 +220,7 @@ def test_operator_without_history_stands_blank(repository: Repository) -> None:
     blank = ShardState(first_group=0, last_group=3)
     assert standing(repository, "new", 0, 3, 0) == blank
     assert standing(repository, "tally", 0, 3, None) == blank
-    assert lineage_of(repository, "new", blank, 0).change_files == []
+    assert shard_restore_plan(repository, "new", blank, 0).change_files == []
     assert loaded(repository, 0, 3, 0) == {b"\0\0k": b"v"}
 
 
@@ -247,7 +245,7 @@ def test_a_manifest_names_few_files_however_long_the_history(tmp_path: Path) -> 
         update |= {"attempt": unique_id(), "changed": epoch}
         shard = shard.model_copy(update=update)
         assert len(shard.files) <= FILES_MAX
-    found = lineage_of(repository, "tally", shard, epochs - 1)
+    found = shard_restore_plan(repository, "tally", shard, epochs - 1)
     assert len(found.change_files) == epochs
     lengths, older = list[int](), shard.history
     while older is not None:
@@ -293,18 +291,18 @@ def test_what_a_part_has_from_before_all_were_one_comes_before_what_all_have() -
     def files(*names: str) -> tuple[FileRef, ...]:
         return tuple(FileRef(path=name, size=0, checksum=checksum_of(b"")) for name in names)
 
-    whole = Lineage(0, 7, files=files("once"))
+    whole = RestorePlan(0, 7, files=files("once"))
     halves = {"one": (0, 3), "other": (4, 7)}
     parts = [
-        Lineage(*half, below=(whole.within(*half),), files=files(name))
+        RestorePlan(*half, below=(whole.within(*half),), files=files(name))
         for name, half in halves.items()
     ]
-    joined = Lineage(0, 7, below=tuple(parts), files=files("joined"))
+    joined = RestorePlan(0, 7, below=tuple(parts), files=files("joined"))
     again = [
-        Lineage(*half, below=(joined.within(*half),), files=files(f"{name} again"))
+        RestorePlan(*half, below=(joined.within(*half),), files=files(f"{name} again"))
         for name, half in halves.items()
     ]
-    last = Lineage(0, 7, below=tuple(again), files=files("last"))
+    last = RestorePlan(0, 7, below=tuple(again), files=files("last"))
     missed = last.after("once")
     assert missed is not None
     order = [ref.path for ref in missed]

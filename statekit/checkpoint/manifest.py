@@ -39,24 +39,6 @@ def added(*counts: Mapping[str, int]) -> dict[str, int]:
     return total
 
 
-def epoch_path(epoch: int) -> str:
-    """Where the manifest of an epoch lives, so that names sort like numbers.
-
-    >>> epoch_path(12)
-    'epochs/00000000000000000012.json'
-    """
-    return f"epochs/{epoch:020d}.json"
-
-
-def instant_path(epoch: int) -> str:
-    """Where the instant of an epoch is kept until the epoch is committed.
-
-    >>> instant_path(12)
-    'begun/00000000000000000012.json'
-    """
-    return f"begun/{epoch:020d}.json"
-
-
 class ShardState(Contents):
     """Where one shard of one operator stands after an epoch.
 

@@ -7,11 +7,11 @@ from io import BytesIO
 from typing import Any
 
 from statekit.checkpoint.manifest import ShardState
+from statekit.checkpoint.paths import HISTORY, data_path
 from statekit.checkpoint.references import history
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import History
-from statekit.clock import unique_id
 
 FILES_MAX = 8
 """A manifest names so many change files of a shard; older ones go to a history."""
@@ -68,5 +68,5 @@ def _continued(
 
 
 def _stored(repository: Repository, listed: History) -> FileRef:
-    path = f"data/{listed.operator}/{unique_id()}.history.json"
+    path = data_path(listed.operator, HISTORY)
     return repository.put_file(path, BytesIO(listed.to_bytes()))

@@ -15,8 +15,8 @@ from statekit.checkpoint.manifest import (
     ShardPlan,
     ShardReport,
     ShardState,
-    epoch_path,
 )
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import Retention, check_retention
 from statekit.clock import now_us, unique_id

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statekit.backend.interface import MemoryBackend
-from statekit.checkpoint.manifest import EpochManifest, epoch_path, instant_path
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.paths import SAVEPOINT, SPARK, epoch_path, first_path, instant_path
 from statekit.checkpoint.references import base_snapshot, history
 from statekit.checkpoint.replay import load
-from statekit.checkpoint.repository import SAVEPOINT, SPARK, Repository
-from statekit.checkpoint.retention import first_path
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.cli.gc import gc
 from statekit.errors import CorruptCheckpointError, RestoreError

@@ -26,8 +26,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
-from statekit.checkpoint.manifest import epoch_path
 from statekit.checkpoint.object_store import LocalObjects
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.references import base_snapshot
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef, checksum_of

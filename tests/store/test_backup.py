@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import statekit as sk
+from statekit.checkpoint.paths import first_path
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.retention import first_path
 from statekit.errors import CorruptCheckpointError
 from statekit.job.options import RunOptions
 from statekit.maintenance.verify.findings import Verification

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from statekit.checkpoint import rollback
-from statekit.checkpoint.manifest import epoch_path
 from statekit.checkpoint.object_store import Objects, Page, StoreOptions
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.errors import CorruptCheckpointError, FencedError, StateTypeError, StorageError
 from statekit.maintenance.savepoint.write import write_savepoint

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochManifest, epoch_path
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FORMAT, Sealed, checksum_of
 from statekit.cli import app as cli

@@ -16,7 +16,8 @@ import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.manifest import EpochInstant
 from statekit.checkpoint.object_store import Page, Piece, RequestError, Stored, StoreOptions
-from statekit.checkpoint.repository import SPARK, Repository
+from statekit.checkpoint.paths import SPARK
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.job.options import RunOptions
 from statekit.maintenance.rescale import rescale_offline

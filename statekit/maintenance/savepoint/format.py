@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
-from statekit.checkpoint.repository import SAVEPOINT, LocalRows, Repository
+from statekit.checkpoint.paths import SAVEPOINT
+from statekit.checkpoint.repository import LocalRows, Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record, Sealed
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.maintenance.rewrite import Contents

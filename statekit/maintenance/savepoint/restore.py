@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
-from statekit.checkpoint.repository import SPARK, LocalRows, Repository
+from statekit.checkpoint.paths import SPARK
+from statekit.checkpoint.repository import LocalRows, Repository
 from statekit.checkpoint.spark_log import METADATA, new_metadata
 from statekit.clock import now_us, unique_id
 from statekit.errors import RestoreError

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from statekit.backend.interface import StateSize
 from statekit.checkpoint.job_file import EXPIRY, WAITING, JobFile, OperatorRecord
-from statekit.checkpoint.manifest import EpochManifest, ShardState, epoch_path
+from statekit.checkpoint.manifest import EpochManifest, ShardState
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.codec.schema_codec import generic_key_decoder
 from statekit.errors import CorruptCheckpointError, StatekitError, StorageError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochManifest, epoch_path
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.paths import epoch_path
 from statekit.maintenance.verify.file_checks import NamedFiles
 
 

@@ -24,6 +24,7 @@ from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest
+from statekit.checkpoint.paths import CHANGES, REPAIRS
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import Rollback, check_can_go_back, finish, standing_at
 from statekit.checkpoint.shard_history import changed_contents
@@ -231,8 +232,8 @@ class _Mending:
         """Keep what is left out, in a change file that nothing reads."""
         finished = made.aside.finish()
         if finished is not None:
-            folder = f"repairs/{self._last.epoch + 1:020d}"
-            path = f"{folder}/{operator}-{unique_id()}.changes.arrow"
+            folder = f"{REPAIRS}/{self._last.epoch + 1:020d}"
+            path = f"{folder}/{operator}-{unique_id()}.{CHANGES}"
             self._repository.put_file(path, *finished)
             self.put_aside.append(path)
 

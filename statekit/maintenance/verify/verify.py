@@ -14,8 +14,9 @@ from dataclasses import replace
 from itertools import islice
 
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochManifest, epoch_path, instant_path
-from statekit.checkpoint.repository import SPARK, TRANSFERS, Repository
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.paths import SPARK, epoch_path, instant_path
+from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.retention import collected_error, held
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.maintenance.verify.epoch_rows import GivenUpError, RowVerification

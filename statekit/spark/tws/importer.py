@@ -21,7 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardPlan, ShardState
-from statekit.checkpoint.repository import SPARK, Repository
+from statekit.checkpoint.paths import SPARK
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.spark_log import METADATA, new_metadata
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, RestoreError, StateTypeError

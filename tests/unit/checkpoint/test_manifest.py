@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from statekit.checkpoint.job_file import JobFile, KeyFieldRecord, OperatorRecord, StateRecord
-from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState, epoch_path
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.sealed_json import FORMAT, FileRef, checksum_of
 from statekit.errors import CorruptCheckpointError, RestoreError
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from statekit.backend.interface import MemoryBackend
 from statekit.backend.mutation import Batch, Delete, DeleteRange, Mutation, Put
-from statekit.checkpoint.manifest import ShardState, epoch_path
+from statekit.checkpoint.manifest import ShardState
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.references import Following, history
 from statekit.checkpoint.replay import load
 from statekit.checkpoint.repository import Repository, group_bounds

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from statekit.backend.change_file import Changes
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochInstant, epoch_path
+from statekit.checkpoint.manifest import EpochInstant
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.references import named_by
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef

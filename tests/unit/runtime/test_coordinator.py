@@ -10,7 +10,8 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
-from statekit.checkpoint.manifest import ShardReport, ShardState, epoch_path
+from statekit.checkpoint.manifest import ShardReport, ShardState
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
 from statekit.errors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,11 +19,13 @@ from statekit.job.options import RunOptions
 from statekit.job.plan import Operator
 from statekit.job.progress import OutputCallback, Run
 from statekit.job.record_streams import RecordStreams, SourceForm
-from statekit.keygroup import group_range, key_group, pack_group, shard_of_group
+from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.records.keyed_batch import KeyedBatch
+from statekit.runtime.batch_builder import KeyedBatchBuilder
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.shard import run_shard
+from statekit.runtime.shard_input import ShardInput
 from statekit.watermark import is_late
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 from statekit.working_copy.uploader import uploader
@@ -104,11 +106,11 @@ class LocalRunner:
         outputs: list[Any] = []
         reports: list[ShardReport] = []
         self.copies.tidy(plans)
-        for plan, chunk in zip(plans, routed, strict=True):
-            chunks = [chunk] if chunk else []
+        for plan, batch in zip(plans, routed, strict=True):
             broadcast = enumerate(map(streams.for_operator, operator.broadcasts), len(incoming))
-            news = [(number, records) for number, records in broadcast if records]
-            running = run_shard(declared, plan, chunks, coordinator.repository, self.copies, news)
+            not_empty = [(number, records) for number, records in broadcast if records]
+            shard_input = ShardInput(not_empty, [] if batch is None else [batch])
+            running = run_shard(declared, plan, shard_input, coordinator.repository, self.copies)
             try:
                 while True:
                     emitted = next(running)
@@ -129,54 +131,47 @@ def _emits_undeclared(operator: str, emitted: list[Any]) -> ProcessError:
     )
 
 
-_Row = tuple[bytes, int, Any, Any, int, int]
-"""Row prefix, key group, key, record, event time and number of the input of a record."""
-
-
 def _routed(
     operator: Operator, incoming: Sequence[Sequence[Any]], shards: int, groups: int
 ) -> list[KeyedBatch | None]:
-    """The records of each shard, sorted by row prefix and arrival; None for a shard without any.
+    """Return the records of each shard, sorted by row prefix and arrival; None for no records.
 
-    Without a key they are dealt out in turn, each with the first key group of its shard.
+    Without a key they are distributed round robin, each with the first key group of its shard.
 
     Parameters:
         incoming: the records of each input.
     """
-    declared = operator.declared
-    key_of, encode = declared.key_of(), declared.key_codec.encode
-    time_of = None if declared.event_time is None else declared.time_of_taken()
-    rows: list[list[_Row]] = [[] for _ in range(shards)]
-    arriving = ((number, record) for number, of in enumerate(incoming) for record in of)
-    for turn, (number, record) in enumerate(arriving):
+    process = operator.declared
+    builder = KeyedBatchBuilder(process, groups, operator.name)
+    records = [record for of_input in incoming for record in of_input]
+    inputs = [number for number, of_input in enumerate(incoming) for _ in of_input]
+    keys = builder.keys(records)
+    if process.key:
+        record_groups = list(map(builder.key_group, keys, records))
+    else:
+        firsts = [group_range(shard, shards, groups)[0] for shard in range(shards)]
+        record_groups = list(islice(cycle(firsts), len(records)))
+    prefixes = []
+    for key, group, record in zip(keys, record_groups, records, strict=True):
         try:
-            key = key_of(record)
-        except KeyError as error:
-            raise declared.taken.missing(error, record) from None
-        try:
-            encoded = encode(key)
-            if declared.key:
-                group = key_group(key, groups)
-            else:
-                group, _ = group_range(turn % shards, shards, groups)
+            prefixes.append(pack_group(group) + process.key_codec.encode(key))
         except StateTypeError as error:
-            raise ProcessError(
-                f"operator {operator.name!r}: key ({', '.join(declared.key)}) = {key!r} of record "
-                f"{record!r} cannot be a key: {error}"
-            ) from error
-        prefix = pack_group(group) + encoded
-        time = 0 if time_of is None else time_of(record)
-        row = (prefix, group, key, record, time, number)
-        rows[shard_of_group(group, shards, groups)].append(row)
-    return [_chunk(declared, shard, len(incoming)) if shard else None for shard in rows]
+            raise builder.not_a_key(key, record, error) from error
+    batch = builder.batch(keys, record_groups, records, inputs if len(incoming) > 1 else ())
+    batch = batch._replace(tokens=prefixes)  # keys 1 and True are equal
+    places: list[list[int]] = [[] for _ in range(shards)]
+    for place in sorted(range(len(records)), key=prefixes.__getitem__):
+        places[shard_of_group(record_groups[place], shards, groups)].append(place)
+    return [_selected(process, batch, shard) if shard else None for shard in places]
 
 
-def _chunk(declared: Process[Any, Any, Any], rows: list[_Row], inputs: int) -> KeyedBatch:
-    rows.sort(key=lambda row: row[0])  # stable: arrival order within a key
-    chunk = KeyedBatch(*zip(*rows, strict=True))
-    if declared.takes_columns:
-        chunk = chunk._replace(records=tuple(zip(*chunk.records, strict=True)))
-    return chunk if inputs > 1 else chunk._replace(inputs=())
+def _selected(process: Process[Any, Any, Any], batch: KeyedBatch, places: list[int]) -> KeyedBatch:
+    """Return some records of a batch, as columns if the process takes these."""
+    columns = (tuple(map(column.__getitem__, places)) if column else () for column in batch)
+    selected = KeyedBatch(*columns)
+    if process.takes_columns:
+        selected = selected._replace(records=tuple(zip(*selected.records, strict=True)))
+    return selected
 
 
 def run(

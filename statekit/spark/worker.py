@@ -19,15 +19,15 @@ from statekit.checkpoint.manifest import ShardPlan
 from statekit.checkpoint.repository import Repository
 from statekit.errors import ProcessError
 from statekit.functions.process import Process
-from statekit.records.keyed_batch import BroadcastRecords
 from statekit.records.output_type import OutputType
 from statekit.records.preaggregate import Combiner, with_operator_name
 from statekit.records.rebatch import rebatched
 from statekit.runtime.shard import RARE_COLLECTION, run_shard
+from statekit.runtime.shard_input import ShardInput
 from statekit.spark.commit_records import Reporter
 from statekit.spark.pickling import PackedPlans, Shipment, unpack
 from statekit.spark.worker_chaining import Outputs
-from statekit.spark.worker_rows import INPUT, Layout, ShardsInTurn, UnionRows, chunks_of
+from statekit.spark.worker_rows import INPUT, Layout, ShardsInTurn, UnionRows, batches_of_rows
 from statekit.spark.worker_sort import in_order
 from statekit.watermark import is_late
 from statekit.working_copy.base_options import BaseOptions
@@ -106,25 +106,23 @@ class ShardStep:
     ) -> Iterator[pa.RecordBatch]:
         first = self.stages[0]
         declared, plan = unpack(first.shipment), first.plans[shard]
-        news: Iterator[BroadcastRecords] = iter(())
         if self.layout is None:
             batches = in_order(batches, declared.key, plan.operator)
             if declared.combiner is not None and not self.is_combined:
                 batches = _each(declared.combiner, batches, plan, declared.late_us(plan))
-            chunks = chunks_of(declared, batches, self.key_groups)
+            shard_input = ShardInput((), batches_of_rows(declared, batches, self.key_groups))
         else:
             batches = in_order(batches, (*declared.key, INPUT), plan.operator)
             read = self.layout.reader or UnionRows
-            rows = read(declared, batches, self.layout, self.key_groups)
-            news, chunks = rows.news(), rows.chunks()
+            shard_input = read(declared, batches, self.layout, self.key_groups).shard_input()
         repository = _repository(self.url)
-        running = Outputs(declared, run_shard(declared, plan, chunks, repository, copies, news))
+        running = Outputs(declared, run_shard(declared, plan, shard_input, repository, copies))
         passed = [running]
         try:
             for stage in self.stages[1:]:
                 declared, plan = unpack(stage.shipment), stage.plans[shard]
-                chunks = running.chunks_for(declared, plan, self.key_groups)
-                shard_run = run_shard(declared, plan, chunks, repository, copies)
+                shard_input = ShardInput((), running.batches_for(declared, plan, self.key_groups))
+                shard_run = run_shard(declared, plan, shard_input, repository, copies)
                 running = Outputs(declared, shard_run)
                 passed.append(running)
             made = (_output_batch(declared, schema, outputs) for outputs in running)

@@ -31,8 +31,8 @@ class InitialRows(UnionRows):
         super().__init__(declared, batches, layout, key_groups)
         self._types = [declared.initial_records, *declared.record_type.members]
 
-    def _chunk(self, batch: pa.RecordBatch) -> KeyedBatch:
-        return super()._chunk(batch)._replace(inputs=())
+    def _batch(self, rows: pa.RecordBatch) -> KeyedBatch:
+        return super()._batch(rows)._replace(inputs=())
 
     def _read(self, number: int, rows: pa.RecordBatch) -> list[Any]:
         found = super()._read(number, rows)

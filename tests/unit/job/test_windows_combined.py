@@ -30,7 +30,7 @@ from statekit.job.windows.definitions import Session, SessionRows, SlidingRows, 
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.panes import SlidingPanes
 from statekit.records.preaggregate import Combiner
-from statekit.spark.worker_rows import chunks_of
+from statekit.spark.worker_rows import batches_of_rows
 from statekit.testing import Harness
 from statekit.timestamp import MAX_MICROS, MIN_MICROS, datetime_to_micros
 from statekit.watermark import BEGINNING
@@ -261,7 +261,7 @@ def test_rows_of_partitions_and_batches_come_to_what_single_records_come_to(
         for shard, combines in zip(shards, (False, True, False), strict=True):
             declared = shard.declared
             batches = shuffled(declared, partitions, size, watermark_us, combines=combines)
-            chunks = chunks_of(shard.declared, iter(batches), GROUPS)
+            chunks = batches_of_rows(shard.declared, iter(batches), GROUPS)
             outputs.append(sorted(map(tuple, shard.epoch(chunks, watermark_us=watermark_us))))
         assert outputs[0] == outputs[1] == outputs[2]
         counted = [(of.task.late, of.task.records_by_input) for of in shards]

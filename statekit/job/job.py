@@ -58,6 +58,11 @@ class Job(Plan):
         check_name("job", name)
         super().__init__(name, None if key_groups is None else check_groups(key_groups))
 
+    def __repr__(self) -> str:
+        sources = ", ".join(source.name for source in self.sources) or "none"
+        operators = ", ".join(operator.name for operator in self.operators) or "none"
+        return f"<Job {self.name!r}: sources {sources}; operators {operators}>"
+
     @overload
     def source(self, name: str, record_type: type[T]) -> Stream[T]: ...
     @overload

@@ -11,7 +11,7 @@ OutputCallback = Callable[[list[Any], int], None]
 """What takes the outputs of an epoch: `(records, epoch)`. A replay gives the same epoch number."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """What a run in this process did.
 
@@ -24,6 +24,12 @@ class Run:
     outputs: dict[str, list[Any]] = field(default_factory=dict)
     epochs: int = 0
     last_epoch: int | None = None
+
+    def __repr__(self) -> str:
+        counts = [f"{len(records)} records for {name}" for name, records in self.outputs.items()]
+        last = "none" if self.last_epoch is None else self.last_epoch
+        parts = [f"{self.epochs} epochs", f"last epoch {last}", *counts]
+        return f"<Run: {', '.join(parts)}>"
 
     def take(self, emitted: Mapping[str, list[Any]]) -> None:
         """Add what one epoch emitted per sink."""

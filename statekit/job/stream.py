@@ -29,6 +29,10 @@ class Stream(Generic[T]):
         self._job = job
         self._names = names
 
+    def __repr__(self) -> str:
+        types = " | ".join(dict.fromkeys(map(self._type_name, self._names)))
+        return f"<Stream {self.name!r} of {types}>"
+
     @property
     def name(self) -> str:
         """Of the source or operator that the records come from; of all of them for a union."""
@@ -141,7 +145,7 @@ class Stream(Generic[T]):
             given = self._job.record_of(stream)
             if given is None or any(member.cls not in wanted for member in given.members):
                 raise StateTypeError(
-                    f"{who} takes {taken.name}; stream {stream!r} has {self._told(stream)}: "
+                    f"{who} takes {taken.name}; stream {stream!r} has {self._misfit(stream)}: "
                     "declare both with the same type"
                 )
             fed |= {member.cls for member in given.members}
@@ -152,15 +156,19 @@ class Stream(Generic[T]):
                 f"{' or '.join(missing)}: add one, or take no such records"
             )
 
-    def _told(self, stream: str) -> str:
-        """What a stream has, where it is not what is wanted."""
-        given = self._job.record_of(stream)
-        if given is not None:
-            return given.name
+    def _type_name(self, stream: str) -> str:
+        """The name of the type of a stream's records."""
+        records = self._job.record_of(stream)
+        if records is not None:
+            return records.name
         output = self._job.operator(stream).declared.output_type
-        if output is None:
-            return "no records"
-        return f"{output.name}, which is not one type of records"
+        return "no records" if output is None else output.name
+
+    def _misfit(self, stream: str) -> str:
+        """What a stream has, for messages about another type that is wanted."""
+        records, name = self._job.record_of(stream), self._type_name(stream)
+        is_record = records is not None or name == "no records"
+        return name if is_record else f"{name}, which is not one type of records"
 
     def window(
         self,
@@ -280,7 +288,7 @@ class Stream(Generic[T]):
         for name in self._names:
             given = self._job.record_of(name)
             if given is None:
-                told = self._told(name)
+                told = self._misfit(name)
                 raise StateTypeError(f"stream {name!r} has {told}: there is nothing to {doing}")
             found |= {member.cls: member for member in given.members}
         first, *others = found.values()
@@ -361,6 +369,9 @@ class Windowed(Generic[T]):
     def __init__(self, stream: Stream[T], windowing: Windowing) -> None:
         self._stream = stream
         self._windowing = windowing
+
+    def __repr__(self) -> str:
+        return f"<Windowed {self._stream.name!r}: {self._windowing}>"
 
     @overload
     def count(self, *, name: str | None = None, into: type[U]) -> Stream[U]: ...

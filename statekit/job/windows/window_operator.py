@@ -183,6 +183,9 @@ class Windowing:
             self._combines = self._combines and not allowed
         self._deadlines = Deadlines({"forget": _ZERO} if self._at_change else leads, ordered)
 
+    def __str__(self) -> str:
+        return f"{self._window} by {', '.join(self._key)}"
+
     def count(self, into: Any) -> Process[Any, ..., Any]:
         """How many records there are."""
         counted: Aggregate[int, int, int] = Aggregate(int, operator.add, _itself, operator.add)

@@ -17,9 +17,9 @@ def copier(annotation: Any) -> Copy | None:
 
     >>> copier(tuple[str, int]) is None
     True
-    >>> given = {"tags": ["a"]}
-    >>> made = copier(dict)(given)
-    >>> made == given, made["tags"] is given["tags"]
+    >>> record = {"tags": ["a"]}
+    >>> copied = copier(dict)(record)
+    >>> copied == record, copied["tags"] is record["tags"]
     (True, False)
     """
     if is_immutable(annotation):
@@ -32,11 +32,11 @@ def copier(annotation: Any) -> Copy | None:
     ):
         return copy.copy
     if members and all(flavour_of(member) == "dict" for member in members):
-        return _copied_dict
+        return _copy_dict
     return copy.deepcopy
 
 
-def _copied_dict(value: Any) -> Any:
+def _copy_dict(value: Any) -> Any:
     if type(value) is dict and IMMUTABLE.issuperset(map(type, value.values())):
         return value.copy()
     return copy.deepcopy(value)

@@ -28,7 +28,7 @@ MAPPINGS = (dict, collections.abc.Mapping)
 
 
 class ValueMismatch(Exception):  # noqa: N818 - never leaves this package: it becomes a ProcessError
-    """A value does not fit its declared type. Becomes a ProcessError once its record is known."""
+    """A value does not fit its declared type. Becomes a ProcessError with its record."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class RecordDeclaration:
         return tuple(self.fields or ())
 
     def column_annotation(self, field: Field) -> Any:
-        """What a column of this field holds: a key that may be absent is a null there."""
+        """The type of a column of this field: null stands for an absent key of a TypedDict."""
         absent = self.flavour == "typeddict" and not field.required
         return typing.Optional[field.annotation] if absent else field.annotation  # noqa: UP045
 

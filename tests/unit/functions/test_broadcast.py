@@ -329,7 +329,7 @@ def test_what_could_differ_from_shard_to_shard_is_refused_at_decoration() -> Non
     @refused("again, parameter 'rate': first handles Rate already")
     def again(rate: Rate, rates: sk.BroadcastState[str, float]) -> None: ...
 
-    @refused("dict cannot be told from the others")
+    @refused("dict cannot be distinguished from the others")
     def plain(rate: dict, rates: sk.BroadcastState[str, float]) -> None: ...  # type: ignore[type-arg]
 
     assert [handler.name for handler in every.handlers.signatures] == ["first"]

@@ -267,5 +267,5 @@ def test_a_union_and_plain_dicts_are_refused() -> None:
     both = job.source("sales", Sale).union(job.source("more", Sale))
     with pytest.raises(sk.StateTypeError, match="union"):
         both.aggregate(key="shop", n=sk.Count())
-    with pytest.raises(sk.StateTypeError, match="a dict says nothing"):
+    with pytest.raises(sk.StateTypeError, match="a dict has no declared fields"):
         job.source("rows", dict).aggregate(key="shop", n=sk.Count())

@@ -281,8 +281,8 @@ def test_what_cannot_be_told_apart_or_keyed_alike_is_refused_at_decoration() -> 
         return sk.process(**{"key": "account", **options})(fn)
 
     for annotation, said in [
-        (Order | Row, "fn, parameter 'event': Row cannot be told from the others"),
-        (Order | dict, "dict cannot be told from the others"),
+        (Order | Row, "fn, parameter 'event': Row cannot be distinguished from the others"),
+        (Order | dict, "dict cannot be distinguished from the others"),
         (Order | Payment | None, "allows None, which no stream has"),
         (Order | int, "int is not a record type"),
         (Order | Keyless, r"key field 'account' is not a field of Keyless \(it has name\)"),

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from statekit.codec.annotations import peel, show
 from statekit.errors import ProcessError, StateTypeError
+from statekit.records.arrow_reader import (
+    ColumnMismatch,
+    Read,
+    column_reader,
+    field_reader,
+    record_builder,
+)
 from statekit.records.arrow_scalars import OutputColumn
 from statekit.records.arrow_writer import (
     OutputRows,
@@ -17,10 +27,11 @@ from statekit.records.arrow_writer import (
     record_rows,
     tuple_rows,
 )
-from statekit.records.copies import Copy
+from statekit.records.copies import Copy, copier
 from statekit.records.declaration import flavour_of, shorten
 from statekit.records.record_type import RecordType
-from statekit.records.stored_form import StoredForm
+
+Columns = Sequence[list[Any]]
 
 HINT = (
     "It works in-process only: a Spark sink needs a schema. Yield a record whose fields have "
@@ -148,13 +159,9 @@ class OutputType:
         return None
 
     @functools.cached_property
-    def _form(self) -> StoredForm:
-        return StoredForm(self.annotation, self.record_type, self._rows, self._columns)
-
-    @functools.cached_property
     def copy(self) -> Copy | None:
         """Copies one output when it is emitted; None if outputs cannot change."""
-        return self._form.copy
+        return copier(self.annotation)
 
     def stored(self, records: list[Any]) -> list[Any]:
         """The outputs as a reader of their columns gets them, after checking each of them.
@@ -171,7 +178,7 @@ class OutputType:
         try:
             values = self._values(records)
             arrays = list(map(_array, self._columns, values))
-            return self._form.stored(records, values, arrays)
+            return self._with_stored_values(records, values, arrays)
         except Exception as error:
             raise self._explained(records, error) from error
 
@@ -181,8 +188,10 @@ class OutputType:
         Raises:
             ProcessError: the class refuses a record.
         """
+        if self._rows is None or not self._computes_fields or not stored:
+            return stored
         try:
-            return self._form.received(stored)
+            return self._build(self._rows.split(stored), len(stored))
         except Exception as error:
             raise ProcessError(
                 f"{self.where}: {self.name} refuses a record with the fields of "
@@ -191,7 +200,68 @@ class OutputType:
 
     def copies(self, stored: list[Any]) -> list[Any]:
         """Copies of the records for another consumer, which may change them."""
-        return self._form.copies(stored)
+        return stored if self.copy is None else list(map(self.copy, stored))
+
+    def _with_stored_values(
+        self, records: list[Any], values: Columns, arrays: Sequence[Any]
+    ) -> list[Any]:
+        """Checked records with the values that are read back from their arrays.
+
+        The class computes no field again. Values without an Arrow type stay as they are.
+        """
+        is_changed = False
+        columns = []
+        for column, read, part, array in zip(
+            self._columns, self._readers, values, arrays, strict=True
+        ):
+            if read is not None and not column.is_stored(part):
+                part, is_changed = read(array), True
+            columns.append(part)
+        if self._rows is None:
+            return columns[0] if self.record_type is None else records
+        if self._computes_fields:
+            if not is_changed:
+                return records
+            rows = (dict(zip(self._names, row, strict=True)) for row in zip(*columns, strict=True))
+            return list(map(_replaced, records, rows))
+        if not is_changed and set(map(type, records)) <= {self._rows.cls}:
+            return records
+        return self._build(columns, len(records))
+
+    @functools.cached_property
+    def _computes_fields(self) -> bool:
+        """Whether the class computes fields when a record is made."""
+        if self.record_type is None or self._rows is None:
+            return False
+        fields = self.record_type.fields or {}
+        return self.record_type.may_change_fields or not all(f.init for f in fields.values())
+
+    @functools.cached_property
+    def _readers(self) -> tuple[Read | None, ...]:
+        """A reader for each column; None for a column without an Arrow type."""
+        annotations = (self.annotation,) if self._rows is None else self._rows.annotations
+        return tuple(map(self._reader, self._columns, annotations))
+
+    def _reader(self, column: OutputColumn, annotation: Any) -> Read | None:
+        if column.arrow is None:
+            return None
+        try:
+            if self.record_type is None:
+                return column_reader(annotation, column.arrow, column.path)
+            return field_reader(self.record_type, annotation, column.arrow, column.path)
+        except ColumnMismatch:
+            return None
+
+    @functools.cached_property
+    def _build(self) -> Callable[[Columns, int], list[Any]]:
+        """A function from columns, and the number of records, to records."""
+        record_type = self.record_type
+        if record_type is None:
+            return lambda columns, count: list(zip(*columns, strict=True))
+        fields = record_type.fields or {}
+        places = [place for place, name in enumerate(self._names) if fields[name].init]
+        build = record_builder(record_type, [self._names[place] for place in places])
+        return lambda columns, count: build([columns[place] for place in places], count)
 
     def _values(self, records: list[Any]) -> list[list[Any]]:
         return [records] if self._rows is None else self._rows.split(records)
@@ -216,3 +286,15 @@ def _array(column: OutputColumn, values: list[Any]) -> Any:
     """The array of values after checking them; None if the column has no Arrow type."""
     column.check(values)
     return None if column.arrow is None else column.build(values)
+
+
+def _replaced(record: Any, values: dict[str, Any]) -> Any:
+    """A copy of a record with other values, made without its constructor."""
+    if hasattr(record, "model_copy"):
+        return record.model_copy(update=values)
+    replaced = copy.copy(record)
+    is_struct = isinstance(replaced, msgspec.Struct)
+    assign = msgspec.structs.force_setattr if is_struct else object.__setattr__
+    for name, value in values.items():
+        assign(replaced, name, value)
+    return replaced

@@ -95,17 +95,15 @@ class SessionPanes:
         sorted_by += [is_late.combine_chunks().cast(pa.int8()), time]
         order = order_by(sorted_by)
         *others, time = (column.take(order) for column in sorted_by)
-        begins = pc.greater_equal(
-            pc.subtract(time.slice(1), time.slice(0, len(time) - 1)), self.gap_us
-        )
+        gaps = pc.subtract(time.slice(1), time.slice(0, len(time) - 1))
+        begins = pc.greater_equal(gaps, self.gap_us)
         for column in others:
             is_other = pc.not_equal(column.slice(1), column.slice(0, len(column) - 1))
             begins = pc.or_(begins, is_other)
         begins = pa.concat_arrays([pa.array([True]), begins])
         number = pc.subtract(pc.cumulative_sum(begins.cast(pa.int64())), 1)
-        firsts = (
-            time.filter(begins).take(number).take(pc.sort_indices(order))
-        )  # in the order of the input
+        in_input_order = pc.sort_indices(order)
+        firsts = time.filter(begins).take(number).take(in_input_order)
         return pc.if_else(is_late, LATE, pc.subtract(firsts, MIN_MICROS))
 
 

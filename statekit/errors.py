@@ -6,7 +6,7 @@ StatekitError
 ├── CorruptCheckpointError                a stored file is missing, truncated or altered
 ├── FencedError                           another writer owns this checkpoint
 ├── IncompleteEpochError                  a sink did not consume the whole output once
-├── RestoreError                          this checkpoint cannot be continued as asked
+├── RestoreError                          this checkpoint cannot be continued as requested
 ├── RescaleError            (ValueError)  a parallelism or key group count that cannot be
 ├── ProcessError                          a user function, its input or its output failed
 ├── QueryError              (LookupError) a read of state that cannot be answered
@@ -77,22 +77,22 @@ class IncompleteEpochError(StatekitError):
 
 
 class StrayKeyError(IncompleteEpochError):
-    """An operator was fed a record of another shard by one that it shares a pass with.
+    """A chained operator received a record that belongs to another shard.
 
-    Users never see it: the epoch is run again, with both operators apart.
+    Users never see it: the epoch runs again without the chain.
     """
 
 
 class UnsortedError(IncompleteEpochError):
-    """Rows of a shard are not in the order of their keys and arrival.
+    """Rows of a shard are not sorted by key and arrival.
 
-    Users see it only if that is so once rows are sorted by all of their columns, which is what an
-    epoch is run again with.
+    The epoch runs again with rows sorted by all of their columns. Users see the error only if it
+    happens again.
     """
 
 
 class RestoreError(StatekitError):
-    """A checkpoint cannot be continued in the way that was asked for."""
+    """A checkpoint cannot be continued as requested."""
 
     kind: ClassVar[str] = "restore"
 
@@ -104,7 +104,7 @@ class RescaleError(StatekitError, ValueError):
 
 
 class ProcessError(StatekitError):
-    """A user's function, a record given to it or an output taken from it failed."""
+    """A user's function failed, or its input or output does not fit."""
 
     kind: ClassVar[str] = "process"
 
@@ -130,5 +130,5 @@ def error_class(name: str) -> type[StatekitError] | None:
     >>> error_class("FencedError")
     <class 'statekit.errors.FencedError'>
     """
-    found = globals().get(name)
-    return found if isinstance(found, type) and issubclass(found, StatekitError) else None
+    cls = globals().get(name)
+    return cls if isinstance(cls, type) and issubclass(cls, StatekitError) else None

@@ -1,6 +1,6 @@
 """Map keys to key groups, and key groups to shards.
 
-Python's own `hash` is salted per process and plays no part in any of this.
+Python's own `hash` is not used: it is salted per process.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def shard_of_group(group: int, shards: int, groups: int = DEFAULT_GROUPS) -> int
     """The shard that holds a key group.
 
     Raises:
-        RescaleError: there is no such key group, or not that many shards.
+        RescaleError: the key group or the number of shards is out of range.
 
     >>> [shard_of_group(group, 4, 10) for group in range(10)]
     [0, 0, 0, 1, 1, 2, 2, 2, 3, 3]
@@ -182,7 +182,7 @@ def group_range(shard: int, shards: int, groups: int = DEFAULT_GROUPS) -> tuple[
     """The first and the last key group of a shard.
 
     Raises:
-        RescaleError: there is no such shard, or not that many shards.
+        RescaleError: the shard or the number of shards is out of range.
 
     >>> [group_range(shard, 3, 128) for shard in range(3)]
     [(0, 42), (43, 85), (86, 127)]

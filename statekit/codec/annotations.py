@@ -229,8 +229,8 @@ def _pydantic_fields(cls: type[pydantic.BaseModel]) -> tuple[Field, ...]:
 def _typeddict_field(name: str, hint: Any, required: bool) -> Field:
     """A field of a TypedDict, without `Required` and `NotRequired` around it.
 
-    `__required_keys__` is wrong under `from __future__ import annotations`: the class is made
-    before anyone can see that the text says NotRequired.
+    `__required_keys__` is wrong under `from __future__ import annotations`: NotRequired is still
+    a part of a text when the class is made.
     """
     inner = hint
     while (origin := typing.get_origin(inner)) in _WRAPPERS:

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from statekit.codec.annotations import struct_fields, union_members, unwrap
+from statekit.codec.annotations import SCALARS, struct_fields, union_members, unwrap
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import NESTING_MAX
 from statekit.codec.vectorized import sortable_ints
@@ -342,7 +342,7 @@ def _key_parts(schema: Schema, annotation: Any) -> tuple[KeyEncode, KeyDecode]:
             return _encode_dynamic, _decode_dynamic
     raise StateTypeError(
         f"{schema.brief} cannot be a key: use bool, int, str, bytes, date, datetime, timedelta,"
-        " UUID, Enum, Literal, a NamedTuple or a tuple of those, or None beside one of those"
+        " UUID, Enum, Literal, a NamedTuple or a tuple of those, each optionally None"
     )
 
 
@@ -352,7 +352,7 @@ _DYNAMIC_KINDS = ("null", "bool", "int", "str", "bytes", "date", "datetime")
 _DYNAMIC_PARTS = [(_encode_null, _decode_null), *(_KEY_SCALARS[k] for k in _DYNAMIC_KINDS[1:])]
 _DYNAMIC_ENCODERS: dict[type, tuple[bytes, KeyEncode]] = {
     cls: (bytes([tag]), _DYNAMIC_PARTS[tag][0])
-    for tag, cls in enumerate((type(None), bool, int, str, bytes, dt.date, dt.datetime))
+    for tag, cls in enumerate(map(SCALARS.__getitem__, _DYNAMIC_KINDS))
 }
 _DYNAMIC_TUPLE = len(_DYNAMIC_KINDS)
 
@@ -421,7 +421,7 @@ class KeyCodec(Generic[T]):
 
     Args:
         encode: the bytes of a key; StateTypeError where the type cannot hold it.
-        decode: `(data, offset=0)` to the key and the offset behind it; CorruptCheckpointError.
+        decode: `(data, offset=0)` to the key and the offset after it; CorruptCheckpointError.
         schema: the type as data.
         annotation: the type as declared.
     """

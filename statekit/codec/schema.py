@@ -70,7 +70,7 @@ class StructField:
         name: the field's name in code and in stored rows.
         schema: the type of the field.
         required: a row without the field cannot be read.
-        default: the code supplies a value where a row has none.
+        default: the class has a default for rows without the field.
     """
 
     name: str
@@ -118,7 +118,15 @@ class Schema:
         if self.items:
             out["items"] = [item.to_json() for item in self.items]
         if self.kind == "struct":
-            out["fields"] = [_field_to_json(field) for field in self.fields]
+            out["fields"] = [
+                {
+                    "name": field.name,
+                    "type": field.schema.to_json(),
+                    "required": field.required,
+                    "default": field.default,
+                }
+                for field in self.fields
+            ]
         if self.values:
             out["values"] = [[name, value] for name, value in self.values]
         return self.kind if len(out) == 1 else out
@@ -159,15 +167,6 @@ class Schema:
 
     def __repr__(self) -> str:
         return f"Schema({str(self)!r})"
-
-
-def _field_to_json(field: StructField) -> dict[str, Any]:
-    return {
-        "name": field.name,
-        "type": field.schema.to_json(),
-        "required": field.required,
-        "default": field.default,
-    }
 
 
 def _from_json(data: Any) -> Schema:

@@ -137,7 +137,7 @@ def generic_key_decoder(schema: Schema | Json) -> Callable[..., tuple[Json, int]
 
     Returns:
         `(data, offset=0)` to the key, in the form that `generic_decoder` gives values, and the
-        offset behind it.
+        offset after it.
 
     >>> from statekit.codec.key_codec import key_codec
     >>> from statekit.codec.schema import schema_of

@@ -1,4 +1,4 @@
-"""Compile checks of values: which values a type accepts, and which are their own stored form.
+"""Compile checks of values: which values a type accepts, and which are read back as they are.
 
 There are two checks. A declared type accepts a value if it can be written and read back. The value
 is *exact* if reading it back gives the very same value: an int in a float field is accepted, but

@@ -65,7 +65,7 @@ class ValueCodec(Generic[T]):
         exact: whether a value is accepted and reading its bytes gives the very same value. An int
             in a float, or a datetime in another zone than UTC, is accepted and not exact.
         encode: the bytes of a value that was accepted; StateTypeError where they cannot be.
-        decode: the value of bytes; CorruptCheckpointError where there is none.
+        decode: the value of bytes; CorruptCheckpointError if they are not valid.
         reason: why a value is not accepted, with the path into it.
     """
 
@@ -301,7 +301,7 @@ class _Planner:
         some = [member for member in members if member is not type(None)]
         optional = schema.kind == "optional"
         if len(some) == 1:
-            inner = self.plan_at_level(some[0])  # None beside a type is no level
+            inner = self.plan_at_level(some[0])  # an optional adds no level
         else:
             plans = [self.plan(member) for member in some]
             inner = plan_union(schema.items[0] if optional else schema, plans, self.tagged_struct)

@@ -93,7 +93,7 @@ def plan_literal(schema: Schema, annotation: Any) -> Plan:
 def plan_of(
     schema: Schema, wire: Any, items: Sequence[Plan], check: Callable[[list[Check]], Check]
 ) -> Plan:
-    """A plan whose checks are both made in one way from those of its items."""
+    """A plan whose checks are made from the checks of its items."""
     return Plan(
         schema,
         wire,

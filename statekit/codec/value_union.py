@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 import enum
 import typing
-import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
+from statekit.codec.annotations import SCALARS
 from statekit.codec.schema import Schema
 from statekit.codec.value_check import any_of
 from statekit.codec.value_plan import ENCODER, Convert, Plan, is_map, plan_of, unchanged
@@ -20,21 +18,16 @@ UNION_EXT = 1
 """MessagePack extension type of a tagged union member."""
 
 _FAMILIES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(SCALARS, ("text",)),
     "bool": ("bool",),
     "int": ("int",),
     "float": ("float", "int"),
     **dict.fromkeys(("list", "tuple", "variadic", "set", "frozenset"), ("array",)),
     **dict.fromkeys(("struct", "ref", "dict"), ("map",)),
-    **dict.fromkeys(
-        ("str", "bytes", "date", "datetime", "timedelta", "decimal", "uuid"), ("text",)
-    ),
 }
+"""The families of MessagePack values that a kind of type is written as."""
 _TYPE_FAMILIES: dict[type, str] = {
-    bool: "bool",
-    int: "int",
-    float: "float",
-    **dict.fromkeys((str, bytes, dt.date, dt.datetime, dt.timedelta), "text"),
-    **dict.fromkeys((decimal.Decimal, uuid.UUID), "text"),
+    **{cls: _FAMILIES[kind][0] for kind, cls in SCALARS.items()},
     **dict.fromkeys((list, tuple, set, frozenset), "array"),
 }
 

@@ -35,7 +35,7 @@ class OutputColumn:
     check: Check
     """Raises ValueMismatch if a value (nulls included) is not of the declared type."""
     arrow: Any = None
-    """The Arrow type; None if there is none, and then `problem` says why."""
+    """The Arrow type; None if there is none, for the reason in `problem`."""
     problem: str = ""
     nullable: bool = False
     to_arrow: Convert | None = None

@@ -63,7 +63,7 @@ def test_each_shard_gets_all_of_its_rows_wherever_batches_end(
 
 
 @given(SHARDS, st.lists(st.integers(0, 40), max_size=8))
-def test_what_a_shard_leaves_is_passed_over(shards: list[Rows], cuts: list[int]) -> None:
+def test_rows_that_a_shard_does_not_take_are_skipped(shards: list[Rows], cuts: list[int]) -> None:
     found = [shard for shard, _ in ShardsInTurn(batches(shards, cuts))]
     assert found == list(range(len(shards)))
 
@@ -74,7 +74,7 @@ def test_rows_without_a_mark_before_them_are_refused() -> None:
         list(ShardsInTurn(iter([batch.slice(1)])))
 
 
-def test_a_task_unpacks_only_the_plans_that_it_looks_at() -> None:
+def test_a_task_unpacks_only_the_plans_that_it_uses() -> None:
     plans = [
         ShardPlan("id", "count", shard, 7, ShardState(first_group=shard, last_group=shard), 6)
         for shard in range(4)

@@ -96,11 +96,19 @@ class _NewShard:
             changed=None if blank else epoch,
             files=tuple(self.files),
             is_complete=True,
-            chain=Chain().behind(self.files),
+            chain=_chain_of(self.files),
             rows={} if blank else self.rows,
             bytes={} if blank else self.bytes,
             wake_us=self.wake_us,
         )
+
+
+def _chain_of(files: Iterable[FileRef]) -> Chain:
+    """The chain of change files that a shard begins with."""
+    chain = Chain()
+    for file in files:
+        chain = chain.followed_by(file, 0)
+    return chain
 
 
 class ShardsWriter:

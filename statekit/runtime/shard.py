@@ -181,7 +181,7 @@ def _changed(
     Parameters:
         files: with the bytes of keys and values in each.
     """
-    before = copy.adopted()
+    before = copy.newest_base()
     contents = changed_contents(
         repository, plan.operator, before, list(files), plan.base_epoch, files
     )

@@ -331,8 +331,8 @@ class _FaultyCopy:
     def write(self, batch: Batch) -> None:
         _write(self._faults, batch, self._inner.write)
 
-    def adopted(self) -> ShardState:
-        return self._inner.adopted()
+    def newest_base(self) -> ShardState:
+        return self._inner.newest_base()
 
     def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
         self._inner.keep(shard, local_states)

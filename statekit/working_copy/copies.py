@@ -53,7 +53,7 @@ class WorkingCopy(Protocol):
     def write(self, batch: Batch) -> None:
         """Apply a batch. From now on the copy is not trusted until `keep`."""
 
-    def adopted(self) -> ShardState:
+    def newest_base(self) -> ShardState:
         """Where the shard stands before the epoch, on the newest base that is known here."""
 
     def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
@@ -102,7 +102,7 @@ class _MemoryCopy:
         self.written = True
         self.backend.write(batch)
 
-    def adopted(self) -> ShardState:
+    def newest_base(self) -> ShardState:
         return self.base
 
     def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
@@ -257,10 +257,10 @@ class _DiskCopy:
             made = assembly.made(from_copies=False)
         self._fragments, self._backend = made
 
-    def adopted(self) -> ShardState:
+    def newest_base(self) -> ShardState:
         if self._lease.is_private:
             return self._keeping.plan.base
-        return self._keeping.adopted(self._paths)
+        return self._keeping.newest_base(self._paths)
 
     @property
     def is_to_be_counted(self) -> bool:

@@ -30,7 +30,7 @@ DAY_US = 86_400_000_000
 BASES = BaseOptions(replay_seconds=0, uploaded_per_changed=100)
 """A base as soon as one was uploaded."""
 
-NO_BASES = BaseOptions(bases=False, merges=False)
+NO_BASES = BaseOptions(bases=False)
 
 
 class Move(NamedTuple):

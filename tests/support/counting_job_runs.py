@@ -32,7 +32,6 @@ from tests.support.counting_job import (
 __all__ = [
     "EAGER",
     "GROUPS",
-    "MERGING",
     "SMALL_BUFFER",
     "advance",
     "check_rows",
@@ -52,7 +51,6 @@ COUNT, KEYS = 60, 150
 EAGER = BaseOptions(replay_seconds=0, uploaded_per_changed=100)
 """A base as soon as one was uploaded."""
 
-MERGING = BaseOptions(replay_seconds=0, uploaded_per_changed=100, bases=False)
 SMALL_BUFFER = RocksOptions(write_buffer_bytes=64 * 1024)
 
 

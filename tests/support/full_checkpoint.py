@@ -25,7 +25,6 @@ from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.runtime.local import LocalRunner
 from statekit.timestamp import datetime_to_micros
 from statekit.working_copy.base_options import BaseOptions
-from statekit.working_copy.change_file_merge import StagedMerge
 from statekit.working_copy.copies import DiskCopies, MemoryCopies
 from statekit.working_copy.uploader import uploader
 from tests.support.all_row_kinds import KEYS, START, Step, Told, keep, keep_in_order
@@ -100,28 +99,24 @@ def make(repository: Repository) -> None:
         repository.create(f"{SPARK}/{above}{'/' if above else ''}.{name}.crc", hadoop_sums(data))
 
 
-def make_with_bases(repository: Repository, working: Path) -> set[str]:
-    """Merged change files, histories, bases, a change of parallelism, and a collection at the end.
+def make_with_bases(repository: Repository, working: Path) -> None:
+    """Histories, bases, a change of parallelism, and a collection at the end.
 
     Bases are those that working copies make. Only the last epochs are left, and what they need.
 
     Parameters:
         working: for working copies.
-
-    Returns the change files that were merged from others.
     """
-    merged: set[str] = set()
     with pytest.MonkeyPatch.context() as patched:
         for where, most in _SOONER.items():
             patched.setattr(where, most)
         for number in range(4):
-            merged |= _run_on_disk(repository, working, 2, epochs=4, bases=number == 3)
+            _run_on_disk(repository, working, 2, epochs=4, bases=number == 3)
         rescale_offline(repository, 3, job=_smaller())
-        merged |= _run_on_disk(repository, working, 3, epochs=6, bases=False)
+        _run_on_disk(repository, working, 3, epochs=6, bases=False)
         for _ in range(2):
             _run_on_disk(repository, working, 3, epochs=1, bases=True)
     Collector(repository, sk.Retention(epochs=2), grace=dt.timedelta(0)).collect(sweep=True)
-    return merged
 
 
 def _smaller() -> sk.Job:
@@ -131,22 +126,15 @@ def _smaller() -> sk.Job:
 
 _SOONER = {
     "statekit.checkpoint.shard_history.FILES_MAX": 2,
-    "statekit.working_copy.base_lifecycle.FILES_MAX": 2,
     "statekit.checkpoint.shard_history.HISTORY_FILES_MAX": 4,
-    "statekit.working_copy.change_file_merge.MERGED_AT_A_TIME": 3,
-    "statekit.working_copy.base_lifecycle.MERGED_AT_A_TIME": 3,
 }
 """What happens with many files, with few."""
 
 
 def _run_on_disk(
     repository: Repository, working: Path, parallelism: int, *, epochs: int, bases: bool
-) -> set[str]:
-    """Epochs of one record each, and all uploads that they asked for.
-
-    Returns the change files that were merged from others.
-    """
-    merged: set[str] = set()
+) -> None:
+    """Run epochs of one record each, and wait for the uploads that they began."""
     options = BaseOptions(replay_seconds=0, bases=bases, uploaded_per_changed=100)
     copies = DiskCopies(working, bases=options)
     runner = LocalRunner(_smaller(), repository, copies, RunOptions(parallelism=parallelism))
@@ -155,9 +143,6 @@ def _run_on_disk(
         at = datetime_to_micros(START + dt.timedelta(seconds=20 * number + 20))
         runner.epoch({"steps": steps(number)[:1]}, at_us=at)
         assert uploader().drain(60)
-        found = (StagedMerge(note.parent).finished for note in working.rglob("merged.json"))
-        merged |= {file.path for made in found if made is not None for file in made.files}
-    return merged
 
 
 def planned_part() -> dict[str, bytes]:

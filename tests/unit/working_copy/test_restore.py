@@ -58,7 +58,7 @@ GROUPS = 8
 EAGER = BaseOptions(replay_seconds=0, uploaded_per_changed=100)
 """A base as soon as one was uploaded."""
 
-NONE = BaseOptions(bases=False, merges=False)
+NONE = BaseOptions(bases=False)
 
 
 def runner(root: Path, local: Path, bases: BaseOptions = EAGER, **options: Any) -> LocalRunner:

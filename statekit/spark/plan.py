@@ -13,8 +13,8 @@ from statekit.errors import ProcessError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Source
 from statekit.records.record_type import RecordType
+from statekit.spark.column_records import ColumnRecords
 from statekit.spark.pickling import Shipment
-from statekit.spark.row_records import RowRecords
 from statekit.spark.worker import CombineStep, LateStep, ShardStep, Stage, output_schema
 from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
 
@@ -210,7 +210,7 @@ def late_records(
     time, (record_type,) = operator.declared.event_time, operator.declared.record_type.members
     assert time is not None
     projected = projected_to(record_type, df)
-    if isinstance(record_type, RowRecords):
+    if isinstance(record_type, ColumnRecords):
         projected = projected.drop(*record_type.derived)
     if record_type.may_change_fields:
         return projected.mapInArrow(LateStep(shipment, watermark_us), projected.schema)
@@ -256,7 +256,7 @@ def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
     if record_type.fields is None:
         return df
     present, made = set(df.columns), {}
-    if isinstance(record_type, RowRecords):
+    if isinstance(record_type, ColumnRecords):
         made = {name: f"{of} as {quoted(name)}" for name, of in record_type.derived.items()}
     names = [name for name in record_type.field_names if name in present or name in made]
     return df.selectExpr(*(made.get(name) or quoted(name) for name in names))
@@ -264,7 +264,7 @@ def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
 
 def with_derived(record_type: RecordType, df: DataFrame) -> DataFrame:
     """With the columns that a record type makes of others, if it makes any."""
-    if isinstance(record_type, RowRecords) and record_type.derived:
+    if isinstance(record_type, ColumnRecords) and record_type.derived:
         return projected_to(record_type, df)
     return df
 

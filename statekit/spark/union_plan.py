@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.records.record_type import RecordType
+from statekit.spark.column_records import ColumnRecords
 from statekit.spark.merged_inputs import MergedInputs
 from statekit.spark.plan import (
     Routing,
@@ -26,7 +27,6 @@ from statekit.spark.plan import (
     quoted,
     with_derived,
 )
-from statekit.spark.row_records import RowRecords
 from statekit.spark.worker import ShardStep, output_schema
 from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, Layout, UnionRows, row_of
 
@@ -135,7 +135,7 @@ class UnionFrames:
     ) -> None:
         self._inputs = inputs
         self._types = list(types)
-        self.takes_whole = not any(of.derived for of in types if isinstance(of, RowRecords))
+        self.takes_whole = not any(of.derived for of in types if isinstance(of, ColumnRecords))
         projected = [projected_to(of, like) for of, like in zip(types, likes, strict=True)]
         rows = [
             spark_types.StructField(row_of(number), df.schema)

@@ -25,7 +25,7 @@ from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
 from statekit.records.record_type import RecordReader
 from statekit.runtime.batch_builder import KeyedBatchBuilder
 from statekit.runtime.shard_input import ShardInput
-from statekit.spark.row_records import RowRecords
+from statekit.spark.column_records import ColumnRecords
 
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
@@ -129,7 +129,7 @@ class RowBatchBuilder(KeyedBatchBuilder):
         process = self._process
         if not process.key:
             return [()] * len(records)
-        if isinstance(process.record_type, RowRecords):  # its values are those of the columns
+        if isinstance(process.record_type, ColumnRecords):  # its values are those of the columns
             columns = [rows.column(name).to_pylist() for name in process.key]
             return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         first = rows.column(process.key[0])
@@ -144,7 +144,7 @@ class RowBatchBuilder(KeyedBatchBuilder):
         if process.event_time is None:
             return ()
         column = rows.column(process.event_time)
-        if not isinstance(process.record_type, RowRecords):
+        if not isinstance(process.record_type, ColumnRecords):
             type_ = column.type
             is_plain = pa.types.is_timestamp(type_) and type_.tz and type_.unit == "us"
             if not is_plain or column.null_count or process.record_type.may_change_fields:

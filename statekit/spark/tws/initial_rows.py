@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.records.keyed_batch import KeyedBatch
-from statekit.spark.row_records import Initial
 from statekit.spark.tws.process import ProcessorProcess
+from statekit.spark.tws.row_records import Initial
 from statekit.spark.worker_rows import Layout, UnionRows
 
 _FIRST_TIME_US = 1  # in the first epoch of a processor, an event time of 0 would be late

@@ -26,9 +26,9 @@ from statekit.functions.context import Context
 from statekit.functions.process import Process
 from statekit.functions.signature import Signature
 from statekit.keygroup import key_fields
-from statekit.spark.grouping_key import GroupingKey
-from statekit.spark.row_records import Initial, RowOutputs, RowRecords
+from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.pandas_frames import FrameOptions, FrameReader, frames_of, rows_of
+from statekit.spark.tws.row_records import Initial, RowOutputs, RowRecords
 from statekit.spark.tws.sql_values import SqlValues, parsed_schema, plain_name, widths
 from statekit.spark.tws.state_handles import Declared, Handle, TimeMode, now_ms
 from statekit.state.list_state import ListState

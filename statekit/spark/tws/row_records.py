@@ -19,27 +19,26 @@ from statekit.codec.annotations import Field
 from statekit.errors import ProcessError
 from statekit.records.arrow_reader import timestamp_reader
 from statekit.records.output_type import OutputType
-from statekit.records.record_type import RecordReader, RecordType
-from statekit.spark.grouping_key import Getter, GroupingKey
+from statekit.records.record_type import RecordReader
+from statekit.spark.column_records import ColumnRecords
+from statekit.spark.tws.grouping_key import Getter, GroupingKey
 
 
 class Initial(NamedTuple):
-    """A row of initial state, told from those of the input by its class."""
+    """A row of initial state. Its class tells it from rows of the input."""
 
     row: Any
 
 
 @dataclass(frozen=True, slots=True)
-class RowRecords(RecordType):
-    """Records that are `Row`s of all columns, with the values that Arrow gives for them.
+class RowRecords(ColumnRecords):
+    """Records that are `Row`s of all columns.
 
     Parameters:
-        derived: columns that are no part of a row, but of its key; by name what makes each.
-        widened: makes the values of a row of those of its columns, if there are more.
-        reads: what makes a reader of batches, if rows are of another kind.
+        widened: returns the values of a row from those of its columns, if a row has more fields.
+        reads: returns the reader of batches with a schema, if records are no `Row`s.
     """
 
-    derived: Mapping[str, str] = field(default_factory=dict, compare=False)
     widened: Getter | None = field(default=None, compare=False)
     reads: Callable[[pa.Schema], RecordReader] | None = field(default=None, compare=False)
 
@@ -53,24 +52,26 @@ class RowRecords(RecordType):
         derived: Mapping[str, str] | None = None,
         reads: Callable[[pa.Schema], RecordReader] | None = None,
     ) -> Self:
-        """Rows with these columns.
+        """Return the record type of rows with this schema.
 
         Parameters:
-            key: whose columns are those of the key.
-            grouped: what they are grouped by, if that is another one.
-            derived: what makes the columns of the key, if not what the key says.
+            key: the grouping key whose columns are the stored key.
+            grouped: the grouping key of these rows, if it is another one.
+            derived: SQL expressions of the key columns, if they differ from those of `key`.
         """
         grouped = grouped or key
         fields = fields_of(schema)
-        made = dict(derived if derived is not None else key.derived if key else {})
+        expressions = dict(derived if derived is not None else key.derived if key else {})
         if key is not None:
-            held = dict(zip(key.columns, key.annotations, strict=True))
-            for name in made:
-                fields[name] = Field(name, held[name] | None, required=True)
+            annotations = dict(zip(key.columns, key.annotations, strict=True))
+            for name in expressions:
+                fields[name] = Field(name, annotations[name] | None, required=True)
         names, widened = list(schema.names), None
         if grouped is not None and grouped.in_front:
             names, widened = [*grouped.in_front, *names], grouped.put_in_front(schema.names)
-        return cls(row_class(names), "Row", "namedtuple", fields, "rows", made, widened, reads)
+        return cls(
+            row_class(names), "Row", "namedtuple", fields, "rows", expressions, widened, reads
+        )
 
     @property
     def columns(self) -> list[str]:
@@ -96,13 +97,13 @@ class RowRecords(RecordType):
         return super(RowRecords, self).getter(fields)
 
     def reader(self, schema: Any, *, first_column: int = 0) -> RecordReader:
-        own = pa.schema(list(schema)[first_column : first_column + len(self.columns)])
-        missing = [name for name in self.columns if name not in own.names]
+        columns = pa.schema(list(schema)[first_column : first_column + len(self.columns)])
+        missing = [name for name in self.columns if name not in columns.names]
         if missing:
             raise ProcessError(f"rows have no column {', '.join(map(repr, missing))}")
         if self.reads is not None:
-            return _Within(self.reads(own), own, first_column)
-        return _RowReader(self.cls, own, first_column, self.widened)
+            return _ColumnSliceReader(self.reads(columns), columns, first_column)
+        return _RowReader(self.cls, columns, first_column, self.widened)
 
 
 def fields_of(schema: sql.StructType) -> dict[str, Field]:
@@ -143,8 +144,8 @@ class _RowReader(RecordReader):
         return list(map(self._row, rows if self._widened is None else map(self._widened, rows)))
 
 
-class _Within(RecordReader):
-    """Reads some of the columns of batches."""
+class _ColumnSliceReader(RecordReader):
+    """Reads consecutive columns of batches."""
 
     def __init__(self, reader: RecordReader, schema: pa.Schema, first_column: int) -> None:
         self._reader = reader
@@ -173,12 +174,12 @@ class RowOutputs(OutputType):
     @classmethod
     def of_schema(cls, schema: sql.StructType) -> Self:
         """Rows with these columns."""
-        made = cls(cls.annotation(schema), "output")
-        made.record_type = RowRecords.of_schema(schema)
-        made._schema = to_arrow_schema(schema, timezone="UTC")
-        made.__dict__["arrow_schema"] = made._schema
-        made._is_flat = not any(map(pa.types.is_nested, made._schema.types))
-        return made
+        outputs = cls(cls.annotation(schema), "output")
+        outputs.record_type = RowRecords.of_schema(schema)
+        outputs._schema = to_arrow_schema(schema, timezone="UTC")
+        outputs.__dict__["arrow_schema"] = outputs._schema
+        outputs._is_flat = not any(map(pa.types.is_nested, outputs._schema.types))
+        return outputs
 
     _is_flat = False
 

@@ -79,13 +79,6 @@ _HASHERS: dict[type, Callable[[Any, int], int]] = {
 }
 
 
-def _no_hash(value: object) -> StateTypeError:
-    return StateTypeError(
-        f"{value!r:.100} ({type(value).__name__}) cannot be a key field: use bool, int, str, bytes,"
-        " date or datetime, or None"
-    )
-
-
 def key_hash(fields: Iterable[Any]) -> int:
     """The hash of a key's fields as a signed 64-bit integer, as Spark's `xxhash64` gives it.
 
@@ -102,7 +95,10 @@ def key_hash(fields: Iterable[Any]) -> int:
     for field in fields:
         hash_field = _HASHERS.get(type(field))
         if hash_field is None:
-            raise _no_hash(field)
+            raise StateTypeError(
+                f"{field!r:.100} ({type(field).__name__}) cannot be a key field: use bool, int, "
+                "str, bytes, date or datetime, or None"
+            )
         value = hash_field(field, value)
     return value - _WRAP if value >= _SIGN else value
 

@@ -61,10 +61,11 @@ def unwrap(annotation: Any) -> Any:
     >>> unwrap(typing.Annotated[int, "minutes"])
     <class 'int'>
     """
-    return _with_metadata(annotation)[0]
+    return with_metadata(annotation)[0]
 
 
-def _with_metadata(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+def with_metadata(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The annotation as `unwrap` returns it, and the metadata of all `Annotated` around it."""
     metadata: tuple[Any, ...] = ()
     while True:
         origin = typing.get_origin(annotation)
@@ -77,7 +78,7 @@ def _with_metadata(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
         elif isinstance(annotation, _ALIASES):
             annotation = annotation.__value__
         elif annotation is pydantic.AwareDatetime:
-            annotation = dt.datetime
+            annotation, metadata = dt.datetime, (msgspec.Meta(tz=True), *metadata)
         else:
             return annotation, metadata
 
@@ -105,7 +106,7 @@ def peel(annotation: Any) -> tuple[tuple[Any, ...], bool, tuple[Any, ...]]:
     >>> peel(typing.Annotated[int | None, "meta"])
     ((<class 'int'>,), True, ('meta',))
     """
-    annotation, metadata = _with_metadata(annotation)
+    annotation, metadata = with_metadata(annotation)
     if annotation is None or annotation is types.NoneType:
         return (), True, metadata
     if annotation is Any or annotation is object:

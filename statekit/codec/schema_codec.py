@@ -209,11 +209,13 @@ def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
 
 _KEY_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _KEY_PARSERS: dict[str, Callable[[str], Any]] = {
+    "bool": json.loads,
     "int": int,
     "float": float,
     "bytes": bytes.fromhex,
     "date": dt.date.fromisoformat,
     "datetime": dt.datetime.fromisoformat,
+    "timedelta": lambda text: msgspec.convert(text, dt.timedelta),
     "uuid": uuid.UUID,
 }
 
@@ -236,10 +238,6 @@ def _key_from_json(schema: Schema, data: Json) -> Any:
             return _tuple_from_json(schema, json.loads(data) if isinstance(data, str) else data)
         case kind if kind in _KEY_PARSERS and isinstance(data, str):
             return _KEY_PARSERS[kind](data)
-        case "timedelta" if isinstance(data, str):
-            return msgspec.json.decode(json.dumps(data), type=dt.timedelta)
-        case "bool" if isinstance(data, str):
-            return json.loads(data)
     return data
 
 
@@ -265,7 +263,7 @@ def _dynamic_from_json(data: Json) -> Any:
             data = json.loads(data)
         except ValueError:
             return data
-    return tuple(map(_dynamic_inner, data)) if isinstance(data, list) else data
+    return _dynamic_inner(data)
 
 
 def _dynamic_inner(data: Json) -> Any:

@@ -28,7 +28,7 @@ from statekit.codec.value_check import (
 from statekit.codec.value_plan import (
     ENCODER,
     Convert,
-    Plan,
+    ValuePlan,
     plan_dict,
     plan_literal,
     plan_optional,
@@ -213,14 +213,14 @@ def _corrupt_value(name: str, data: bytes, why: object) -> CorruptCheckpointErro
     )
 
 
-def _why_refused(plan: Plan, value: Any) -> str:
+def _why_refused(plan: ValuePlan, value: Any) -> str:
     """Why a value is not accepted, with the path into it."""
     if exceeds_nesting(plan.accepts, value):
         return f"it is nested more than {NESTING_MAX} levels deep: keep the parts as rows of a map"
     return _reason(plan, value, "") or f"{shortened(value)} is accepted"
 
 
-def _reason(plan: Plan, value: Any, path: str) -> str | None:
+def _reason(plan: ValuePlan, value: Any, path: str) -> str | None:
     if plan.accepts.one(value):
         return None
     for suffix, part, inner in plan.parts(value):
@@ -257,26 +257,26 @@ class _Planner:
     """
 
     def __init__(self) -> None:
-        self.open: dict[type, tuple[Plan, int]] = {}
+        self.open: dict[type, tuple[ValuePlan, int]] = {}
         self.level = 0
         self.wire_structs: list[Any] = []
         self.wires: dict[str, type] = {}
 
-    def plan_root(self, annotation: Any) -> Plan:
+    def plan_root(self, annotation: Any) -> ValuePlan:
         plan = self.plan(annotation)
         for wire_struct_ in self.wire_structs:
             for name, wire in self.wires.items():
                 setattr(wire_struct_, name, wire)
         return plan
 
-    def plan(self, annotation: Any) -> Plan:
+    def plan(self, annotation: Any) -> ValuePlan:
         self.level += 1
         try:
             return self.plan_at_level(annotation)
         finally:
             self.level -= 1
 
-    def plan_at_level(self, annotation: Any) -> Plan:
+    def plan_at_level(self, annotation: Any) -> ValuePlan:
         annotation = unwrap(annotation)
         schema = schema_of(annotation)
         args = typing.get_args(annotation)
@@ -297,7 +297,7 @@ class _Planner:
                 return self.plan_union(schema, union_members(annotation) or ())
         return self.plan_struct(schema, annotation)
 
-    def plan_union(self, schema: Schema, members: tuple[Any, ...]) -> Plan:
+    def plan_union(self, schema: Schema, members: tuple[Any, ...]) -> ValuePlan:
         some = [member for member in members if member is not type(None)]
         optional = schema.kind == "optional"
         if len(some) == 1:
@@ -313,14 +313,14 @@ class _Planner:
         self.wire_structs.append(struct)
         return struct
 
-    def plan_struct(self, schema: Schema, cls: type) -> Plan:
+    def plan_struct(self, schema: Schema, cls: type) -> ValuePlan:
         if cls in self.open:
             outer, level = self.open[cls]
             return plan_inside(schema, cls, outer, self.level - level)
         native = is_native(cls, frozenset())
         name = f"wire_{len(self.wire_structs)}_{len(self.open)}"
         pending = Check(bool)
-        plan = Plan(schema, cls if native else typing.ForwardRef(name), pending, pending)
+        plan = ValuePlan(schema, cls if native else typing.ForwardRef(name), pending, pending)
         if not native:
             plan.to_wire = plan.from_wire = unchanged
         self.open[cls] = plan, self.level

@@ -23,15 +23,15 @@ from statekit.codec.value_check import (
 
 ENCODER = msgspec.msgpack.Encoder(uuid_format="canonical", decimal_format="string")
 Convert = Callable[[Any], Any]
-_Parts = Callable[[Any], Iterable[tuple[str, "Plan", Any]]]
+_Parts = Callable[[Any], Iterable[tuple[str, "ValuePlan", Any]]]
 
 
-def _no_parts(_value: Any) -> tuple[tuple[str, Plan, Any], ...]:
+def _no_parts(_value: Any) -> tuple[tuple[str, ValuePlan, Any], ...]:
     return ()
 
 
 @dataclasses.dataclass(slots=True)
-class Plan:
+class ValuePlan:
     """How values of one type are checked, and turned into what msgspec can write.
 
     `wire` is the type that msgspec decodes. `accepts` and `exact` are the two checks of
@@ -56,9 +56,9 @@ def unchanged(value: Any) -> Any:
 _AWARE = typing.Annotated[dt.datetime, msgspec.Meta(tz=True)]
 
 
-def plan_scalar(schema: Schema, annotation: Any) -> Plan:
+def plan_scalar(schema: Schema, annotation: Any) -> ValuePlan:
     wire = _AWARE if schema.kind == "datetime" else annotation
-    return Plan(schema, wire, *scalar_checks(schema.kind, annotation))
+    return ValuePlan(schema, wire, *scalar_checks(schema.kind, annotation))
 
 
 def is_map(schema: Schema) -> bool:
@@ -70,7 +70,7 @@ def is_map(schema: Schema) -> bool:
 # ------------------------------------------------------------------ containers
 
 
-def plan_literal(schema: Schema, annotation: Any) -> Plan:
+def plan_literal(schema: Schema, annotation: Any) -> ValuePlan:
     allowed = frozenset((type(value), value) for _, value in schema.values)
     types = frozenset(kind for kind, _ in allowed)
 
@@ -79,7 +79,7 @@ def plan_literal(schema: Schema, annotation: Any) -> Plan:
 
     check = Check(accepts)
     if bool not in types:
-        return Plan(schema, annotation, check, check)
+        return ValuePlan(schema, annotation, check, check)
 
     def from_wire(value: Any) -> Any:
         if not accepts(value):
@@ -87,14 +87,14 @@ def plan_literal(schema: Schema, annotation: Any) -> Plan:
         return value
 
     wire: Any = typing.Union[tuple(types)]  # noqa: UP007  built at run time
-    return Plan(schema, wire, check, check, unchanged, from_wire)
+    return ValuePlan(schema, wire, check, check, unchanged, from_wire)
 
 
 def plan_of(
-    schema: Schema, wire: Any, items: Sequence[Plan], check: Callable[[list[Check]], Check]
-) -> Plan:
+    schema: Schema, wire: Any, items: Sequence[ValuePlan], check: Callable[[list[Check]], Check]
+) -> ValuePlan:
     """A plan whose checks are made from the checks of its items."""
-    return Plan(
+    return ValuePlan(
         schema,
         wire,
         check([item.accepts for item in items]),
@@ -103,7 +103,7 @@ def plan_of(
     )
 
 
-def plan_tuple(schema: Schema, items: list[Plan]) -> Plan:
+def plan_tuple(schema: Schema, items: list[ValuePlan]) -> ValuePlan:
     size = len(items)
     read, has_size = unpacking(size)
     plan = plan_of(
@@ -118,7 +118,7 @@ def plan_tuple(schema: Schema, items: list[Plan]) -> Plan:
         plan.to_wire = lambda value: tuple([f(v) for f, v in zip(to_wire, value, strict=True)])
         plan.from_wire = lambda wire: tuple([f(v) for f, v in zip(from_wire, wire, strict=True)])
 
-    def parts(value: Any) -> Iterator[tuple[str, Plan, Any]]:
+    def parts(value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
         if type(value) is tuple and len(value) == size:
             for index, (item, part) in enumerate(zip(items, value, strict=True)):
                 yield f"[{index}]", item, part
@@ -135,7 +135,7 @@ def _check_items(cls: type) -> Callable[[list[Check]], Check]:
     return check
 
 
-def plan_sequence(schema: Schema, item: Plan) -> Plan:
+def plan_sequence(schema: Schema, item: ValuePlan) -> ValuePlan:
     """A list, or a tuple of any length."""
     cls: Any = list if schema.kind == "list" else tuple
     wire = list[item.wire] if cls is list else tuple[item.wire, ...]  # type: ignore[name-defined]
@@ -145,7 +145,7 @@ def plan_sequence(schema: Schema, item: Plan) -> Plan:
         plan.to_wire = lambda value: [to_wire(part) for part in value]
         plan.from_wire = lambda wire: cls([from_wire(part) for part in wire])
 
-    def parts(value: Any) -> Iterator[tuple[str, Plan, Any]]:
+    def parts(value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
         if type(value) is cls:
             for index, part in enumerate(value):
                 yield f"[{index}]", item, part
@@ -154,7 +154,7 @@ def plan_sequence(schema: Schema, item: Plan) -> Plan:
     return plan
 
 
-def plan_set(schema: Schema, item: Plan) -> Plan:
+def plan_set(schema: Schema, item: ValuePlan) -> ValuePlan:
     """A set or frozenset: an array sorted by encoded element, whatever the order of hashing."""
     cls: Any = set if schema.kind == "set" else frozenset
     item_to_wire, item_from_wire = item.to_wire or unchanged, item.from_wire or unchanged
@@ -163,7 +163,7 @@ def plan_set(schema: Schema, item: Plan) -> Plan:
         encoded = sorted([ENCODER.encode(item_to_wire(part)) for part in value])
         return [msgspec.Raw(part) for part in encoded]
 
-    def parts(value: Any) -> Iterator[tuple[str, Plan, Any]]:
+    def parts(value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
         if type(value) is cls:
             for part in value:
                 yield f"{{{part!r:.60}}}", item, part
@@ -180,7 +180,7 @@ def _check_pairs(checks: list[Check]) -> Check:
     return Check(lambda value: type(value) is dict and keys(value) and items(value.values()))
 
 
-def plan_dict(schema: Schema, key: Plan, item: Plan) -> Plan:
+def plan_dict(schema: Schema, key: ValuePlan, item: ValuePlan) -> ValuePlan:
     """A dict: a map, or an array of pairs where MessagePack readers may not know such keys."""
     wire: Any = dict[key.wire, item.wire]  # type: ignore[name-defined]
     if not is_map(schema):
@@ -195,7 +195,7 @@ def plan_dict(schema: Schema, key: Plan, item: Plan) -> Plan:
         plan.to_wire = lambda value: {k: to_wire(v) for k, v in value.items()}
         plan.from_wire = lambda wire: {k: from_wire(v) for k, v in wire.items()}
 
-    def parts(value: Any) -> Iterator[tuple[str, Plan, Any]]:
+    def parts(value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
         if type(value) is dict:
             for k, v in value.items():
                 yield f".keys[{k!r:.60}]", key, k
@@ -205,7 +205,7 @@ def plan_dict(schema: Schema, key: Plan, item: Plan) -> Plan:
     return plan
 
 
-def plan_optional(schema: Schema, inner: Plan) -> Plan:
+def plan_optional(schema: Schema, inner: ValuePlan) -> ValuePlan:
     to_wire, from_wire = inner.to_wire, inner.from_wire
     wire: Any = typing.Optional[inner.wire]  # noqa: UP045  a forward reference has no `|`
     plan = plan_of(schema, wire, [inner], lambda checks: optional(checks[0]))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
-import pydantic
 
 from statekit.codec.annotations import (
     Field,
@@ -19,10 +18,11 @@ from statekit.codec.annotations import (
     struct_flavour,
     union_members,
     unwrap,
+    with_metadata,
 )
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import Check, check_parts, deeper, unpacking
-from statekit.codec.value_plan import Convert, Plan, is_map, unchanged
+from statekit.codec.value_plan import Convert, ValuePlan, is_map, unchanged
 from statekit.codec.value_union import tagged_members
 
 
@@ -67,26 +67,20 @@ def _is_plain(cls: Any) -> bool:
 
 def _is_constrained(annotation: Any) -> bool:
     """Whether msgspec would refuse values for more than their type (`msgspec.Meta`)."""
-    if annotation is pydantic.AwareDatetime:  # which it does not know
-        return True
-    if isinstance(annotation, typing.NewType):
-        return _is_constrained(annotation.__supertype__)
-    if hasattr(annotation, "__value__"):
-        return _is_constrained(annotation.__value__)
-    metadata = getattr(annotation, "__metadata__", ())
+    inner, metadata = with_metadata(annotation)
     return any(isinstance(note, msgspec.Meta) for note in metadata) or any(
-        _is_constrained(arg) for arg in typing.get_args(annotation)
+        _is_constrained(arg) for arg in typing.get_args(inner)
     )
 
 
-def plan_inside(schema: Schema, cls: type, outer: Plan, levels: int) -> Plan:
+def plan_inside(schema: Schema, cls: type, outer: ValuePlan, levels: int) -> ValuePlan:
     """The plan of a struct inside of itself: it looks up the outer plan when it is used.
 
     Args:
         outer: the plan of the struct, which is not complete yet.
         levels: how many levels deeper it is than the enclosing struct of its type.
     """
-    plan = Plan(
+    plan = ValuePlan(
         schema,
         outer.wire,
         deeper(lambda: outer.accepts, levels),
@@ -99,7 +93,9 @@ def plan_inside(schema: Schema, cls: type, outer: Plan, levels: int) -> Plan:
     return plan
 
 
-def plan_struct_checks(plan: Plan, cls: type, specs: tuple[Field, ...], fields: list[Plan]) -> None:
+def plan_struct_checks(
+    plan: ValuePlan, cls: type, specs: tuple[Field, ...], fields: list[ValuePlan]
+) -> None:
     """Fill in the checks, `runs_code` and `parts` of a struct's plan."""
     named = {spec.name: field for spec, field in zip(specs, fields, strict=True)}
     plan.runs_code = _runs_code(cls) or any(field.runs_code for field in fields)
@@ -184,7 +180,7 @@ def _columns(specs: tuple[Field, ...]) -> list[int]:
     return sorted(range(len(specs)), key=lambda index: not specs[index].required)
 
 
-def wire_struct(cls: type, specs: tuple[Field, ...], fields: list[Plan]) -> type:
+def wire_struct(cls: type, specs: tuple[Field, ...], fields: list[ValuePlan]) -> type:
     """A msgspec Struct with the fields of `cls`, in the form in which they are written."""
     columns: list[tuple[str, Any] | tuple[str, Any, Any]] = [
         (f"f{index}", fields[index].wire)
@@ -196,7 +192,9 @@ def wire_struct(cls: type, specs: tuple[Field, ...], fields: list[Plan]) -> type
     return msgspec.defstruct(cls.__name__, columns, rename=names)
 
 
-def struct_to_wire(cls: type, wire: Any, specs: tuple[Field, ...], fields: list[Plan]) -> Convert:
+def struct_to_wire(
+    cls: type, wire: Any, specs: tuple[Field, ...], fields: list[ValuePlan]
+) -> Convert:
     order = _columns(specs)
     names = tuple(specs[index].name for index in order)
     converts = [fields[index].to_wire for index in order]
@@ -219,7 +217,7 @@ def struct_to_wire(cls: type, wire: Any, specs: tuple[Field, ...], fields: list[
     return to_wire
 
 
-def struct_from_wire(cls: Any, specs: tuple[Field, ...], fields: list[Plan]) -> Convert:
+def struct_from_wire(cls: Any, specs: tuple[Field, ...], fields: list[ValuePlan]) -> Convert:
     names = tuple(spec.name for spec in specs)
     get = _getter(tuple(f"f{index}" for index in range(len(specs))))
     restores = [field.from_wire for field in fields]

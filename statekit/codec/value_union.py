@@ -12,7 +12,7 @@ import msgspec
 from statekit.codec.annotations import SCALARS
 from statekit.codec.schema import Schema
 from statekit.codec.value_check import any_of
-from statekit.codec.value_plan import ENCODER, Convert, Plan, is_map, plan_of, unchanged
+from statekit.codec.value_plan import ENCODER, Convert, ValuePlan, is_map, plan_of, unchanged
 
 UNION_EXT = 1
 """MessagePack extension type of a tagged union member."""
@@ -59,7 +59,9 @@ def tagged_members(members: Iterable[Schema]) -> frozenset[str]:
     return frozenset(tagged)
 
 
-def plan_union(schema: Schema, plans: list[Plan], tagged_struct: Callable[[Any], Any]) -> Plan:
+def plan_union(
+    schema: Schema, plans: list[ValuePlan], tagged_struct: Callable[[Any], Any]
+) -> ValuePlan:
     tagged = tagged_members(schema.items)
     plain = [plan for plan in plans if plan.schema.brief not in tagged]
     wires = [plan.wire for plan in plain] + ([msgspec.msgpack.Ext] if tagged else [])
@@ -73,8 +75,8 @@ def plan_union(schema: Schema, plans: list[Plan], tagged_struct: Callable[[Any],
     return plan
 
 
-def _union_to_wire(schema: Schema, ordered: list[Plan], tagged: frozenset[str]) -> Convert:
-    def write(member: Plan, value: Any) -> Any:
+def _union_to_wire(schema: Schema, ordered: list[ValuePlan], tagged: frozenset[str]) -> Convert:
+    def write(member: ValuePlan, value: Any) -> Any:
         wire = member.to_wire(value) if member.to_wire else value
         name = member.schema.brief
         if name not in tagged:
@@ -95,7 +97,10 @@ def _union_to_wire(schema: Schema, ordered: list[Plan], tagged: frozenset[str]) 
 
 
 def _union_from_wire(
-    schema: Schema, plans: list[Plan], tagged: frozenset[str], tagged_struct: Callable[[Any], Any]
+    schema: Schema,
+    plans: list[ValuePlan],
+    tagged: frozenset[str],
+    tagged_struct: Callable[[Any], Any],
 ) -> Convert:
     named = {plan.schema.brief: plan for plan in plans}
     structs = {name: tagged_struct(named[name].wire) for name in tagged}

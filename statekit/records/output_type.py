@@ -121,21 +121,14 @@ class OutputType:
         statekit.errors.ProcessError: count, output: output 0, 1.5, does not fit int: ...
         """
         schema = self.arrow_schema
-        try:
-            arrays = self._arrays(records)
-        except Exception as error:
-            raise self._explained(records, error) from error
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return pa.RecordBatch.from_arrays(self._checked_arrays(records), schema=schema)
 
     def check_all(self, records: list[Any]) -> None:
         """Raise the ProcessError that `to_batch` would raise, without the batch.
 
         >>> OutputType(int, where="count, output").check_all([1, 2, 3])
         """
-        try:
-            self._arrays(records)
-        except Exception as error:
-            raise self._explained(records, error) from error
+        self._checked_arrays(records)
 
     def check(self, record: Any) -> None:
         """`check_all` for one output: about 1 µs for flat records of common types.
@@ -269,6 +262,12 @@ class OutputType:
     def _arrays(self, records: list[Any]) -> list[Any]:
         arrays = map(_array, self._columns, self._values(records))
         return [array for array in arrays if array is not None]
+
+    def _checked_arrays(self, records: list[Any]) -> list[Any]:
+        try:
+            return self._arrays(records)
+        except Exception as error:
+            raise self._explained(records, error) from error
 
     def _explained(self, records: list[Any], error: Exception) -> ProcessError:
         """The error about the first output that does not fit, found by checking one by one."""

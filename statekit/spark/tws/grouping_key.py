@@ -1,8 +1,8 @@
-"""The columns that a frame is grouped by for a processor, as a key of statekit.
+"""Grouping keys: the columns that a frame is grouped by, as a key of statekit.
 
-A key of statekit has whole numbers, texts, bytes, dates and instants. A column of another type is
-written as text by Spark, before rows are routed: so whoever computes the key group of a stored key,
-a query or a rescale, computes that of the row.
+A key of statekit has whole numbers, texts, bytes, dates and instants. Spark writes a column of any
+other type as text before it routes rows. So a query or a rescale computes the same key group from
+the stored key as Spark computes from the row.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ Getter = Callable[[Any], tuple[Any, ...]]
 
 
 class _Part(NamedTuple):
-    """One of the columns.
+    """One column of a grouping key.
 
     Parameters:
-        path: where it is in a row: a column, and fields within it.
-        name: what the processor knows it by.
-        column: the column that has it as it is stored.
-        expression: what makes that column; None for one that is there.
-        annotation: what is stored.
-        given: from what is stored to what a timer's handler is given.
+        path: the column of a row, and the names of the fields within it.
+        name: its name in the key that a processor receives.
+        column: the column with the stored value.
+        expression: the SQL expression of that column; None if rows contain it.
+        annotation: the type of the stored value.
+        from_stored: converts a stored value to the value that a timer's handler receives.
     """
 
     path: tuple[str, ...]
@@ -57,15 +57,15 @@ class _Part(NamedTuple):
     column: str
     expression: str | None
     annotation: Any
-    given: Callable[[Any], Any]
+    from_stored: Callable[[Any], Any]
 
 
 class GroupingKey:
-    """What rows are grouped by.
+    """The columns that rows are grouped by.
 
     Parameters:
-        schema: of the rows.
-        names: of columns, and of fields within them, as in `groupBy`.
+        schema: the schema of the rows.
+        names: names of columns, or of fields within them, as in `groupBy`.
 
     Raises:
         StateTypeError: there is no such column, or it cannot be grouped by.
@@ -81,84 +81,84 @@ class GroupingKey:
         self.columns = tuple(part.column for part in self._parts)
         if not names or len(set(self.columns)) != len(names):
             raise StateTypeError(f"keys={list(names)}: give one column to group by, or several")
-        self.types = tuple(_found(schema, part.path) for part in self._parts)
+        self.types = tuple(_type_at(schema, part.path) for part in self._parts)
         self._row = Row(*(part.name for part in self._parts))
 
     @property
     def is_plain(self) -> bool:
-        """Whether the key is stored as it is in rows."""
+        """Whether rows contain the stored key."""
         return not any(part.expression for part in self._parts)
 
     @property
     def schema(self) -> sql.StructType:
-        """The key as Spark has it."""
+        """The SQL types of the key."""
         made = sql.StructType()
-        for part, of in zip(self._parts, self.types, strict=True):
-            made.add(part.name, of)
+        for part, type_ in zip(self._parts, self.types, strict=True):
+            made.add(part.name, type_)
         return made
 
     @property
     def derived(self) -> dict[str, str]:
-        """Columns that rows do not have, and what makes them."""
+        """SQL expressions of the key columns that rows do not contain, by column name."""
         return {part.column: part.expression for part in self._parts if part.expression}
 
     @property
     def has_floats(self) -> bool:
-        """Whether keys that differ in the bits of -0.0 and 0.0 are one key here."""
-        return any(_has_floats(of) for of in self.types)
+        """Whether a key has floats, so that -0.0 and 0.0 are the same key."""
+        return any(_without_minus_zero(type_, "value") != "value" for type_ in self.types)
 
     @property
     def annotations(self) -> tuple[Any, ...]:
-        """What is stored of each column."""
+        """The stored type of each column."""
         return tuple(part.annotation for part in self._parts)
 
     def getter(self, names: Sequence[str], skip: int = 0) -> Getter:
-        """A function from a row with these columns to the key that a processor is given.
+        """Return a function that reads the key for a processor from a row with these columns.
 
         Parameters:
-            skip: how many fields are in front of them.
+            skip: number of fields before these columns.
         """
         paths = [(skip + names.index(part.path[0]), part.path[1:]) for part in self._parts]
 
         def key(row: Any) -> tuple[Any, ...]:
-            return tuple(_within(row[place], inner) for place, inner in paths)
+            return tuple(_field_at(row[place], inner) for place, inner in paths)
 
         return key
 
     @property
     def in_front(self) -> list[str]:
-        """What fields within columns are called, which Spark puts in front of rows."""
+        """Names of key fields within columns. Spark puts these fields before the row's own."""
         return [part.name for part in self._parts if len(part.path) > 1]
 
     def put_in_front(self, names: Sequence[str]) -> Getter:
-        """A function from the values of a row, with these columns, to the same behind those."""
+        """Return a function that puts the key fields within columns before a row's values."""
         inner = [part.path for part in self._parts if len(part.path) > 1]
         paths = [(names.index(path[0]), path[1:]) for path in inner]
-        return lambda row: (*(_within(row[place], path) for place, path in paths), *row)
+        return lambda row: (*(_field_at(row[place], path) for place, path in paths), *row)
 
     def of_timer(self, key: Any) -> Row:
-        """The key that a timer's handler is given, of what is stored."""
+        """Return the key that a timer's handler receives, from a stored key."""
         return self._row(
             *(
-                None if value is None else part.given(value)
+                None if value is None else part.from_stored(value)
                 for part, value in zip(self._parts, key_fields(key), strict=True)
             )
         )
 
     def as_of(self, other: GroupingKey, names: Sequence[str]) -> dict[str, str]:
-        """What makes the columns of another key of the rows of this one.
+        """Return SQL expressions of another key's columns, for rows that this key groups.
 
         Parameters:
-            names: of the columns that these rows have.
+            names: names of the columns of these rows.
 
         Raises:
-            StateTypeError: it has other types, or a name is taken.
+            StateTypeError: the other key has other types, or a column has the name of a key column.
         """
         if self.types != other.types:
-            told = [[of.simpleString() for of in key.types] for key in (self, other)]
+            key_types = [[type_.simpleString() for type_ in key.types] for key in (self, other)]
             raise StateTypeError(
-                f"initial_state= is grouped by {told[0]}, and rows by {told[1]}: group both by "
-                "columns of the same types"
+                f"initial_state= is grouped by {key_types[0]}, and rows by {key_types[1]}: "
+                "group both by columns of the same types"
             )
         made = {}
         for part, column in zip(self._parts, other.columns, strict=True):
@@ -173,7 +173,7 @@ class GroupingKey:
         return made
 
 
-def _within(value: Any, path: Sequence[str]) -> Any:
+def _field_at(value: Any, path: Sequence[str]) -> Any:
     for name in path:
         value = None if value is None else value[name]
     return value
@@ -183,36 +183,36 @@ def _within(value: Any, path: Sequence[str]) -> Any:
 
 
 def _part(schema: sql.StructType, name: str) -> _Part:
-    path = _path(schema, name)
-    of, known = _found(schema, path), _split(name)[-1]
+    path = _path_of(schema, name)
+    type_, field_name = _type_at(schema, path), _split(name)[-1]
     column = f"{' '.join(path)} as key"
-    for kinds, annotation in _PLAIN:
-        if isinstance(of, kinds):
-            given = _local if annotation is dt.datetime else _same
+    for sql_types, annotation in _PLAIN:
+        if isinstance(type_, sql_types):
+            from_stored = _as_local_time if annotation is dt.datetime else _same
             if len(path) == 1:
-                return _Part(path, known, path[0], None, annotation, given)
-            return _Part(path, known, column, _quoted(path), annotation, given)
-    expression = _as_text(of, _quoted(path), name)
-    return _Part(path, known, column, expression, str, partial(_of_text, of))
+                return _Part(path, field_name, path[0], None, annotation, from_stored)
+            return _Part(path, field_name, column, _quoted(path), annotation, from_stored)
+    expression = _as_text(type_, _quoted(path), name)
+    return _Part(path, field_name, column, expression, str, partial(_from_text, type_))
 
 
-def _path(schema: sql.StructType, name: object) -> tuple[str, ...]:
-    """Where a column is, or a field within one: with the names that the schema has for them."""
+def _path_of(schema: sql.StructType, name: object) -> tuple[str, ...]:
+    """Return the path of a column or of a field within one, spelled as in the schema."""
     if not isinstance(name, str):
         raise StateTypeError(f"keys= has {name!r}: give names of columns")
     path: list[str] = []
-    of: sql.DataType = schema
+    type_: sql.DataType = schema
     for wanted in _split(name):
-        names = of.names if isinstance(of, sql.StructType) else []
-        alike = [found for found in names if found.lower() == wanted.lower()]
-        if wanted not in names and len(alike) != 1:
+        names = type_.names if isinstance(type_, sql.StructType) else []
+        similar = [found for found in names if found.lower() == wanted.lower()]
+        if wanted not in names and len(similar) != 1:
             raise StateTypeError(
                 f"keys= has {name!r}, and rows have no such column: they have "
                 f"{', '.join(schema.names)}"
             )
-        path.append(wanted if wanted in names else alike[0])
-        assert isinstance(of, sql.StructType)
-        of = of[path[-1]].dataType
+        path.append(wanted if wanted in names else similar[0])
+        assert isinstance(type_, sql.StructType)
+        type_ = type_[path[-1]].dataType
     return tuple(path)
 
 
@@ -229,11 +229,11 @@ def _split(name: str) -> list[str]:
     return parts
 
 
-def _found(schema: sql.StructType, path: Sequence[str]) -> sql.DataType:
-    of: Any = schema
+def _type_at(schema: sql.StructType, path: Sequence[str]) -> sql.DataType:
+    type_: Any = schema
     for name in path:
-        of = of[name].dataType
-    found: sql.DataType = of
+        type_ = type_[name].dataType
+    found: sql.DataType = type_
     return found
 
 
@@ -241,67 +241,63 @@ def _quoted(path: Sequence[str]) -> str:
     return ".".join("`" + name.replace("`", "``") + "`" for name in path)
 
 
-def _as_text(of: sql.DataType, column: str, name: str) -> str:
+def _as_text(type_: sql.DataType, column: str, name: str) -> str:
     """The expression of a column as text: the same for all values that are equal in SQL."""
-    if isinstance(of, sql.FloatType | sql.DoubleType):
-        return f"cast({_without_minus_zero(of, column)} as string)"
-    if isinstance(of, sql.DecimalType):
-        return _decimal_as_text(of, column)
-    if isinstance(of, sql.TimestampNTZType):
+    if isinstance(type_, sql.FloatType | sql.DoubleType):
+        return f"cast({_without_minus_zero(type_, column)} as string)"
+    if isinstance(type_, sql.DecimalType):
+        return _decimal_as_text(type_, column)
+    if isinstance(type_, sql.TimestampNTZType):
         return f"cast({column} as string)"
-    if isinstance(of, sql.ArrayType | sql.StructType) and _is_json(of):
-        value = _without_minus_zero(of, column)
+    if isinstance(type_, sql.ArrayType | sql.StructType) and _is_json(type_):
+        value = _without_minus_zero(type_, column)
         return f"if({column} is null, null, to_json(struct({value} as v), {_JSON}))"
     raise StateTypeError(
-        f"keys= has {name!r} of type {of.simpleString()}, which rows cannot be grouped by: cast it "
-        "to a string"
+        f"keys= has {name!r} of type {type_.simpleString()}, which rows cannot be grouped by: "
+        "cast it to a string"
     )
 
 
-def _without_minus_zero(of: sql.DataType, value: str, depth: int = 0) -> str:
+def _without_minus_zero(type_: sql.DataType, value: str, depth: int = 0) -> str:
     """The expression of a value with 0.0 in the place of each -0.0, as Spark's `groupBy` has it.
 
     Parameters:
         value: its expression.
         depth: in how many arrays it is; each needs a name for its elements.
     """
-    if isinstance(of, sql.FloatType | sql.DoubleType):
-        return f"if({value} = 0, cast(0 as {of.simpleString()}), {value})"
-    if isinstance(of, sql.ArrayType):
+    if isinstance(type_, sql.FloatType | sql.DoubleType):
+        return f"if({value} = 0, cast(0 as {type_.simpleString()}), {value})"
+    if isinstance(type_, sql.ArrayType):
         element = f"element_{depth}"
-        made = _without_minus_zero(of.elementType, element, depth + 1)
+        made = _without_minus_zero(type_.elementType, element, depth + 1)
         return value if made == element else f"transform({value}, {element} -> {made})"
-    if isinstance(of, sql.StructType):
-        parts = {field.name: f"{value}.{_quoted([field.name])}" for field in of}
-        made_of = [_without_minus_zero(f.dataType, parts[f.name], depth) for f in of]
-        if made_of == list(parts.values()):
+    if isinstance(type_, sql.StructType):
+        parts = {field.name: f"{value}.{_quoted([field.name])}" for field in type_}
+        expressions = [_without_minus_zero(f.dataType, parts[f.name], depth) for f in type_]
+        if expressions == list(parts.values()):
             return value
-        fields = zip(made_of, map(_quoted, zip(parts)), strict=True)
+        fields = zip(expressions, map(_quoted, zip(parts)), strict=True)
         made = ", ".join(f"{part} as {name}" for part, name in fields)
         return f"if({value} is null, null, struct({made}))"
     return value
 
 
-def _has_floats(of: sql.DataType) -> bool:
-    return _without_minus_zero(of, "value") != "value"
-
-
-def _decimal_as_text(of: sql.DecimalType, column: str) -> str:
+def _decimal_as_text(type_: sql.DecimalType, column: str) -> str:
     """A number with all of its digits: a cast writes some as 1E-8, and not in each mode of SQL."""
-    if not of.scale:
+    if not type_.scale:
         return f"cast({column} as string)"
-    digits = "9" * (of.precision - of.scale) + "D" + "9" * of.scale
+    digits = "9" * (type_.precision - type_.scale) + "D" + "9" * type_.scale
     return f"replace(to_char({column}, 'MI{digits}'), ' ', '')"
 
 
-def _is_json(of: sql.DataType) -> bool:
+def _is_json(type_: sql.DataType) -> bool:
     """Whether values can be written as JSON and read again."""
-    if isinstance(of, sql.ArrayType):
-        return _is_json(of.elementType)
-    if isinstance(of, sql.StructType):
-        return all(_is_json(field.dataType) for field in of)
-    simple = (*(kinds for kinds, _ in _PLAIN), sql.FractionalType, sql.TimestampNTZType)
-    return any(isinstance(of, kinds) for kinds in simple)
+    if isinstance(type_, sql.ArrayType):
+        return _is_json(type_.elementType)
+    if isinstance(type_, sql.StructType):
+        return all(_is_json(field.dataType) for field in type_)
+    simple = (*(sql_types for sql_types, _ in _PLAIN), sql.FractionalType, sql.TimestampNTZType)
+    return any(isinstance(type_, sql_types) for sql_types in simple)
 
 
 # ------------------------------------------------------------------------------------ and back
@@ -311,25 +307,27 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _local(at: dt.datetime) -> dt.datetime:
+def _as_local_time(at: dt.datetime) -> dt.datetime:
     return at.astimezone().replace(tzinfo=None)
 
 
-def _of_text(of: sql.DataType, text: str) -> Any:
-    if isinstance(of, sql.ArrayType | sql.StructType):
-        return _of_json(of, json.loads(text, parse_float=str)["v"])
-    return _of_json(of, text)
+def _from_text(type_: sql.DataType, text: str) -> Any:
+    if isinstance(type_, sql.ArrayType | sql.StructType):
+        return _from_json(type_, json.loads(text, parse_float=str)["v"])
+    return _from_json(type_, text)
 
 
-def _of_json(of: sql.DataType, value: Any) -> Any:
+def _from_json(type_: sql.DataType, value: Any) -> Any:
     if value is None:
         return None
-    if isinstance(of, sql.ArrayType):
-        return [_of_json(of.elementType, one) for one in value]
-    if isinstance(of, sql.StructType):
-        return Row(*of.names)(*(_of_json(field.dataType, value.get(field.name)) for field in of))
-    for kinds, convert in _OF_JSON:
-        if isinstance(of, kinds):
+    if isinstance(type_, sql.ArrayType):
+        return [_from_json(type_.elementType, one) for one in value]
+    if isinstance(type_, sql.StructType):
+        return Row(*type_.names)(
+            *(_from_json(field.dataType, value.get(field.name)) for field in type_)
+        )
+    for sql_types, convert in _FROM_JSON:
+        if isinstance(type_, sql_types):
             return convert(value)
     return value
 
@@ -339,12 +337,12 @@ def _float32(text: str) -> float:
     return found
 
 
-_OF_JSON: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+_FROM_JSON: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (sql.DecimalType, lambda text: decimal.Decimal(str(text))),
     (sql.FloatType, _float32),
     (sql.DoubleType, float),
     (sql.BinaryType, base64.b64decode),
     (sql.DateType, dt.date.fromisoformat),
     (sql.TimestampNTZType, dt.datetime.fromisoformat),
-    (sql.TimestampType, lambda text: _local(dt.datetime.fromisoformat(text))),
+    (sql.TimestampType, lambda text: _as_local_time(dt.datetime.fromisoformat(text))),
 )

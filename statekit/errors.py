@@ -15,7 +15,7 @@ StatekitError
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 __all__ = [
     "CorruptCheckpointError",
@@ -76,14 +76,40 @@ class IncompleteEpochError(StatekitError):
     kind: ClassVar[str] = "incomplete_epoch"
 
 
-class StrayKeyError(IncompleteEpochError):
+class RetryError(IncompleteEpochError):
+    """An attempt failed in a way that the driver avoids when it runs the epoch again.
+
+    Parameters:
+        message: what happened.
+        operator: the operator whose shard failed.
+    """
+
+    def __init__(self, message: str, operator: str) -> None:
+        super().__init__(message, operator)
+        self.operator = operator
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} [operator {self.operator}]"
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The error whose text this is: errors of Spark's workers reach the driver as text.
+
+        >>> StrayKeyError.from_text(str(StrayKeyError("a stray key", "count"))).operator
+        'count'
+        """
+        message, _, operator = text.rpartition(" [operator ")
+        return cls(message, operator.removesuffix("]"))
+
+
+class StrayKeyError(RetryError):
     """A chained operator received a record that belongs to another shard.
 
     Users never see it: the epoch runs again without the chain.
     """
 
 
-class UnsortedError(IncompleteEpochError):
+class UnsortedError(RetryError):
     """Rows of a shard are not sorted by key and arrival.
 
     The epoch runs again with rows sorted by all of their columns. Users see the error only if it

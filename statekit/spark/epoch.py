@@ -135,14 +135,13 @@ class EpochRunner:
         Operators whose keys were found not to be alike run apart, and rows that were found not to
         be in order, and too many to be sorted by their worker, are sorted by Spark.
         """
-        operator = str(error).partition(":")[0]
         self._written.clear()  # sinks that took the epoch take it once more
         if isinstance(error, StrayKeyError):
-            self._strayed.add(operator)
+            self._strayed.add(error.operator)
             self._passes = passes(self._coordinator.job, self._strayed)
             return True
-        if isinstance(error, UnsortedError) and self._by_number(operator):
-            self._unsorted.add(operator)
+        if isinstance(error, UnsortedError) and self._by_number(error.operator):
+            self._unsorted.add(error.operator)
             self._frames.clear()
             return True
         return False

@@ -60,8 +60,9 @@ class Outputs:
             for key, group, size in builder.key_runs(keys, records):
                 if not start <= group <= end:
                     raise StrayKeyError(
-                        f"{plan.operator}: {self._process.name} puts out a record of key {key!r}, "
-                        f"which is not of shard {plan.shard}"
+                        f"{self._process.name} emits a record of key {key!r}, which does not "
+                        f"belong to shard {plan.shard} of {plan.operator}",
+                        plan.operator,
                     )
                 groups += [group] * size
             yield builder.batch(keys, groups, records)

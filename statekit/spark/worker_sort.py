@@ -43,9 +43,10 @@ def in_order(
         del piece  # it is large, and may have been copied
         if rows is None or rows.first <= last:
             raise UnsortedError(
-                f"{operator}: the rows of a shard are not in the order of their keys and arrival; "
-                "nothing of this epoch is committed: start the job again, and report it if it "
-                "happens once more, as Spark was asked to sort them"
+                "the rows of a shard are not in the order of their keys and arrival. Nothing of "
+                "this epoch is committed. Start the job again, and report it if it happens once "
+                "more, as Spark was asked to sort them",
+                operator,
             )
         last = rows.last
         yield from rows.batches

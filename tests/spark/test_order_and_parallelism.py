@@ -344,7 +344,7 @@ def test_an_epoch_that_is_found_unsorted_behind_a_sink_is_written_anew(runs: Run
     def fails_once(df: DataFrame, epoch: int) -> None:
         epochs_given.append(epoch)
         if len(epochs_given) == 1:
-            raise UnsortedError("numbers_seen: the rows of a shard are not in order")
+            raise UnsortedError("the rows of a shard are not in order", "numbers_seen")
 
     df = runs.spark.range(60).selectExpr("id % 10 as page", "cast(id as int) as number")
     outputs = {"files": sk.sinks.parquet(runs.home / "out"), "function": fails_once}

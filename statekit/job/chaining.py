@@ -15,7 +15,7 @@ from statekit.job.plan import Operator, Plan
 
 
 @dataclass(frozen=True)
-class Pass:
+class Chain:
     """Operators that run one behind the other in the same tasks.
 
     Parameters:
@@ -37,27 +37,27 @@ class Pass:
         return self.operators[-1]
 
 
-def passes(plan: Plan, strayed: Collection[str] = ()) -> list[Pass]:
+def chains(plan: Plan, strayed: Collection[str] = ()) -> list[Chain]:
     """All operators of a plan, in passes; each comes behind those that feed it.
 
     Parameters:
         strayed: operators that were found to be fed with other keys.
     """
-    found: list[Pass] = []
+    found: list[Chain] = []
     for operator in plan.operators:
         feeders = [each for each in found if each.last.name in operator.streams]
         apart = _apart(plan, operator, feeders, strayed) if feeders else None
         if feeders and apart is None:
             (before,) = feeders
-            joined = Pass((*before.operators, operator), before.apart)
+            joined = Chain((*before.operators, operator), before.apart)
             found[found.index(before)] = joined
         else:
-            found.append(Pass((operator,), apart))
+            found.append(Chain((operator,), apart))
     return found
 
 
 def _apart(
-    plan: Plan, operator: Operator, feeders: list[Pass], strayed: Collection[str]
+    plan: Plan, operator: Operator, feeders: list[Chain], strayed: Collection[str]
 ) -> str | None:
     """Why an operator cannot be in the pass of what feeds it; None if it can."""
     if len(operator.streams) > 1:

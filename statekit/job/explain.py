@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from statekit.job.chaining import Pass, passes
+from statekit.job.chaining import Chain, chains
 from statekit.job.plan import Operator, Plan
 
 
 def explained(plan: Plan) -> str:
     """How the operators of a plan are run on Spark."""
     lines = [f"job {plan.name}"]
-    for number, each in enumerate(passes(plan), start=1):
+    for number, each in enumerate(chains(plan), start=1):
         lines.append(f"pass {number}, fed by {' and '.join(each.first.streams)}")
         lines += (f"    {line}" for line in _of_pass(plan, each))
     return "\n".join(lines)
 
 
-def _of_pass(plan: Plan, each: Pass) -> Iterator[str]:
+def _of_pass(plan: Plan, each: Chain) -> Iterator[str]:
     first = each.first
     yield from _reading(plan, first)
     if first.declared.key:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -27,8 +28,11 @@ class KeyedBatchBuilder:
         self._process = process
         self._key_groups = key_groups
         self._operator = operator or process.name
-        self._key_of = process.key_of()
-        self._time_of = None if process.event_time is None else process.time_of_taken()
+
+    @cached_property
+    def _key_of(self) -> Callable[[Any], Any]:
+        # Not made before it is needed: rows may have keys that only columns hold.
+        return self._process.key_of()
 
     def keys(self, records: Sequence[Any]) -> list[Any]:
         """Return the key of each record.
@@ -77,7 +81,10 @@ class KeyedBatchBuilder:
         Parameters:
             inputs: the number of the input of each record, if there are several.
         """
-        times = () if self._time_of is None else list(map(self._time_of, records))
+        process = self._process
+        times: Sequence[int] = ()
+        if process.event_time is not None:
+            times = list(map(process.time_of_taken(), records))
         return KeyedBatch(keys, groups, keys, records, times, inputs)
 
     def not_a_key(self, key: Any, record: Any, cause: StateTypeError) -> ProcessError:

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardReport
 from statekit.errors import IncompleteEpochError, StrayKeyError, UnsortedError
-from statekit.job.chaining import Pass, passes
+from statekit.job.chaining import Chain, chains
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
@@ -32,15 +32,9 @@ from statekit.sinks.sink import Attempt, Sink
 from statekit.spark.commit_records import Reports
 from statekit.spark.failures import translated
 from statekit.spark.merged_inputs import MergedInputs
-from statekit.spark.pickling import PackedPlans, Shipment, pack
-from statekit.spark.plan import OperatorFrames, late_records
-from statekit.spark.union_plan import (
-    FirstInput,
-    UnionFrames,
-    initial_frames,
-    layout_of,
-    union_frames,
-)
+from statekit.spark.pickling import PickledFunction, PickledPlans, pickled
+from statekit.spark.plan import FrameOptions, OperatorFrames, late_records
+from statekit.spark.union_plan import FirstInput, UnionFrames, layout_of, record_types
 from statekit.spark.worker import ShardStep, Stage
 from statekit.spark.worker_rows import Layout
 from statekit.working_copy.base_options import BaseOptions
@@ -86,14 +80,14 @@ class EpochRunner:
         self._directory = directory
         self._options = options
         self._bases = bases
-        self._shipments: dict[str, Shipment] = {
-            operator.name: pack(operator.declared) for operator in coordinator.job.operators
+        self._functions: dict[str, PickledFunction] = {
+            operator.name: pickled(operator.declared) for operator in coordinator.job.operators
         }
-        self._frames: dict[tuple[Pass, bool], OperatorFrames | UnionFrames] = {}
+        self._frames: dict[tuple[Chain, bool], OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
         self._unsorted: set[str] = set()
         self._adapts = True
-        self._passes = passes(coordinator.job)
+        self._chains = chains(coordinator.job)
         self._inputs: Mapping[str, DataFrame] = {}
         self._read: list[DataFrame] = []
         self._is_small: Callable[[], bool] = lambda: False
@@ -138,7 +132,7 @@ class EpochRunner:
         self._written.clear()  # sinks that took the epoch take it once more
         if isinstance(error, StrayKeyError):
             self._strayed.add(error.operator)
-            self._passes = passes(self._coordinator.job, self._strayed)
+            self._chains = chains(self._coordinator.job, self._strayed)
             return True
         if isinstance(error, UnsortedError) and self._by_number(error.operator):
             self._unsorted.add(error.operator)
@@ -146,7 +140,7 @@ class EpochRunner:
             return True
         return False
 
-    def let_copies_go(self, keep: bool | None) -> None:
+    def remove_copies(self, keep: bool | None) -> None:
         """Remove working copies on this host that no later run has use for.
 
         Parameters:
@@ -156,42 +150,44 @@ class EpochRunner:
             copies = DiskCopies(self._directory, self._options)
             copies.forget(self._coordinator.job_file.id)
 
-    def _frame(self, of: Pass, streams: Mapping[str, DataFrame]) -> DataFrame:
-        operator, tasks = of.first, self._tasks(of.first)
-        is_first = self._coordinator.last is None
-        if is_first and (first := self._first_inputs.get(operator.name)) is not None:
-            both = [first.frame, *_given(operator, streams)]
-            by_number = self._by_number(operator.name)
-            union = initial_frames(first, both, *self._how(of), by_number=by_number)
-            return union.frame(both, self._step(of, Layout((), (), first.reader)), tasks)
-        combines = _combines(operator, tasks)
-        if (of, combines) not in self._frames:
-            likes = _given(operator, streams)
-            self._frames[of, combines] = self._frames_of(of, likes, combines=combines)
-        frames = self._frames[of, combines]
-        step = self._step(of, layout_of(operator, self._coordinator.job), is_combined=combines)
+    def _frame(self, chain: Chain, streams: Mapping[str, DataFrame]) -> DataFrame:
+        operator, tasks = chain.first, self._tasks(chain.first)
+        dfs = [streams[name] for name in operator.streams]
+        first = self._first_inputs.get(operator.name) if self._coordinator.last is None else None
+        if first is not None:
+            dfs = [first.frame, *dfs]
+            types = [first.records, *operator.declared.record_type.members]
+            initial = UnionFrames(dfs, types, 2, self._frame_options(chain))
+            return initial.frame(dfs, self._step(chain, Layout((), (), first.reader)), tasks)
+        job, combines = self._coordinator.job, _combines(operator, tasks)
+        frames = self._frames.get((chain, combines))
+        if frames is None:
+            options = self._frame_options(chain)
+            if len(dfs) > 1:
+                types = record_types(operator, job)
+                frames = UnionFrames(dfs, types, len(operator.inputs), options)
+            else:
+                frames = OperatorFrames(dfs[0], options, combines=combines)
+            self._frames[chain, combines] = frames
+        step = self._step(chain, layout_of(operator, job), is_combined=combines)
         if isinstance(frames, UnionFrames) and (whole := self._whole(operator, frames)):
             return frames.frame_of_whole(whole, operator.streams, step, tasks)
-        return frames.frame(_given(operator, streams), step, tasks)
+        return frames.frame(dfs, step, tasks)
 
-    def _frames_of(
-        self, of: Pass, likes: list[DataFrame], *, combines: bool
-    ) -> OperatorFrames | UnionFrames:
-        by_number = self._by_number(of.first.name)
-        if len(likes) > 1:
-            job = self._coordinator.job
-            return union_frames(likes, job, *self._how(of), by_number=by_number)
-        return OperatorFrames(likes[0], *self._how(of), combines=combines, by_number=by_number)
+    def _frame_options(self, chain: Chain) -> FrameOptions:
+        return FrameOptions(
+            chain.first,
+            chain.last,
+            self._coordinator.parallelism,
+            self._coordinator.key_groups,
+            by_number=self._by_number(chain.first.name),
+        )
 
-    def _how(self, of: Pass) -> tuple[Operator, int, int, Operator]:
-        """The operator of a pass that takes rows, how many shards and groups, and the last one."""
-        return of.first, self._coordinator.parallelism, self._coordinator.key_groups, of.last
-
-    def _step(self, of: Pass, layout: Layout | None, *, is_combined: bool = False) -> ShardStep:
+    def _step(self, chain: Chain, layout: Layout | None, *, is_combined: bool = False) -> ShardStep:
         coordinator = self._coordinator
         stages = (
-            Stage(self._shipments[each.name], PackedPlans(coordinator.plans(each.name)))
-            for each in of.operators
+            Stage(self._functions[each.name], PickledPlans(coordinator.plans(each.name)))
+            for each in chain.operators
         )
         return ShardStep(
             stages=tuple(stages),
@@ -243,10 +239,10 @@ class EpochRunner:
         self._written.add(name)
 
     def _late(self, operator: Operator, streams: Mapping[str, DataFrame]) -> DataFrame:
-        shipment = self._shipments[operator.name]
+        function = self._functions[operator.name]
         watermark_us = operator.declared.late_us(self._coordinator.plan(operator.name, 0))
         late = [
-            late_records(streams[name], operator, shipment, watermark_us)
+            late_records(streams[name], operator, function, watermark_us)
             for name in operator.inputs
         ]
         return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), late)
@@ -255,7 +251,7 @@ class EpochRunner:
         """Everything in the action of the one sink."""
         (sink,) = self._coordinator.job.sinks
         streams = _with_outputs(inputs)
-        for each in self._passes:
+        for each in self._chains:
             streams[each.last.name] = self._frame(each, streams)
         self._write(streams[sink.stream], sink.name)
         reports = self._reports.of(self._reporter)
@@ -273,7 +269,7 @@ class EpochRunner:
         streams = _with_outputs(inputs)
         kept: list[DataFrame] = []
         try:
-            for each in self._passes:
+            for each in self._chains:
                 first, last = each.first, each.last
                 frame = self._frame(each, streams)
                 if job.sinks_of(last.name) or job.consumers_of(last.name):
@@ -300,11 +296,6 @@ def compute(frame: DataFrame) -> None:
 def runs_here(context: SparkContext) -> bool:
     """Whether Spark's workers are processes of this host only."""
     return _LOCAL_MASTER.match(str(context.master)) is not None
-
-
-def _given(operator: Operator, streams: Mapping[str, DataFrame]) -> list[DataFrame]:
-    """The frames that feed an operator; each of merged inputs takes calls into the JVM."""
-    return [streams[name] for name in operator.streams]
 
 
 def _combines(operator: Operator, tasks: int | None) -> bool:

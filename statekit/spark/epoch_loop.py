@@ -101,7 +101,7 @@ class EpochLoop:
             self._epoch(inputs, "records")
             if drain:
                 self._drain()
-            self._runner.let_copies_go(self._options.keep_copies)
+            self._runner.remove_copies(self._options.keep_copies)
         except (PySparkException, Py4JJavaError) as error:
             raise translated(error) from error
         finally:
@@ -259,7 +259,7 @@ class EpochLoop:
 
     def _drain_at_end(self) -> None:
         self._drain()
-        self._runner.let_copies_go(self._options.keep_copies)
+        self._runner.remove_copies(self._options.keep_copies)
 
     def _drain(self) -> None:
         """Bring event time to its end: an epoch per operator of the longest chain."""

@@ -25,7 +25,7 @@ from statekit.records.rebatch import rebatched
 from statekit.runtime.shard import RARE_COLLECTION, run_shard
 from statekit.runtime.shard_input import ShardInput
 from statekit.spark.commit_records import Reporter
-from statekit.spark.pickling import PackedPlans, Shipment, unpack
+from statekit.spark.pickling import PickledFunction, PickledPlans, unpickled
 from statekit.spark.worker_chaining import Outputs
 from statekit.spark.worker_rows import INPUT, Layout, ShardsInTurn, UnionRows, batches_of_rows
 from statekit.spark.worker_sort import in_order
@@ -52,12 +52,12 @@ class Stage:
     """An operator in a pass.
 
     Parameters:
-        shipment: the process function.
+        function: the process function.
         plans: of all shards.
     """
 
-    shipment: Shipment
-    plans: PackedPlans
+    function: PickledFunction
+    plans: PickledPlans
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ShardStep:
         copies = DiskCopies(directory, self.options, self.bases)
         for stage in self.stages:
             copies.tidy(stage.plans)
-        schema = output_schema(unpack(self.stages[-1].shipment).output_type)
+        schema = output_schema(unpickled(self.stages[-1].function).output_type)
         for shard, rows in ShardsInTurn(batches):
             yield from self._shard(shard, rows, copies, schema)
 
@@ -105,7 +105,7 @@ class ShardStep:
         schema: pa.Schema,
     ) -> Iterator[pa.RecordBatch]:
         first = self.stages[0]
-        declared, plan = unpack(first.shipment), first.plans[shard]
+        declared, plan = unpickled(first.function), first.plans[shard]
         if self.layout is None:
             batches = in_order(batches, declared.key, plan.operator)
             if declared.combiner is not None and not self.is_combined:
@@ -120,7 +120,7 @@ class ShardStep:
         passed = [running]
         try:
             for stage in self.stages[1:]:
-                declared, plan = unpack(stage.shipment), stage.plans[shard]
+                declared, plan = unpickled(stage.function), stage.plans[shard]
                 shard_input = ShardInput((), running.batches_for(declared, plan, self.key_groups))
                 shard_run = run_shard(declared, plan, shard_input, repository, copies)
                 running = Outputs(declared, shard_run)
@@ -141,18 +141,18 @@ class CombineStep:
     """Makes the records of a partition fewer: a row for each key, or each key and pane.
 
     Parameters:
-        shipment: the process function, which has a combiner.
+        function: the process function, which has a combiner.
         operator: its name in the job.
         late_us: the watermark that makes a record late.
     """
 
-    shipment: Shipment
+    function: PickledFunction
     operator: str
     late_us: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _acknowledge_at_once()
-        combiner = unpack(self.shipment).combiner
+        combiner = unpickled(self.function).combiner
         assert combiner is not None
         with with_operator_name(self.operator):
             for rows in combiner.combined_batches(batches, self.late_us):
@@ -164,16 +164,16 @@ class LateStep:
     """Leaves those rows of an operator's input whose records are late.
 
     Parameters:
-        shipment: the process function.
+        function: the process function.
         watermark_us: its watermark.
     """
 
-    shipment: Shipment
+    function: PickledFunction
     watermark_us: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _acknowledge_at_once()
-        declared = unpack(self.shipment)
+        declared = unpickled(self.function)
         time_of = declared.time_of()
         for batch in batches:
             (record_type,) = declared.record_type.members

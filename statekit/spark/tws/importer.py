@@ -33,8 +33,8 @@ from statekit.runtime.shard_reports import OperatorReports
 from statekit.spark.commit_records import Reports
 from statekit.spark.epoch import TASKS_PER_CORE, compute
 from statekit.spark.offsets import check_spark_reaches
-from statekit.spark.pickling import PackedPlans, pack
-from statekit.spark.plan import OperatorFrames
+from statekit.spark.pickling import PickledPlans, pickled
+from statekit.spark.plan import FrameOptions, OperatorFrames
 from statekit.spark.start import (
     check_classic,
     default_parallelism,
@@ -133,7 +133,7 @@ class SparkImport:
         arrived = Reports(self._spark.sparkContext)
         reporter = arrived.begin()
         step = ShardStep(
-            stages=(Stage(pack(self._stored_rows), PackedPlans(plans)),),
+            stages=(Stage(pickled(self._stored_rows), PickledPlans(plans)),),
             url=repository.url,
             directory=directory_for_copies(self._spark, working_directory),
             options=rocksdb or RocksOptions(),
@@ -218,7 +218,9 @@ class SparkImport:
         """Let Spark bring all rows to their shards, and each shard put its own into state."""
         cores: int = self._spark.sparkContext.defaultParallelism
         puts = Operator(self._operator.name, self._stored_rows, self._operator.inputs)
-        frames = OperatorFrames(self._frame, puts, self._shards, self._groups, puts)
+        frames = OperatorFrames(
+            self._frame, FrameOptions(puts, puts, self._shards, self._groups, by_number=True)
+        )
         tasks = min(self._shards, cores * TASKS_PER_CORE)
         frame: DataFrame = frames.frame([self._frame], step, tasks)
         with self.found.as_written():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.checkpoint.manifest import ShardPlan, ShardState
-from statekit.spark.pickling import PackedPlans
+from statekit.spark.pickling import PickledPlans
 from statekit.spark.worker_rows import FIRST_MARK, GROUP, INPUT, ShardsInTurn
 
 
@@ -79,11 +79,11 @@ def test_a_task_unpacks_only_the_plans_that_it_uses() -> None:
         ShardPlan("id", "count", shard, 7, ShardState(first_group=shard, last_group=shard), 6)
         for shard in range(4)
     ]
-    packed = pickle.loads(pickle.dumps(PackedPlans(plans)))
+    packed = pickle.loads(pickle.dumps(PickledPlans(plans)))
     assert list(packed) == plans
     assert packed[1:3] == plans[1:3]
-    broken = PackedPlans(plans)
-    broken._packed = (b"", *broken._packed[1:])
+    broken = PickledPlans(plans)
+    broken._pickled = (b"", *broken._pickled[1:])
     assert broken[2] == plans[2]
     with pytest.raises(EOFError):
         broken[0]

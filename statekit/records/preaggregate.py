@@ -181,34 +181,27 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         """
         return self._grouped(*self._aggregated(self._checked(table), late_us))
 
-    def each(self, batches: Iterable[pa.RecordBatch], late_us: int) -> Iterator[pa.RecordBatch]:
-        """A combined row for each record, if records come to their shard without a shuffle.
+    def combined_sorted(
+        self, batches: Iterable[pa.RecordBatch], late_us: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The combined rows of each of some batches sorted by key, in the same order.
 
         Parameters:
-            batches: with the columns of `read` between two others, which stay.
+            batches: with the columns of `read` between two others, which keep the values of the
+                first record of a row.
             late_us: the watermark that makes a record late.
 
         Raises:
-            ProcessError: a record does not fit its type.
+            ProcessError: a record does not fit its type, or a sum is too large.
         """
         for batch in batches:
-            if not batch.num_rows:
-                continue
-            table = pa.Table.from_batches([batch])
-            groups, aggregates = self._aggregated(self._checked(table), late_us)
-            one = pa.repeat(pa.scalar(1, pa.int64()), len(batch))
-            columns = list(groups.values())
-            for verb, column in aggregates:
-                value = one
-                if column is not None and verb == "count":
-                    value = pc.is_valid(column).cast(pa.int64())
-                elif column is not None:
-                    value = column.cast(stored_type(verb, column.type))
-                columns.append(value)
-            first, *_, last = batch.schema.names
-            names = [first, *groups, self.number, *self._merges, last]
-            rows = pa.table([table.column(0), *columns, table.column(last)], names)
-            yield from rows.combine_chunks().to_batches()
+            if batch.num_rows:
+                table = pa.Table.from_batches([batch])
+                outer = table.select([0, table.num_columns - 1])
+                grouping = self._aggregated(self._checked(table), late_us)
+                rows = self._in_order(outer, *grouping)
+                first, last, *names = rows.column_names
+                yield from rows.select([first, *names, last]).combine_chunks().to_batches()
 
     def _checked(self, table: pa.Table) -> pa.Table:
         """The columns that are aggregated, after checking them."""
@@ -248,20 +241,23 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
                 if last:
                     yield pending.slice(0, last)
                 rows = pa.concat_tables([pending.slice(last), rows])  # its key may continue
-            pending = self._in_order(rows)
+            outer = rows.select(range(rows.column_names.index(self._key[0])))
+            pending = self._in_order(outer, self._groups(rows), self._merging(rows))
         if pending is not None:
             yield pending
 
-    def _in_order(self, rows: pa.Table) -> pa.Table:
-        """Merged rows in the order in which keys first occur; keeps columns before the key."""
-        before = rows.column_names.index(self._key[0])
-        row_numbers = pc.indices_nonzero(rows.column(self.number))  # no row counts zero records
-        aggregates = [*self._merging(rows), ("min", pa.chunked_array([row_numbers]))]
-        merged = self._grouped(self._groups(rows), aggregates, [_FIRST])
-        merged = merged.take(pc.sort_indices(merged.column(_FIRST)))
-        columns = rows.select(range(before)).take(merged.column(_FIRST)).columns
-        names = [*rows.column_names[:before], *merged.column_names[:-1]]
-        return pa.table([*columns, *merged.columns[:-1]], names)
+    def _in_order(self, outer: pa.Table, groups: _Groups, aggregates: _Aggregates) -> pa.Table:
+        """`_grouped` in the order in which groups first occur.
+
+        Parameters:
+            outer: columns to put in front; a group has the values of its first row.
+        """
+        row_numbers = pa.chunked_array([range(len(outer))], pa.int64())
+        rows = self._grouped(groups, [*aggregates, ("min", row_numbers)], [_FIRST])
+        rows = rows.take(pc.sort_indices(rows.column(_FIRST)))
+        columns = outer.take(rows.column(_FIRST)).columns
+        names = [*outer.column_names, *rows.column_names[:-1]]
+        return pa.table([*columns, *rows.columns[:-1]], names)
 
     def _groups(self, rows: pa.Table) -> _Groups:
         return {name: rows.column(name) for name in self._group_names}

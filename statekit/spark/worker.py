@@ -109,7 +109,7 @@ class ShardStep:
         if self.layout is None:
             batches = in_order(batches, declared.key, plan.operator)
             if declared.combiner is not None and not self.is_combined:
-                batches = _each(declared.combiner, batches, plan, declared.late_us(plan))
+                batches = _combined(declared.combiner, batches, plan, declared.late_us(plan))
             shard_input = ShardInput((), batches_of_rows(declared, batches, self.key_groups))
         else:
             batches = in_order(batches, (*declared.key, INPUT), plan.operator)
@@ -182,12 +182,12 @@ class LateStep:
             yield batch.filter(pa.array(late, pa.bool_()))
 
 
-def _each(
+def _combined(
     combiner: Combiner, batches: Iterator[pa.RecordBatch], plan: ShardPlan, late_us: int
 ) -> Iterator[pa.RecordBatch]:
-    """A row for each record of a shard."""
+    """The combined rows of the batches of a shard."""
     with with_operator_name(plan.operator):
-        yield from combiner.each(batches, late_us)
+        yield from combiner.combined_sorted(batches, late_us)
 
 
 @cache

@@ -95,7 +95,7 @@ def shuffled(
     rows = rows.add_column(0, GROUP, groups).append_column(ARRIVAL, pa.array(range(len(keys))))
     batches = rows.take(order).combine_chunks().to_batches(max_chunksize=size)
     if combiner is not None and not combines:
-        return list(combiner.each(batches, late_us))
+        return list(combiner.combined_sorted(batches, late_us))
     return list(batches)
 
 

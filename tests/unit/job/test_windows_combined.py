@@ -600,7 +600,7 @@ def test_columns_of_narrow_types_are_combined_over_several_batches_of_a_shard(
         for number, value in enumerate(values)
     ]
     batches.insert(1, batches[0].slice(1))
-    each = (batch.remove_column(6) for batch in combiner.each(batches, BEGINNING))
+    each = (batch.remove_column(6) for batch in combiner.combined_sorted(batches, BEGINNING))
     rows = pa.concat_tables(combiner.merged(each))
     assert rows.column("part_1").to_pylist() == [total if how == "sum" else max(values)]
 

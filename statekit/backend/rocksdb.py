@@ -176,7 +176,7 @@ class RocksBackend:
     def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
         """Reads of single rows, for keys that mostly come in order.
 
-        A shard visits its keys in order. Where it visits many of those it holds, a block of rows
+        A shard processes its keys in order. Where these are many of its keys, a block of rows
         that is read ahead costs a third of looking for each. Where few of a block's rows are asked
         for, reading ahead stops; rows of keys that are known to come are then looked for together,
         which costs two thirds. All that was read is as old as that, so a write ends it.

@@ -41,7 +41,7 @@ from statekit.records.output_type import OutputType
 from statekit.records.preaggregate import Combiner, with_operator_name
 from statekit.records.union import Records, records_of
 from statekit.state.base import State, StateSpec
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.state.timers import DUE, Timer, Timers
 from statekit.timestamp import datetime_to_micros, duration_to_micros
 from statekit.watermark import BEGINNING
@@ -322,12 +322,12 @@ class Process(Generic[R, P, U]):
         families = self.families
         return (*families, EXPIRY) if plan.eras and EXPIRY not in families else families
 
-    def bind_timers(self, visit: Visit, backend: Backend, plan: ShardPlan) -> Timers | None:
-        """The timers of the key being visited; None if nobody handles them."""
+    def bind_timers(self, scope: KeyScope, backend: Backend, plan: ShardPlan) -> Timers | None:
+        """The timers of the current key; None if nobody handles them."""
         if not self.handles_timers:
             return None
         return Timers(
-            visit,
+            scope,
             backend,
             handled=lambda name: name in self._callbacks or None in self._callbacks,
             has_event_time=self.has_event_timers,

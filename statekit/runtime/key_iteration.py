@@ -18,9 +18,9 @@ from statekit.codec.key_codec import KeyCodec
 from statekit.errors import ProcessError, StateTypeError
 from statekit.keygroup import pack_group
 from statekit.records.keyed_batch import KeyColumns, KeyedBatch, KeyRuns
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 
-# At most so many keys are visited before changes are handed on; at first, a sixteenth of it.
+# At most so many keys are processed before changes are flushed; at first, a sixteenth of it.
 KEYS_MAX = 256
 
 # The same where a function takes many keys at a time.
@@ -39,16 +39,16 @@ Handled = tuple[Literal["record", "record taken last", "first record", "key"], A
 
 
 class KeyWalk:
-    """Takes a visit from key to key of a shard.
+    """Moves the key scope from key to key of a shard.
 
     Parameters:
-        visit: what all states share.
+        scope: what all states share.
         codec: of the keys.
         fields: that the key is made of.
     """
 
-    def __init__(self, visit: Visit, codec: KeyCodec[Any], fields: tuple[str, ...]) -> None:
-        self._visit = visit
+    def __init__(self, scope: KeyScope, codec: KeyCodec[Any], fields: tuple[str, ...]) -> None:
+        self._scope = scope
         self._codec = codec
         self._fields = fields
         self._token: Any = _NOTHING
@@ -62,10 +62,10 @@ class KeyWalk:
         """Whether an error came up on the way to a key: it is about no record that is handled."""
         self.unread: BaseException | None = None
         """Why no more records can be read, whatever the function makes of it that takes them."""
-        visit.coming = self._coming
+        scope.coming = self._coming
 
     def records(self, chunk: KeyedBatch, records: Iterator[Any]) -> Iterator[Any]:
-        """The records of a chunk, each when the visit has come to its key.
+        """The records of a batch, each once the key scope is at its key.
 
         Parameters:
             records: those of the chunk, from its first one on.
@@ -92,13 +92,13 @@ class KeyWalk:
         Parameters:
             then_us: what it is behind the last of them.
         """
-        visit = self._visit
-        for record, visit.event_us in zip(records, times, strict=True):
+        scope = self._scope
+        for record, scope.event_us in zip(records, times, strict=True):
             yield record
-        visit.event_us = then_us
+        scope.event_us = then_us
 
     def runs(self, chunks: Iterator[KeyedBatch]) -> Iterator[Iterator[Any]]:
-        """The records of each key, once the visit has come to it; also out of several chunks.
+        """The records of each key, once the key scope is at it; also from several batches.
 
         Raises:
             ProcessError: something cannot be a key.
@@ -111,7 +111,7 @@ class KeyWalk:
                 count = len(chunk.tokens)
                 size = next((n for n, t in enumerate(chunk.tokens) if t != token), count)
                 if size:
-                    yield from self._records_of_key(chunk, 0, size, self._visit.event_us)
+                    yield from self._records_of_key(chunk, 0, size, self._scope.event_us)
                 if size < count:
                     behind.append(chunk.without_first(size))
                     return
@@ -156,7 +156,7 @@ class KeyWalk:
             return following
         times = chunk.times[start:end]
         if before_us is None:
-            self._visit.event_us = before_us = times[0]  # for what is done before one is taken
+            self._scope.event_us = before_us = times[0]  # for what is done before one is taken
         return self.at_times(following, times, max(before_us, *times))
 
     def handled(self) -> Handled:
@@ -165,7 +165,7 @@ class KeyWalk:
         return ("record taken last", self._some[taken - 1]) if taken else self._begins_with()
 
     def _begins_with(self) -> Handled:
-        return ("first record", self._some[0]) if self._some else ("key", self._visit.key)
+        return ("first record", self._some[0]) if self._some else ("key", self._scope.key)
 
     def together(self, chunks: Iterator[KeyedBatch]) -> Iterator[KeyColumns]:
         """The keys of chunks that have one row for each, many at a time.
@@ -175,32 +175,32 @@ class KeyWalk:
         Raises:
             ProcessError: something cannot be a key.
         """
-        visit = self._visit
+        scope = self._scope
         for chunk in chunks:
             keys = KeyColumns.of(chunk, self._codec)
             self._prefixes = prefixes = keys.prefixes
             if len(prefixes) < len(keys.keys):
                 at = len(prefixes)
                 self.prefix(chunk.groups[at], chunk.keys[at], [c[at] for c in keys.columns])
-            # Where keys do not come in order, some were visited before, as `enter` has it.
+            # Where keys are not in order, some were processed before: see `enter`.
             falls = compress(range(1, len(prefixes)), map(ge, prefixes, islice(prefixes, 1, None)))
             for start, end in pairwise((0, *falls, len(prefixes))):
-                if prefixes[start] <= visit.prefix:
-                    visit.spill()
+                if prefixes[start] <= scope.prefix:
+                    scope.spill()
                 while start < end:
                     some = keys.part(start, min(start + self._at_once, end))
                     start += len(some.prefixes)
-                    before = visit.batch.size_bytes
+                    before = scope.batch.size_bytes
                     yield some
-                    visit.prefix, visit.key = some.prefixes[-1], some.keys[-1]
-                    self._resize(visit.batch.size_bytes - before, TOGETHER_MAX)
-                    if visit.batch.full:
-                        visit.spill()
+                    scope.prefix, scope.key = some.prefixes[-1], some.keys[-1]
+                    self._resize(scope.batch.size_bytes - before, TOGETHER_MAX)
+                    if scope.batch.full:
+                        scope.spill()
 
     def apart(self, keys: KeyColumns) -> Iterator[KeyColumns]:
-        """Each of the keys by itself, once the visit has come to it."""
-        visit = self._visit
-        for at, (visit.prefix, visit.key) in enumerate(zip(keys.prefixes, keys.keys, strict=True)):
+        """Each of the keys by itself, once the key scope is at it."""
+        scope = self._scope
+        for at, (scope.prefix, scope.key) in enumerate(zip(keys.prefixes, keys.keys, strict=True)):
             yield keys.part(at, at + 1)
 
     def _begun(self, chunk: KeyedBatch) -> KeyRuns:
@@ -221,28 +221,28 @@ class KeyWalk:
 
     def enter(self, prefix: bytes, key: Any) -> None:
         """Leave the current key and go to another."""
-        visit = self._visit
+        scope = self._scope
         self._left -= 1
-        if self._left < 0 or visit.touched:
+        if self._left < 0 or scope.touched:
             self._leave()
-        # Keys come in order. One that does not was visited before: its rows may be in the batch,
+        # Keys come in order. A key out of order was processed before: its rows may be in the batch,
         # or on their way there, where reads do not look.
-        if prefix <= visit.prefix:
+        if prefix <= scope.prefix:
             self._hand_on()
-            visit.spill()
-        visit.prefix = prefix
-        visit.key = key
+            scope.spill()
+        scope.prefix = prefix
+        scope.key = key
 
     def settle(self) -> None:
         """Leave the key and apply everything, so that reads may start over from any key."""
         self._hand_on()
-        self._visit.spill()
-        self._visit.prefix = b""
+        self._scope.spill()
+        self._scope.prefix = b""
         self._token = _NOTHING
 
     def finish(self) -> None:
         """Leave the last key."""
-        self._visit.leave()
+        self._scope.leave()
         self._token = _NOTHING
 
     def prefix(self, group: int, key: Any, record: Any) -> bytes:
@@ -256,7 +256,7 @@ class KeyWalk:
         except StateTypeError as error:
             fields = ", ".join(self._fields)
             raise ProcessError(
-                f"operator {self._visit.operator!r}: key ({fields}) = {key!r} of record "
+                f"operator {self._scope.operator!r}: key ({fields}) = {key!r} of record "
                 f"{shown(record)} cannot be a key: {error}"
             ) from error
 
@@ -265,24 +265,24 @@ class KeyWalk:
         if self._left < 0:
             self._hand_on()
             return
-        visit = self._visit
+        scope = self._scope
         self.is_between = True  # an error is about the key that is left
-        visit.leave_key()
+        scope.leave_key()
         self.is_between = False
-        if visit.batch.full:
-            visit.spill()
+        if scope.batch.full:
+            scope.spill()
 
     def _hand_on(self) -> None:
         """Leave the current key and let all changes be handed on."""
-        visit, batch = self._visit, self._visit.batch
+        scope, batch = self._scope, self._scope.batch
         before = batch.size_bytes
         self.is_between = True
-        visit.leave()
+        scope.leave()
         self.is_between = False
         self._resize(batch.size_bytes - before, KEYS_MAX)
         self._left = self._at_once
         if batch.full:
-            visit.spill()
+            scope.spill()
 
     def _resize(self, size: int, most: int) -> None:
         """Take more keys at once, or fewer: large rows are not to wait in numbers.
@@ -295,7 +295,7 @@ class KeyWalk:
         self._at_once = max(1, at_once // 4) if size > _BYTES_MAX else min(2 * at_once, most)
 
     def _coming(self, key: bytes) -> Sequence[bytes]:
-        """The prefixes of the keys that are visited next, where the chunk says so."""
+        """The prefixes of the keys that are processed next, where the chunk says so."""
         prefixes = self._prefixes
         at = bisect_right(prefixes, key)
         return prefixes[at : at + _COMING_MAX]

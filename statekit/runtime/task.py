@@ -21,7 +21,7 @@ from statekit.keygroup import pack_group
 from statekit.records.keyed_batch import KeyColumns, KeyedBatch
 from statekit.runtime.key_iteration import Handled, KeyWalk, shown
 from statekit.state.event_time_buffer import Waiting
-from statekit.state.key_scope import Spill, Visit
+from statekit.state.key_scope import KeyScope, Spill
 from statekit.state.timers import CLOCKS, Agenda, DueKeys, Timers
 from statekit.watermark import BEGINNING, END, is_late
 
@@ -56,23 +56,23 @@ class ShardTask:
         self._backend = backend
         self._spill_batch = spill
         self.batch = Batch()
-        self.visit = Visit(plan.operator, plan.epoch, self.batch, self._spill)
-        self.visit.watermark_us = plan.watermark_us
-        self.visit.processing_time_us = plan.processing_time_us
-        self.visit.expiry_us = plan.reached_us if plan.watermark_us == END else plan.watermark_us
-        self.visit.eras, self.visit.migrated = plan.eras, plan.migrated
-        self._walk = KeyWalk(self.visit, declared.key_codec, declared.key)
+        self.scope = KeyScope(plan.operator, plan.epoch, self.batch, self._spill)
+        self.scope.watermark_us = plan.watermark_us
+        self.scope.processing_time_us = plan.processing_time_us
+        self.scope.expiry_us = plan.reached_us if plan.watermark_us == END else plan.watermark_us
+        self.scope.eras, self.scope.migrated = plan.eras, plan.migrated
+        self._walk = KeyWalk(self.scope, declared.key_codec, declared.key)
         self._spill_local_batch = spill_local or spill
         self.local_batch = Batch()
         self._stay = stay_in_shard(plan, self.local_batch, self._spill_local)
         self._states = {
-            spec.name: spec.bind(self._stay if spec.kind.is_local else self.visit, backend)
+            spec.name: spec.bind(self._stay if spec.kind.is_local else self.scope, backend)
             for spec in declared.states
         }
-        self._timers = declared.bind_timers(self.visit, backend, plan)
+        self._timers = declared.bind_timers(self.scope, backend, plan)
         self._late_us = declared.late_us(plan)
         self._waiting = self._bind_waiting()
-        self._context = Context(self.visit, plan.shard, self._timers)
+        self._context = Context(self.scope, plan.shard, self._timers)
         self._call, self._arguments = declared.signature.bind(self._states, self._context)
         self._callbacks = declared.bind_callbacks(self._states, self._context)
         self._handlers = declared.handlers.bind(self._states, self._context)
@@ -102,7 +102,7 @@ class ShardTask:
                     outputs += more
                 if outputs:
                     raise ProcessError(
-                        f"operator {self.visit.operator!r} yielded {shown(outputs[0])} for the "
+                        f"operator {self.scope.operator!r} yielded {shown(outputs[0])} for the "
                         f"broadcast record {shown(record)}: what handles it must return None"
                     )
         finally:
@@ -153,7 +153,7 @@ class ShardTask:
         """Call the user's function with one after the other.
 
         Parameters:
-            given: what it is called with; the visit has come to its key when it is taken.
+            given: what it is called with; the key scope is at its key when it is taken.
             current: says what was taken last.
         """
         # From here on, no line of Python of ours runs for a record.
@@ -170,7 +170,7 @@ class ShardTask:
                 raise self._failed(error, f"the {kind} was {shown(handled)}") from error
             if not self._walk.is_between:
                 what = "" if kind == "record" else f"a key, and the {kind} was "
-                told = f"while operator {self.visit.operator!r} handled {what}{shown(handled)}"
+                told = f"while operator {self.scope.operator!r} handled {what}{shown(handled)}"
                 error.add_note(told)
             raise
 
@@ -193,7 +193,7 @@ class ShardTask:
         except Exception as error:  # noqa: BLE001 - told with its key
             failed = error
         each = self._walk.apart(keys)
-        deque(self._called(each, lambda: ("key", self.visit.key)), maxlen=0)
+        deque(self._called(each, lambda: ("key", self.scope.key)), maxlen=0)
         if isinstance(failed, StatekitError):
             raise failed
         what = f"it was called with the keys {shown(keys.keys)}, and fails for none of them alone"
@@ -230,14 +230,14 @@ class ShardTask:
         plan = self._plan
         if due := [c for c in clocks if c in plan.due_clocks or c in timers.set_due]:
             self._walk.settle()
-            self.visit.watermark_us = plan.watermark_us
+            self.scope.watermark_us = plan.watermark_us
             codec = self._declared.key_codec
             keys = DueKeys(self._backend, plan.base.groups, plan.now_us, codec, due)
             outputs: list[Any] = []
             for piece in keys:
                 for group, key in piece:
                     self._walk.enter(self._walk.prefix(group, key, None), key)
-                    self.visit.expiry_us = plan.reached_us
+                    self.scope.expiry_us = plan.reached_us
                     yield from self._ring(timers.agenda(CLOCKS, due), END, outputs)
             if outputs:
                 self.records_out += len(outputs)
@@ -248,7 +248,7 @@ class ShardTask:
     def _sweep(self) -> None:
         """Remove some of what has expired."""
         self._walk.settle()
-        self.visit.expiry_us, self.visit.event_us = self._plan.watermark_us, None
+        self.scope.expiry_us, self.scope.event_us = self._plan.watermark_us, None
         for state in self._expiring:
             state.sweep(self._plan.base.groups)
 
@@ -261,10 +261,10 @@ class ShardTask:
 
         What is not handed on stays in `outputs`.
         """
-        visit = self.visit
+        scope = self.scope
         while (timer := agenda.take(until_us)) is not None:
             time = agenda.at_us if timer.clock == "event" else None
-            visit.go_on_to(time, in_order=self._waiting is not None)
+            scope.go_on_to(time, in_order=self._waiting is not None)
             yield from self._handle("timer", timer, self._callbacks(timer.name), outputs)
 
     def _handle(
@@ -282,7 +282,7 @@ class ShardTask:
                 if len(outputs) >= self._at_once:
                     yield from self._more(outputs, emitted)
         except StatekitError as error:
-            error.add_note(f"while operator {self.visit.operator!r} handled {shown(given)}")
+            error.add_note(f"while operator {self.scope.operator!r} handled {shown(given)}")
             raise
         except Exception as error:
             raise self._failed(error, f"the {kind} was {shown(given)}") from error
@@ -313,7 +313,7 @@ class ShardTask:
                 waiting.add(prefix, time, record)
             except StateTypeError as error:
                 raise ProcessError(
-                    f"operator {self.visit.operator!r}: record {shown(record)} cannot wait in "
+                    f"operator {self.scope.operator!r}: record {shown(record)} cannot wait in "
                     f"state: {error}"
                 ) from error
 
@@ -325,7 +325,7 @@ class ShardTask:
             for due in waiting.slices(self._walk.settle):
                 for key, records in due.keys:
                     self._walk.enter(self._walk.prefix(due.group, key, None), key)
-                    self.visit.expiry_us = BEGINNING
+                    self.scope.expiry_us = BEGINNING
                     yield from self._in_order_of_time(records, due.until_us, outputs)
         if outputs:
             self.records_out += len(outputs)
@@ -337,12 +337,12 @@ class ShardTask:
         self, records: list[tuple[int, Any]], until_us: int, outputs: list[Any]
     ) -> Iterator[list[Any]]:
         """Records of the current key and timers between them; at the same time, timers first."""
-        visit, timers = self.visit, self._timers
+        scope, timers = self.scope, self._timers
         agenda = None if timers is None else timers.agenda(("event",), ("event",))
         for time, record in records:
             if agenda is not None:
                 yield from self._ring(agenda, time, outputs)
-            visit.go_on_to(time, in_order=True)
+            scope.go_on_to(time, in_order=True)
             yield from self._handle("record", record, (self._call, self._arguments), outputs)
         if agenda is not None:
             yield from self._ring(agenda, until_us, outputs)
@@ -418,9 +418,9 @@ class ShardTask:
 
     def _failed(self, error: Exception, handled: str) -> ProcessError:
         at_key = self._declared.key and not self._stay.broadcasting
-        visit = self.visit if at_key else self._stay
+        scope = self.scope if at_key else self._stay
         return ProcessError(
-            f"operator {visit.operator!r} failed {visit.place} in epoch {visit.epoch} with "
+            f"operator {scope.operator!r} failed {scope.place} in epoch {scope.epoch} with "
             f"{type(error).__name__}: {error}; {handled}.{self._declared.hint(error)} "
             "Nothing of this epoch is committed: "
             "correct the function or the record, then start the job again"
@@ -432,9 +432,9 @@ def _just_in_time(times: Sequence[int | None], watermark: int) -> list[int]:
     return [watermark + 1 if time is None else time for time in times]
 
 
-def stay_in_shard(plan: ShardPlan, batch: Batch, spill: Spill) -> Visit:
-    """The visit of state that belongs to a shard. Its rows lie with the shard's first key group."""
-    stay = Visit(plan.operator, plan.epoch, batch, spill, pack_group(plan.base.first_group))
+def stay_in_shard(plan: ShardPlan, batch: Batch, spill: Spill) -> KeyScope:
+    """The scope of state that belongs to a shard. Its rows lie with the shard's first key group."""
+    stay = KeyScope(plan.operator, plan.epoch, batch, spill, pack_group(plan.base.first_group))
     stay.shard, stay.migrated = plan.shard, plan.migrated
     stay.processing_time_us = plan.processing_time_us
     return stay

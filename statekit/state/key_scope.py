@@ -12,7 +12,7 @@ from statekit.watermark import BEGINNING, END
 
 
 class Spill(Protocol):
-    """Applies the visit's batch now, so that it can be read and memory is free again."""
+    """Applies the batch of the scope now, so that it can be read and memory is free again."""
 
     def __call__(self) -> None: ...
 
@@ -28,12 +28,12 @@ class Touched(Protocol):
     """Something that holds changes of keys."""
 
     def _leave(self) -> None:
-        """Hand changes to the batch and forget the keys."""
+        """Flush changes to the batch and forget the keys."""
 
 
 @dataclass(slots=True)
-class Visit:
-    """The stay at one key: what all states of a shard share while a function runs.
+class KeyScope:
+    """What all states of a shard share while a function runs for one key.
 
     Parameters:
         operator: for messages.
@@ -49,10 +49,10 @@ class Visit:
         event_us: the event time of what is being handled; None without event time.
         eras: per state, which stamps on its rows count; see `expiry`.
         migrated: per state whose rows are marked with a generation, its record; see `generations`.
-        touched: what holds something about this key alone, and has to let go of it.
-        gathered: states that hold something about this key and others before it.
-        aging: states whose values may expire while a key is visited.
-        coming: says what `prefix` will probably be at the keys that come behind one.
+        touched: states that hold rows of this key alone, and flush them when it is left.
+        gathered: states that hold rows of this key and of keys before it.
+        aging: states whose values may expire while a key is processed.
+        coming: predicts `prefix` at the keys that follow one.
         shard: the shard whose own state this is about; None at a key.
         broadcasting: a record of a broadcast input is being handled.
     """
@@ -106,14 +106,14 @@ class Visit:
             state._age()
 
     def leave(self) -> None:
-        """Hand all changes of this key, and of those before it, to the batch and forget them."""
+        """Flush all changes of this key, and of those before it, to the batch."""
         self.leave_key()
         for state in self.gathered:
             state._leave()
         self.gathered.clear()
 
     def leave_key(self) -> None:
-        """Let go of what is held about this key alone."""
+        """Flush states that hold rows of this key alone."""
         for state in self.touched:
             state._leave()
         self.touched.clear()

@@ -1,6 +1,6 @@
 """Operator state: state of a shard, not of a key.
 
-These are the value, the list and the map of keyed state, bound to another visit: that of the whole
+These are the value, the list and the map of keyed state, bound to another scope: that of the whole
 shard, whose prefix is the first key group that the shard owns. So rows of a shard lie with the key
 groups of the shard.
 """
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from statekit.backend.interface import Backend
 from statekit.errors import CorruptCheckpointError, ProcessError, StatekitError, StateTypeError
 from statekit.state.base import State, StateSpec
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.single_row_states import ValueState
@@ -78,10 +78,10 @@ class BroadcastState(MapState[K, V]):
         super().clear()
 
     def _check_broadcasting(self) -> None:
-        if not self._visit.broadcasting:
+        if not self._scope.broadcasting:
             raise StateTypeError(
                 f"{self._where()} is broadcast state: it may only be changed by a function "
-                f"decorated with @{self._visit.operator}.on_broadcast, so that it is the same in "
+                f"decorated with @{self._scope.operator}.on_broadcast, so that it is the same in "
                 "all shards"
             )
 
@@ -147,12 +147,12 @@ class ObjectState(State):
     kind_name: ClassVar[str] = "object"
     is_local = True
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend)
         assert spec.made is not None
-        self._stored = backend.get(spec.name, visit.prefix)
+        self._stored = backend.get(spec.name, scope.prefix)
         self._object = self._restored(spec.made)
-        visit.touched.append(self)
+        scope.touched.append(self)
 
     @property
     def handle(self) -> Any:
@@ -182,9 +182,9 @@ class ObjectState(State):
         except Exception as error:
             name = f"{type(self._object).__name__}.snapshot_state"
             raise self._failed(name, error) from error
-        row, prefix, before = self._row(value), self._visit.prefix, self._stored
+        row, prefix, before = self._row(value), self._scope.prefix, self._stored
         if row != before:
-            self._visit.batch.put(self._name, prefix, row)
+            self._scope.batch.put(self._name, prefix, row)
             self._resized(prefix, 0 if before is None else len(prefix) + len(before), row)
             self._stored = row
 

@@ -37,7 +37,7 @@ from statekit.codec.value_codec import ValueCodec
 from statekit.errors import RescaleError, StatekitError
 from statekit.keygroup import group_of_row, pack_group
 from statekit.state.base import StateSpec, shown
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.state.options import Redistribute, Rule
 from statekit.state.row_versions import generation_codec, value_schema
 
@@ -256,7 +256,7 @@ def moved_rows(
             check_type(operator, state, spec)
             codec = spec.codec
             if state.generation:
-                stay = Visit(operator, epoch, Batch(), lambda: None)
+                stay = KeyScope(operator, epoch, Batch(), lambda: None)
                 codec = generation_codec(codec, state, spec.hooks, stay)
             moved = _by_hooks(_Hooks(where, hooks, codec, is_list=is_list), held, shards)
             return (

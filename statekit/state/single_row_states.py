@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 from statekit.backend.interface import Backend
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.state.base import ABSENT, StateSpec
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.state.row_cache import UNKNOWN, KnownRows
 from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
 
@@ -24,22 +24,22 @@ class SingleRowState(KnownRows):
 
     __slots__ = ()
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend, visit.coming)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend, scope.coming)
 
     def clear(self) -> None:
         """Remove the value of this key."""
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         if self._known.get(prefix, UNKNOWN) is not ABSENT:
             self._set(prefix, ABSENT)
 
     def exists(self) -> bool:
         """Whether this key has a value."""
-        return self._look(self._visit.prefix) is not ABSENT
+        return self._look(self._scope.prefix) is not ABSENT
 
     def _age(self) -> None:
         super()._age()
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         if self.expiry is not None and self._has_aged(prefix, self.expiry):
             self._known[prefix] = ABSENT
             self._has_removed = True
@@ -56,8 +56,8 @@ class ValueState(SingleRowState, Generic[T]):
 
     kind_name = "value"
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend)
         self._default = spec.default
         self._default_row = None
         if spec.default is not None:
@@ -66,7 +66,7 @@ class ValueState(SingleRowState, Generic[T]):
 
     def get(self) -> T | None:
         """The value of this key; None or the declared default if there is none."""
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         found = self._known.get(prefix, UNKNOWN)
         if found is UNKNOWN:
             found = self._load(prefix)
@@ -89,12 +89,12 @@ class ValueState(SingleRowState, Generic[T]):
             kept = self._row(value)
         elif not self._exact(value):
             kept = self._stored_form(value)
-        visit, known = self._visit, self._known  # what `_set` does, as a call costs as much again
+        scope, known = self._scope, self._known  # what `_set` does, as a call costs as much again
         if not known:
-            visit.gathered.append(self)
-        prefix = visit.prefix
+            scope.gathered.append(self)
+        prefix = scope.prefix
         known[prefix] = kept
-        self._changed[prefix] = visit.key
+        self._changed[prefix] = scope.key
         if self.expiry is not None:
             self._written[prefix] = self.expiry.stamp(self._written.get(prefix, UNWRITTEN))
 
@@ -113,8 +113,8 @@ class _Accumulating(SingleRowState):
 
     __slots__ = ("_read_all", "_spoiled")
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend)
         self._read_all = backend.many_getter(spec.name)
         self._from_row, self._to_row = self._decode, self._encode
         # Where an `add` failed half-way, and what there is to say about it.
@@ -128,7 +128,7 @@ class _Accumulating(SingleRowState):
         """`add` for many keys at a time, and what `get` says of each then.
 
         Nothing is known of them before and after: what is read is not kept, and what changes is in
-        the batch at once. An error is about the key that is visited, if there is just that one.
+        the batch at once. An error names the current key, if there is just that one.
 
         Parameters:
             prefixes: of the keys, each once.
@@ -207,14 +207,14 @@ class _Accumulating(SingleRowState):
 
     def _accumulated(self, value: Any) -> None:
         """Keep what `add` made."""
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         self._set(prefix, value)
         if self.expiry is not None:
             self._note_write(prefix)
 
     def _got(self) -> Any:
         """A copy of what this key has, ABSENT for nothing."""
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         found = self._look(prefix)
         if found is ABSENT:
             return ABSENT
@@ -230,7 +230,7 @@ class _Accumulating(SingleRowState):
         """
         if self._immutable or before is ABSENT:
             return
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         self._spoiled[prefix] = (
             f"{self._where()} was left half changed by an add that failed before: let that error "
             "pass"
@@ -238,12 +238,12 @@ class _Accumulating(SingleRowState):
         self._set(prefix, before)
 
     def _age(self) -> None:
-        if self._visit.prefix not in self._spoiled:  # what was half changed has to fail
+        if self._scope.prefix not in self._spoiled:  # what was half changed has to fail
             super()._age()
 
     def clear(self) -> None:
         """Remove the value of this key."""
-        self._spoiled.pop(self._visit.prefix, None)  # whatever was half changed is gone
+        self._spoiled.pop(self._scope.prefix, None)  # whatever was half changed is gone
         super().clear()
 
     def _put_changed(self) -> None:
@@ -259,8 +259,8 @@ class ReducingState(_Accumulating, Generic[T]):
 
     kind_name = "reducing"
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend)
         assert spec.reduce is not None
         self._combine = spec.reduce.combine
         self._counts = spec.reduce.known == "count"
@@ -271,7 +271,7 @@ class ReducingState(_Accumulating, Generic[T]):
         Raises:
             StateTypeError: the declared type cannot hold `value`, or what the reducer returned.
         """
-        current = self._look(self._visit.prefix)
+        current = self._look(self._scope.prefix)
         if self._counts:
             self._accumulated(1 if current is ABSENT else current + 1)
             return
@@ -311,8 +311,8 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
 
     kind_name = "aggregating"
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend)
         assert spec.aggregate is not None
         assert spec.added is not None
         self._aggregate = spec.aggregate
@@ -328,7 +328,7 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
         """
         if self._copies_added or not self._added.exact(value):
             value = self._stored_input(value)
-        found = self._look(self._visit.prefix)
+        found = self._look(self._scope.prefix)
         current = self._aggregate.create() if found is ABSENT else found
         try:
             accumulated = self._aggregate.add(current, value)

@@ -25,7 +25,7 @@ from statekit.codec.key_codec import KeyCodec
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.keygroup import group_of_row
 from statekit.state import base as state
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.timestamp import (
     MAX_MICROS,
     datetime_to_micros,
@@ -37,10 +37,10 @@ from statekit.timestamp import (
 DUE = f"{TIMERS}.due"
 """Where the timers that are due are found."""
 
-# Keys with due timers are gathered by so many timers at a time, then visited in order of keys.
+# Keys with due timers are gathered by so many timers at a time, then processed in order of keys.
 _GATHERED_MAX = 50_000
 
-# What the backend holds of a key's timers is kept for the visit up to so many.
+# Timers of a key that the backend has are kept in memory while the key is processed, up to so many.
 _KEPT_MAX = 100
 
 CLOCKS: tuple[Clock, ...] = tuple(CLOCK_TAGS)
@@ -105,10 +105,10 @@ def _timer(row: _Row, at_us: int) -> Timer:
 
 
 class Timers:
-    """The timers of the key being visited: `ctx.timers`.
+    """The timers of the current key: `ctx.timers`.
 
     Parameters:
-        visit: the stay at a key, shared with all states.
+        scope: the stay at a key, shared with all states.
         backend: holds the rows.
         handled: whether a timer of that name has a callback.
         has_event_time: whether the event clock runs.
@@ -119,7 +119,7 @@ class Timers:
 
     def __init__(
         self,
-        visit: Visit,
+        scope: KeyScope,
         backend: Backend,
         *,
         handled: Callable[[str], bool],
@@ -127,7 +127,7 @@ class Timers:
         now_us: dict[Clock, int],
         joins: bool = True,
     ) -> None:
-        self._visit = visit
+        self._scope = scope
         self._backend = backend
         self._read = backend.getter(TIMERS)
         self._scan = backend.scanner(TIMERS)
@@ -227,7 +227,7 @@ class Timers:
 
     def _due(self, tag: bytes) -> Iterable[tuple[bytes, bytes]]:
         """What the backend holds of this key that is due by one clock, soonest first."""
-        start = self._visit.prefix + tag
+        start = self._scope.prefix + tag
         end = start + self._now[tag] + b"\xff"  # behind all names, which are UTF-8
         return self._scan(start, end)
 
@@ -252,14 +252,14 @@ class Timers:
         if not self._handled(name):
             raise self._wrong(
                 f"nobody handles timers named {name!r}: decorate a function with "
-                f"@{self._visit.operator}.on_timer or .on_timer({name!r})"
+                f"@{self._scope.operator}.on_timer or .on_timer({name!r})"
             )
         return row
 
     def _wrong(self, reason: str) -> StateTypeError:
-        visit = self._visit
+        scope = self._scope
         return StateTypeError(
-            f"timer of operator {visit.operator!r} at key {visit.key!r} in epoch {visit.epoch}: "
+            f"timer of operator {scope.operator!r} at key {scope.key!r} in epoch {scope.epoch}: "
             f"{reason}. Nothing of this epoch is committed"
         )
 
@@ -282,7 +282,7 @@ class Timers:
             self._enter()
             of_clock = self._of_clock.get(row[_TAG])
             if of_clock is None:
-                stored = self._read(self._visit.prefix + row) is not None
+                stored = self._read(self._scope.prefix + row) is not None
             else:
                 stored = row in of_clock
             self._stored[row] = stored
@@ -291,7 +291,7 @@ class Timers:
     def _change(self, row: _Row, is_set: bool) -> None:
         """Set a timer that is not set, or delete one that is."""
         self._enter()
-        size = len(self._visit.prefix) + len(row)
+        size = len(self._scope.prefix) + len(row)
         self._rows_added += 1 if is_set else -1
         self._bytes_added += size if is_set else -size
         if self._stored.get(row) is is_set:
@@ -300,7 +300,7 @@ class Timers:
             self._changed[row] = is_set
         if len(self._stored) + len(self._changed) >= state.PENDING_ROWS_MAX:
             self._hand_on()
-            self._visit.spill()
+            self._scope.spill()
             self._spills += 1
 
     def _rows(self, tag: bytes) -> Sequence[_Row]:
@@ -316,7 +316,7 @@ class Timers:
         """What the backend holds of this key and one clock, soonest first."""
         rows = self._of_clock.get(tag)
         if rows is None:
-            prefix = self._visit.prefix
+            prefix = self._scope.prefix
             skip = len(prefix)
             found = self._scan(prefix + tag, prefix + _BEHIND[tag])
             rows = [key[skip:] for key, _ in found]
@@ -328,7 +328,7 @@ class Timers:
     def _enter(self) -> None:
         if not self._entered:
             self._entered = True
-            self._visit.touched.append(self)
+            self._scope.touched.append(self)
 
     def _leave(self) -> None:
         self._hand_on()
@@ -336,7 +336,7 @@ class Timers:
         self._agenda = None
 
     def _hand_on(self) -> None:
-        batch, prefix = self._visit.batch, self._visit.prefix
+        batch, prefix = self._scope.batch, self._scope.prefix
         group, key = prefix[:2], prefix[2:]
         for row, is_set in self._changed.items():
             here, due = prefix + row, due_row(group, key, row)
@@ -367,7 +367,7 @@ class Agenda:
         self.at_us = 0
         self._timers = timers
         self._tags = tags
-        self._skip = len(timers._visit.prefix)
+        self._skip = len(timers._scope.prefix)
         found = [rows for tag in due if (rows := timers._due(tag))]
         self._waiting = iter(found[0]) if len(found) == 1 else merge(*found, key=self._order)
         self._spills = timers._spills

@@ -12,7 +12,7 @@ from statekit.backend.interface import Backend, MemoryBackend, StateSize
 from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb import RocksBackend
 from statekit.runtime.key_iteration import KeyWalk
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 
 KEYS = ["a", "b", "c\x00", ""]
 
@@ -112,7 +112,7 @@ class Driver:
         return self.wrap(RocksBackend(self.path, self.names))
 
     def bind(self) -> None:
-        self.visit = Visit("op", self.epoch, Batch(), self.spill)
+        self.visit = KeyScope("op", self.epoch, Batch(), self.spill)
         self.states: dict[str, Any] = {
             name: spec.bind(self.visit, self.backend) for name, spec in self.specs.items()
         }

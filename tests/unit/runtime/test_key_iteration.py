@@ -17,7 +17,7 @@ from statekit.codec.key_codec import key_codec
 from statekit.keygroup import key_group, pack_group
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.key_iteration import KEYS_MAX, KeyWalk
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.testing import Harness
 
 FEW = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,7 +28,7 @@ class Event(NamedTuple):
     value: int
 
 
-def visit_of(backend: MemoryBackend | None = None) -> Visit:
+def visit_of(backend: MemoryBackend | None = None) -> KeyScope:
     """A visit whose spilled batches go to a backend, or nowhere."""
     batch = Batch()
 
@@ -37,7 +37,7 @@ def visit_of(backend: MemoryBackend | None = None) -> Visit:
             backend.write(batch)
         batch.clear()
 
-    return Visit("op", 0, batch, spill)
+    return KeyScope("op", 0, batch, spill)
 
 
 def chunks_of(keys: list[str], cuts: list[int]) -> list[KeyedBatch]:

@@ -13,7 +13,7 @@ import statekit as sk
 from statekit.backend.interface import MemoryBackend
 from statekit.backend.mutation import Batch
 from statekit.codec.key_codec import key_codec
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from tests.support.state_driver import KEYS, SPECS, Box, Driver, Row
 
 Make = Callable[..., Driver]
@@ -180,7 +180,7 @@ def test_an_add_that_failed_halfway_is_never_written_even_if_its_error_is_caught
     name: str, good: Any, bad: Any
 ) -> None:
     backend = MemoryBackend(["listed", "grown"])
-    visit = Visit("op", 0, Batch(), lambda: None, b"\x00\x00k", "k")
+    visit = KeyScope("op", 0, Batch(), lambda: None, b"\x00\x00k", "k")
     states: dict[str, Any] = {spec.name: spec.bind(visit, backend) for spec in breaks.states}
     states[name].add(good)
     with pytest.raises((ValueError, sk.StateTypeError)):
@@ -246,7 +246,7 @@ def test_a_state_shows_what_it_holds(driver: Make) -> None:
 def test_map_entries_come_in_the_order_of_the_key_type(annotation: Any, keys: list[Any]) -> None:
     spec = dataclasses.replace(SPECS["by_number"], key_codec=key_codec(annotation))
     backend = MemoryBackend(["by_number"])
-    visit = Visit("op", 0, Batch(), lambda: None, b"\x00\x00k", "k")
+    visit = KeyScope("op", 0, Batch(), lambda: None, b"\x00\x00k", "k")
     state: Any = spec.bind(visit, backend)
     for key in reversed(keys):
         state[key] = "x"

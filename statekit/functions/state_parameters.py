@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
+from statekit.codec.annotations import show
 from statekit.codec.key_codec import key_codec
 from statekit.codec.value_codec import PickleCodec, ValueCodec, value_codec
 from statekit.errors import StateTypeError
@@ -260,4 +261,4 @@ def explained(where: str, make: Callable[[], Any]) -> Any:
 def annotation_text(annotation: Any) -> str:
     if state_class(annotation) is ObjectState and typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return show(annotation)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from statekit.checkpoint import rollback as rollbacks
 from statekit.checkpoint.repository import Repository
@@ -26,6 +25,7 @@ from statekit.cli.copies import copies
 from statekit.cli.gc import gc
 from statekit.cli.import_spark import import_spark
 from statekit.cli.savepoint import inspect_savepoint, savepoint
+from statekit.cli.tables import print_error, print_json
 from statekit.errors import StatekitError
 from statekit.maintenance.diff.compare import compare
 from statekit.reader import CheckpointReader
@@ -37,8 +37,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-_out = Console()
-_err = Console(stderr=True)
 
 
 def _print_version(asked: bool) -> None:
@@ -80,8 +78,7 @@ def main() -> None:
     try:
         app()
     except StatekitError as error:
-        _err.print(f"[bold red]{type(error).__name__}[/] ({error.kind})", highlight=False)
-        _err.print(str(error), markup=False, highlight=False)
+        print_error(error)
         sys.exit(1)
 
 
@@ -114,9 +111,9 @@ def inspect(
         names = [reader.operator(operator).name]
     counted = cli_inspect.counted(reader, names, fast=fast)
     if as_json:
-        print(json.dumps(cli_inspect.as_data(reader, counted), indent=2))
+        print_json(cli_inspect.as_data(reader, counted))
     else:
-        cli_inspect.print_checkpoint(_out, reader, counted)
+        cli_inspect.print_checkpoint(reader, counted)
 
 
 @app.command(
@@ -145,10 +142,9 @@ def get(
     """
     reader = CheckpointReader(checkpoint, epoch=epoch, allow_pickle=allow_pickle)
     if key is None:
-        held = _finite(reader.operator_state(operator, state))
+        _print_values(reader.operator_state(operator, state))
     else:
-        held = _finite(reader.get(operator, state, key))
-    print(json.dumps(held, indent=2, ensure_ascii=False, allow_nan=False))
+        _print_values(reader.get(operator, state, key))
 
 
 @app.command(epilog="Example: statekit migrate ./checkpoint --app fleet:job --dry-run")
@@ -186,10 +182,10 @@ def rollback(
     Asks for nothing. If it is killed, running it again, or starting the job, finishes it.
     """
     found = rollbacks.plan(Repository(checkpoint, create=False), to)
-    cli_rollback.print_plan(_out, found)
+    cli_rollback.print_plan(found)
     if not dry_run:
         found.carry_out()
-    cli_rollback.print_done(_out, found, dry_run=dry_run)
+    cli_rollback.print_done(found, dry_run=dry_run)
 
 
 @app.command(
@@ -213,13 +209,9 @@ def diff(
         cli_diff.source_of(a), cli_diff.source_of(b), examples=rows, allow_pickle=allow_pickle
     )
     if as_json:
-        print(
-            json.dumps(
-                _finite(cli_diff.as_data(found)), indent=2, ensure_ascii=False, allow_nan=False
-            )
-        )
+        _print_values(cli_diff.as_data(found))
     else:
-        cli_diff.print_difference(_out, found)
+        cli_diff.print_difference(found)
     if not found.is_same:
         raise typer.Exit(_DIFFERENT)
 
@@ -258,6 +250,10 @@ def demo(
     run: Callable[[Path], bool] = _demo_runner()
     if not run(directory):
         raise typer.Exit(1)
+
+
+def _print_values(values: Any) -> None:
+    print(json.dumps(_finite(values), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def _finite(held: Any) -> Any:

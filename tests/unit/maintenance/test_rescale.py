@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from statekit.backend.interface import StateSize
 from statekit.backend.mutation import read_changes
@@ -38,6 +36,7 @@ from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies
 from tests.support.counting_job import committed_rows, comparable, copied_rows, entries, tally_job
 from tests.support.killable_processes import start
+from tests.support.printed import printed
 
 GROUPS = 13
 
@@ -189,9 +188,8 @@ def test_skew_is_the_fullest_shard_against_the_mean() -> None:
 
 def test_a_plan_of_ten_thousand_shards_is_a_page() -> None:
     loads = [Load((n, n), StateSize(n % 977, n)) for n in range(10_000)]
-    console = Console(record=True, width=120, file=io.StringIO())
-    print_plan(console, [OperatorPlan("o", loads, loads, [], [])], counted=True)
-    text = console.export_text()
+    plans = [OperatorPlan("o", loads, loads, [], [])]
+    text = printed(lambda: print_plan(plans, counted=True))
     assert len(text.splitlines()) < 40
     assert "9999" in text
     assert " 976 " in text, "the fullest are shown"

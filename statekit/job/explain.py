@@ -49,11 +49,11 @@ def _reading(plan: Plan, operator: Operator) -> Iterator[str]:
 def _calls(operator: Operator, *, is_shuffled: bool) -> str:
     declared = operator.declared
     if declared.combiner is not None:
-        told = f"{', '.join(declared.combiner.description)}, combined in Arrow"
-        told += " before the shuffle" if is_shuffled else ""
+        text = f"{', '.join(declared.combiner.description)}, combined in Arrow"
+        text += " before the shuffle" if is_shuffled else ""
         if declared.takes_columns:
-            return f"{told}, kept for many keys at a time"
-        return f"{told}, added to windows for each key and stretch of time"
+            return f"{text}, kept for many keys at a time"
+        return f"{text}, added to windows for each key and stretch of time"
     if declared.takes_parts:
         return "called with the records of a key together"
     if declared.takes_runs:

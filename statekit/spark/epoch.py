@@ -26,6 +26,7 @@ from statekit.checkpoint.manifest import ShardReport
 from statekit.errors import IncompleteEpochError, StrayKeyError, UnsortedError
 from statekit.job.chaining import Chain, chains
 from statekit.job.job import Job
+from statekit.job.options import StartOptions
 from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
 from statekit.sinks.sink import Attempt, Sink
@@ -58,8 +59,7 @@ class EpochRunner:
         coordinator: of the checkpoint.
         outputs: a sink per name.
         directory: for working copies, on each worker's local disk; None is each executor's own.
-        options: what RocksDB may spend in each worker.
-        bases: when base snapshots are taken.
+        options: of the start.
         first_inputs: per operator, rows that it takes in the first epoch before all others.
         context: Spark's.
     """
@@ -69,8 +69,7 @@ class EpochRunner:
         coordinator: Coordinator,
         outputs: Mapping[str, Sink],
         directory: str | None,
-        options: RocksOptions,
-        bases: BaseOptions,
+        options: StartOptions,
         first_inputs: Mapping[str, FirstInput],
         context: SparkContext,
     ) -> None:
@@ -78,8 +77,8 @@ class EpochRunner:
         self._first_inputs = first_inputs
         self._outputs = outputs
         self._directory = directory
-        self._options = options
-        self._bases = bases
+        self._rocksdb = options.rocksdb or RocksOptions()
+        self._bases = options.bases or BaseOptions()
         self._functions: dict[str, PickledFunction] = {
             operator.name: pickled(operator.declared) for operator in coordinator.job.operators
         }
@@ -110,7 +109,10 @@ class EpochRunner:
         if batch is not None and self._adapts:
             self._adapts = not all(sink.reads_once for sink in self._outputs.values())
             if not self._adapts:
-                _plan_once(self._read[0])
+                # Have Spark plan micro-batches before they run, as for its own stateful queries: to
+                # plan again after each shuffle takes some 40 ms. The session is the stream's own.
+                # Users' functions keep adaptive planning: they may join the frames.
+                self._read[0].sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
         while True:
             self._coordinator.begin(what=what)
             self._reporter = self._reports.begin()
@@ -124,12 +126,12 @@ class EpochRunner:
         self._coordinator.commit(reports, batch=batch)
 
     def _adapts_to(self, error: BaseException) -> bool:
-        """No longer take for granted what an epoch failed by; whether it was that, to run it again.
+        """Drop the assumption that an epoch failed by; returns whether to run the epoch again.
 
         Operators whose keys were found not to be alike run apart, and rows that were found not to
         be in order, and too many to be sorted by their worker, are sorted by Spark.
         """
-        self._written.clear()  # sinks that took the epoch take it once more
+        self._written.clear()  # sinks are written once more
         if isinstance(error, StrayKeyError):
             self._strayed.add(error.operator)
             self._chains = chains(self._coordinator.job, self._strayed)
@@ -141,13 +143,13 @@ class EpochRunner:
         return False
 
     def remove_copies(self, keep: bool | None) -> None:
-        """Remove working copies on this host that no later run has use for.
+        """Remove working copies on this host that no later run can use.
 
         Parameters:
             keep: whether to keep them; None decides it by what the checkpoint can go on to.
         """
         if self._directory is not None and not self._coordinator.keeps_copies(keep):
-            copies = DiskCopies(self._directory, self._options)
+            copies = DiskCopies(self._directory, self._rocksdb)
             copies.forget(self._coordinator.job_file.id)
 
     def _frame(self, chain: Chain, streams: Mapping[str, DataFrame]) -> DataFrame:
@@ -193,7 +195,7 @@ class EpochRunner:
             stages=tuple(stages),
             url=coordinator.repository.url,
             directory=self._directory,
-            options=self._options,
+            options=self._rocksdb,
             bases=self._bases,
             key_groups=coordinator.key_groups,
             reporter=self._reporter,
@@ -206,14 +208,14 @@ class EpochRunner:
         return self._can_try and operator not in self._unsorted
 
     def _whole(self, operator: Operator, frames: UnionFrames) -> MergedInputs | None:
-        """What an operator can take all its rows from in one reading, if there is such."""
+        """Return the merged inputs, if an operator can read all its rows from them at once."""
         inputs, names = self._inputs, set(operator.streams)
         if not isinstance(inputs, MergedInputs) or not frames.takes_whole:
             return None
         return inputs if names <= set(inputs) and len(names) == len(operator.streams) else None
 
     def _tasks(self, operator: Operator) -> int | None:
-        """How many tasks of Spark run the shards of an operator; None for one without a shuffle."""
+        """Return how many tasks run the shards of an operator; None for one task and no shuffle."""
         context = self._read[0].sparkSession.sparkContext
         cores: int = context.defaultParallelism  # executors come and go
         last = self._coordinator.last
@@ -248,7 +250,7 @@ class EpochRunner:
         return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), late)
 
     def _at_once(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
-        """Everything in the action of the one sink."""
+        """Compute everything in the action of the one sink."""
         (sink,) = self._coordinator.job.sinks
         streams = _with_outputs(inputs)
         for each in self._chains:
@@ -264,32 +266,32 @@ class EpochRunner:
         return reports
 
     def _persisted(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
-        """Each pass in an action of its own, then the sinks from what is kept."""
+        """Compute each chain in an action of its own, then write the sinks."""
         job = self._coordinator.job
         streams = _with_outputs(inputs)
-        kept: list[DataFrame] = []
+        persisted: list[DataFrame] = []
         try:
             for each in self._chains:
                 first, last = each.first, each.last
                 frame = self._frame(each, streams)
                 if job.sinks_of(last.name) or job.consumers_of(last.name):
                     frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
-                    kept.append(frame)
+                    persisted.append(frame)
                 compute(frame)
                 if job.wants_late(first):
                     streams[first.late] = self._late(first, streams)
                 streams[last.name] = frame
             for sink in job.sinks:
                 self._write(streams[sink.stream], sink.name)
-            # Behind the sinks: what was kept is made again if an executor is lost meanwhile.
+            # After the sinks: a persisted frame is computed again if an executor is lost meanwhile.
             return self._reports.of(self._reporter)
         finally:
-            for frame in kept:
+            for frame in persisted:
                 frame.unpersist()
 
 
 def compute(frame: DataFrame) -> None:
-    """Let Spark compute all rows of a frame, and look at none of their columns."""
+    """Let Spark compute all rows of a frame, and read none of their columns."""
     frame.selectExpr("true as computed").write.format("noop").mode("append").save()
 
 
@@ -299,10 +301,10 @@ def runs_here(context: SparkContext) -> bool:
 
 
 def _combines(operator: Operator, tasks: int | None) -> bool:
-    """Whether records are combined before they go to their shards, and not there.
+    """Whether records are combined before the shuffle, and not in their shards.
 
-    What is not shuffled need not become fewer first; but a record that says itself what its key is
-    has to be made before.
+    Without a shuffle that is not worth it, unless the key of a record is known only once the record
+    is made.
     """
     combiner = operator.declared.combiner
     return combiner is not None and (tasks is not None or combiner.makes_records())
@@ -311,16 +313,6 @@ def _combines(operator: Operator, tasks: int | None) -> bool:
 def _with_outputs(inputs: Mapping[str, DataFrame]) -> ChainMap[str, DataFrame]:
     """The streams of an epoch: its inputs, to which outputs are added without asking for them."""
     return ChainMap({}, inputs)  # type: ignore[arg-type]  # the first one alone is written to
-
-
-def _plan_once(micro_batch: DataFrame) -> None:
-    """Have Spark plan the micro-batches of a stream before they run, and not again meanwhile.
-
-    That is what it does for stateful queries of its own. To plan the rest after each shuffle takes
-    some 40 ms, and shards have their tasks already. The session is one that Spark made for the
-    stream. Users' functions keep what they have: they may well join what they are given.
-    """
-    micro_batch.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
 
 
 def _is_small(frames: Sequence[DataFrame]) -> bool:

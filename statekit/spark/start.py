@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from statekit.backend.rocksdb_options import RocksOptions, check_options
+from statekit.backend.rocksdb_options import check_options
 from statekit.checkpoint.repository import Repository
 from statekit.errors import (
     FencedError,
@@ -31,7 +31,6 @@ from statekit.spark.plan import check_input
 from statekit.spark.query import Query
 from statekit.spark.union_plan import FirstInput
 from statekit.spark.worker import output_schema
-from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import default_working_directory
 
 
@@ -88,15 +87,9 @@ def start_query(
         parallelism = default_parallelism(spark, job, repository)
         options = replace(options, parallelism=parallelism)
     coordinator = Coordinator.open(job, repository, options)
-    runner = EpochRunner(
-        coordinator,
-        sinks,
-        directory_for_copies(spark, options.working_directory),
-        options.rocksdb or RocksOptions(),
-        options.bases or BaseOptions(),
-        first_inputs or {},
-        spark.sparkContext,
-    )
+    directory = directory_for_copies(spark, options.working_directory)
+    context = spark.sparkContext
+    runner = EpochRunner(coordinator, sinks, directory, options, first_inputs or {}, context)
     loop = EpochLoop(coordinator, runner, options)
     if is_streaming:
         check_sparks_part(coordinator)

@@ -33,10 +33,10 @@ from statekit.watermark import is_late
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies
 
-# Rows have at least one column; this one is of operators that put nothing out.
+# Rows have at least one column: this one for operators that emit nothing.
 _NOTHING = pa.field("__statekit_nothing", pa.bool_())
 
-# Outputs cross over to Spark in batches of so many rows; in smaller ones, if rows are large.
+# Rows and bytes of a batch of outputs that goes to Spark.
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 1024 * 1024
 
@@ -49,7 +49,7 @@ def output_schema(output_type: OutputType | None) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Stage:
-    """An operator in a pass.
+    """An operator in a chain.
 
     Parameters:
         function: the process function.
@@ -62,7 +62,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class ShardStep:
-    """What runs in each partition of the frame of a pass, which holds some of its shards.
+    """What runs in each partition of the frame of a chain, which holds some of its shards.
 
     Parameters:
         stages: the operators, each fed by the one before.
@@ -72,8 +72,8 @@ class ShardStep:
         bases: when base snapshots are taken.
         key_groups: how many there are.
         reporter: what shards report to.
-        layout: of the rows of an operator that is fed by several streams; None for one.
-        is_combined: whether what comes are rows of the first operator's combiner, if it has one.
+        layout: of the rows of an operator with several streams; None for one.
+        is_combined: whether the rows are those of the first operator's combiner, if it has one.
     """
 
     stages: tuple[Stage, ...]
@@ -117,28 +117,28 @@ class ShardStep:
             shard_input = read(declared, batches, self.layout, self.key_groups).shard_input()
         repository = _repository(self.url)
         running = Outputs(declared, run_shard(declared, plan, shard_input, repository, copies))
-        passed = [running]
+        started = [running]
         try:
             for stage in self.stages[1:]:
                 declared, plan = unpickled(stage.function), stage.plans[shard]
                 shard_input = ShardInput((), running.batches_for(declared, plan, self.key_groups))
                 shard_run = run_shard(declared, plan, shard_input, repository, copies)
                 running = Outputs(declared, shard_run)
-                passed.append(running)
-            made = (_output_batch(declared, schema, outputs) for outputs in running)
+                started.append(running)
+            batches_out = (_output_batch(declared, schema, outputs) for outputs in running)
             # Large batches, as each that crosses over to Spark takes time of its own.
-            for held in rebatched(made, rows=_BATCH_ROWS, size=_BATCH_BYTES):
-                yield from pa.Table.from_batches(held).combine_chunks().to_batches()
-            for each in passed:
+            for group in rebatched(batches_out, rows=_BATCH_ROWS, size=_BATCH_BYTES):
+                yield from pa.Table.from_batches(group).combine_chunks().to_batches()
+            for each in started:
                 self.reporter.tell(each.report)
         finally:
-            for each in reversed(passed):
+            for each in reversed(started):
                 each.close()
 
 
 @dataclass(frozen=True)
 class CombineStep:
-    """Makes the records of a partition fewer: a row for each key, or each key and pane.
+    """Combines the records of a partition: a row for each key, or each key and pane.
 
     Parameters:
         function: the process function, which has a combiner.
@@ -161,7 +161,7 @@ class CombineStep:
 
 @dataclass(frozen=True)
 class LateStep:
-    """Leaves those rows of an operator's input whose records are late.
+    """Filters the rows of an operator's input whose records are late.
 
     Parameters:
         function: the process function.
@@ -192,10 +192,10 @@ def _combined(
 
 @cache
 def _collect_rarely() -> None:
-    """Look for cyclic garbage as seldom as may be, for good, as this process runs shards.
+    """Look for cyclic garbage rarely, until this process ends.
 
-    Behind each task Spark has all objects looked at. What is here before the first shard, most of
-    it modules, is left out of that from now on.
+    After each task Spark runs a full collection. Objects from before the first shard, most of them
+    modules, are left out of it from now on.
     """
     gc.set_threshold(*RARE_COLLECTION)
     gc.freeze()
@@ -232,10 +232,10 @@ def _is_from_here(connection: socket.socket) -> bool:
 
 
 def _executors_directory() -> str:
-    """A place for working copies where Spark keeps what this executor may lose.
+    """Return a directory for working copies that Spark removes with the executor.
 
-    Spark tells its Python workers where blocks are, on the first of the disks it was given. Beside
-    them, on a disk that is meant for it, a copy lives as long as the application or less.
+    Spark passes its Python workers the directories of blocks. Next to the first of them, on a disk
+    that is meant for it, a copy lives as long as the application or less.
     """
     blocks = os.environ["SPARK_LOCAL_DIRS"].split(",")[0]
     return os.path.join(os.path.dirname(blocks), "statekit")

@@ -32,11 +32,11 @@ ARRIVAL = "__statekit_arrival"
 INPUT = "__statekit_input"
 
 FIRST_MARK = -1
-"""What shard 0 is sent in the place of a key group, before all records; shard 1 is sent -2, …"""
+"""The mark of shard 0 in the column of the key group, before all records; that of shard 1 is -2."""
 
 
 def row_of(number: int) -> str:
-    """The column with what an input has in a row."""
+    """The column with the record of an input."""
     return f"__statekit_row_{number}"
 
 
@@ -58,7 +58,7 @@ class Layout:
 class ShardsInTurn:
     """The shards of a Spark partition: for each its number, and an iterator over its batches.
 
-    The batches of one have to be taken before the next one comes; what is left is passed over.
+    The batches of one shard have to be taken before the next shard; the rest is skipped.
 
     Parameters:
         batches: of the partition.
@@ -95,7 +95,7 @@ class ShardsInTurn:
 def _cut_at_marks(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """The batches in pieces: behind a mark, with what it says; without one, what goes on."""
+    """Cut batches at marks: yield pieces, each with the mark before it; None for none."""
     for batch in batches:
         groups = batch.column(GROUP)
         is_mark = pc.less(groups, 0)

@@ -349,13 +349,6 @@ def stored_rows(
             )
 
 
-def carried_over(epoch: OperatorEpoch | None, shards: tuple[ShardState, ...]) -> OperatorEpoch:
-    """An operator that stands where it did, in other shards."""
-    if epoch is None:
-        return OperatorEpoch(shards=shards)
-    return epoch.at_rest(shards, undivided_rows={}, undivided_bytes={})
-
-
 class RowCount:
     """Rows dealt with so far, told now and then."""
 
@@ -374,6 +367,78 @@ class RowCount:
         """That was all."""
         if self._tell is not None:
             self._tell(self._rows, self._total)
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """All rows of a checkpoint or a savepoint.
+
+    Parameters:
+        epoch: the rows are those after this epoch.
+        rows: returns the rows of an operator's keys: family, parts of the row key, row.
+        local_rows: returns what each operator state of an operator holds, for each shard in order.
+    """
+
+    epoch: int
+    rows: Callable[[OperatorRecord], Iterable[tuple[str, RowParts, bytes]]]
+    local_rows: Callable[[OperatorRecord], dict[str, list[LocalRows]]]
+
+
+def write_operators(
+    repository: Repository,
+    job: JobFile,
+    source: RowSource,
+    *,
+    epoch: int,
+    parallelism: int,
+    count: RowCount,
+    specs: Mapping[str, Sequence[StateSpec]] | None,
+    scratch_bytes: int,
+    verified: Verified | None = None,
+) -> dict[str, tuple[ShardState, ...]]:
+    """Write all rows to files of new shards, and read them back. Commits nothing.
+
+    Returns the new shards per operator.
+
+    Parameters:
+        repository: where the files go.
+        job: its operators are written, with its number of key groups.
+        epoch: that the new shards will belong to.
+        parallelism: shards per operator.
+        count: counts each row when it is written, and when it is read back.
+        specs: per operator, its states as the code declares them, for functions that redistribute
+            operator state.
+        verified: is called with what each state was found to hold.
+        scratch_bytes: how much to gather on the local disk at a time.
+
+    Raises:
+        RescaleError: operator state has no rule for the parallelism.
+        CorruptCheckpointError: a file is missing or altered, or the new rows are not the old ones.
+    """
+    # Redistribute first, before any row is read: a rule may be missing, and a function may fail.
+    local = {operator.name: source.local_rows(operator) for operator in job.operators}
+    moved = moved_by_operator(job.operators, specs or {}, local, parallelism, source.epoch)
+    new_shards = {}
+    for operator in job.operators:
+        with ShardsWriter(
+            repository,
+            operator,
+            parallelism=parallelism,
+            key_groups=job.key_groups,
+            scratch_bytes=scratch_bytes,
+        ) as writer:
+            rows = source.rows(operator)
+            new_shards[operator.name] = writer.written(rows, epoch, moved[operator.name], count)
+        if verified is not None:
+            for family, contents in writer.contents.items():
+                verified(operator.name, family, contents)
+    return new_shards
+
+
+def _in_new_shards(before: OperatorEpoch | None, shards: tuple[ShardState, ...]) -> OperatorEpoch:
+    if before is None:
+        return OperatorEpoch(shards=shards)
+    return before.at_rest(shards, undivided_rows={}, undivided_bytes={})
 
 
 def rewrite_checkpoint(
@@ -409,25 +474,26 @@ def rewrite_checkpoint(
     check_at_rest(repository, last)
     # The rows of states that were given up are left behind.
     job = stored.model_copy(update={"key_groups": groups, "dropped": {}})
-    # Before any row: a rule may be missing, and a function may fail.
-    held = {operator.name: local_rows(repository, operator, last) for operator in job.operators}
-    moved = moved_by_operator(job.operators, specs or {}, held, shards, last.epoch)
     count = RowCount(2 * rows_to_read(job, last), progress)
-    operators = {}
-    for operator in job.operators:
-        with ShardsWriter(
-            repository,
-            operator,
-            parallelism=shards,
-            key_groups=groups,
-            scratch_bytes=scratch_bytes,
-        ) as writer:
-            rows_of = stored_rows(repository, operator, last)
-            made = writer.written(rows_of, last.epoch + 1, moved[operator.name], count)
-        if verified is not None:
-            for family, contents in writer.contents.items():
-                verified(operator.name, family, contents)
-        operators[operator.name] = carried_over(last.operators.get(operator.name), made)
+    new_shards = write_operators(
+        repository,
+        job,
+        RowSource(
+            last.epoch,
+            rows=lambda operator: stored_rows(repository, operator, last),
+            local_rows=lambda operator: local_rows(repository, operator, last),
+        ),
+        epoch=last.epoch + 1,
+        parallelism=shards,
+        count=count,
+        specs=specs,
+        verified=verified,
+        scratch_bytes=scratch_bytes,
+    )
+    operators = {
+        name: _in_new_shards(last.operators.get(name), shards_of_operator)
+        for name, shards_of_operator in new_shards.items()
+    }
     _, reference = repository.settle_job_file(job)
     manifest = last.followed_by(
         job_file=reference,

@@ -11,8 +11,7 @@ that is not there. An import that was killed is simply begun again.
 
 from __future__ import annotations
 
-import io
-import uuid
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,14 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardPlan, ShardState
-from statekit.checkpoint.paths import SPARK
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.spark_log import METADATA, new_metadata
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, RestoreError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism, group_range
+from statekit.maintenance.savepoint.restore import replace_spark_files
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.spark.commit_records import Reports
 from statekit.spark.epoch import TASKS_PER_CORE, compute
@@ -127,7 +125,7 @@ class SparkImport:
             return repository.manifest(min(repository.epochs()))
         use_this_python(self._spark)
         job, reference = repository.settle_job_file(self._job_file())
-        self._hand_on_sources()
+        replace_spark_files(self.repository, self._spark_files())
         epoch = self.found.position.batch
         plans = self._plans(job, epoch)
         arrived = Reports(self._spark.sparkContext)
@@ -180,18 +178,9 @@ class SparkImport:
             imported=self.found.query,
         )
 
-    def _hand_on_sources(self) -> None:
-        """Let Spark read on behind the last micro-batch in the state.
-
-        No epoch is committed, so whatever a start before this one left there counts for nothing.
-        """
-        repository, found = self.repository, self.found
-        repository.remove(list(repository.tree(SPARK)))
-        for path, content in found.sources().items():
-            data = found.read(path) if content is None else content
-            if path == METADATA:  # of two queries with one id, Spark stops the older
-                data = new_metadata(str(uuid.UUID(unique_id())))
-            repository.put_file(f"{SPARK}/{path}", io.BytesIO(data))
+    def _spark_files(self) -> Iterator[tuple[str, bytes]]:
+        for path, content in self.found.sources().items():
+            yield path, self.found.read(path) if content is None else content
 
     def _plans(self, job: JobFile, epoch: int) -> list[ShardPlan]:
         """Shards that begin blank, at a time at which no timer is due and nothing has expired."""

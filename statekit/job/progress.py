@@ -49,9 +49,9 @@ class Progress:
         epoch: its number.
         batch: Spark's number of the micro-batch; None for a bounded run.
         records_in: records read from sources.
-        records_out: records put out by all operators.
+        records_out: records emitted by all operators.
         seconds: from the start of the epoch to its commit.
-        late: records that came too late, in all operators.
+        late: late records of all operators.
         watermarks: per operator with event time, what its watermark was.
         processing_time: the one instant that the epoch took place at.
         state_rows, state_bytes: what each `operator.state` holds after it.

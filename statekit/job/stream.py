@@ -120,7 +120,7 @@ class Stream(Generic[T]):
         return Stream(self._job, name)
 
     def _check_broadcast(self, declared: Process[Any, ..., U], streams: tuple[str, ...]) -> None:
-        """Make sure that what is broadcast is handled, and the other way round."""
+        """Check that broadcast streams have handlers, and handlers have streams."""
         taken = declared.handlers.record_type
         if taken is None and streams:
             raise StateTypeError(
@@ -138,7 +138,7 @@ class Stream(Generic[T]):
             self._check_fed(f"{declared.name}.on_broadcast", taken, streams)
 
     def _check_fed(self, who: str, taken: Records, streams: tuple[str, ...]) -> None:
-        """Make sure that streams have just those records that are taken."""
+        """Check that streams have exactly the records that a function takes."""
         wanted = {member.cls: member.name for member in taken.members}
         fed = set()
         for stream in streams:
@@ -181,14 +181,14 @@ class Stream(Generic[T]):
         emit: Literal["close", "change"] = "close",
         ordered: bool = False,
     ) -> Windowed[T]:
-        """Gather these records by key and window; then say what is to be known of each window.
+        """Group these records by key and window; call a method of the result for an operator.
 
         Parameters:
             window: `tumbling`, `sliding` or `session`.
             key, event_time, lateness, ordered: as for `@process`.
-            allowed_lateness: how long a window that was put out stays for records that come later
-                still; it is put out again in each epoch in which it gets any.
-            emit: put a window out once it is complete ("close"), or at each record ("change").
+            allowed_lateness: how long a window is kept for late records after it has fired. It
+                fires again, with the updated result, in each epoch in which it gets any.
+            emit: let a window fire once it is complete ("close"), or at each record ("change").
 
         Raises:
             StateTypeError: an option cannot be; the message names it.
@@ -244,7 +244,7 @@ class Stream(Generic[T]):
         """Keep counts, sums, extremes and means of fields for each key.
 
         No function is called per record: records are combined in Arrow before they are shuffled.
-        Each epoch puts out one result for every key that it had records of: the key fields, and a
+        Each epoch emits one result for every key that it had records of: the key fields, and a
         field per aggregate. The states are called like these: `get`, queries, savepoints and
         rescaling find them as any other. An aggregate that is added later begins with nothing.
 
@@ -308,7 +308,7 @@ class Stream(Generic[T]):
 
     @property
     def late(self) -> Stream[Any]:
-        """The records that came too late for this operator, as they came in.
+        """The late records of this operator, as they arrived.
 
         Without a sink or another operator they are dropped, and counted in any case.
 
@@ -325,7 +325,7 @@ class Stream(Generic[T]):
         return Stream(self._job, self._job.operator(self.name).late)
 
     def sink(self, name: str) -> Stream[T]:
-        """Let these records leave the job under a name; returns the stream itself.
+        """Emit these records from the job under a name; returns the stream itself.
 
         Raises:
             StateTypeError: the name is taken, or cannot be; or this is a union.

@@ -21,7 +21,7 @@ _KEYS = "_keys"  # the parameter that takes keys: no state is called so
 
 
 class _Fold:
-    """Takes the combined rows of many keys into their states, and tells what these come to.
+    """Adds the combined rows of many keys to their states, and returns the results.
 
     Parameters:
         name: of the operator.
@@ -53,17 +53,17 @@ class _Fold:
 
     def __call__(self, keys: KeyColumns, *states: Any) -> list[Any]:
         with decimal.localcontext(prec=EXACT_DIGITS):
-            held = [
+            values = [
                 state._add_all(keys.prefixes, added(keys.columns))
                 for state, added in zip(states, self._added, strict=True)
             ]
-        return self._results(*keys.columns[: self._key_size], *held)
+        return self._results(*keys.columns[: self._key_size], *values)
 
 
 class AggregateProcess(Process[Any, Any, Any]):
     """A process function over combined rows. Made by `aggregation`."""
 
-    takes_columns = True  # so chunks have one row for each key
+    takes_columns = True  # so batches have one row for each key
 
 
 def aggregation(
@@ -89,10 +89,10 @@ def aggregation(
     fields = (key,) if isinstance(key, str) else tuple(key)
     results = ResultRecords(record, "aggregate")
     if not aggregates:
-        raise results.error("say what is to be known, such as orders=Count() or cents=Sum('cents')")
+        raise results.error("name an aggregate, such as orders=Count() or cents=Sum('cents')")
     parts: list[PartialAggregate] = []
     places: dict[str, tuple[FieldAggregate, int]] = {}
-    first = len(fields) + 1  # behind the key and the number of records
+    first = len(fields) + 1  # after the key and the number of records
     types = {name: results.annotation(name) for name in fields}
     hints: dict[str, Any] = {_KEYS: record.cls}
     for name, of in aggregates.items():
@@ -107,8 +107,8 @@ def aggregation(
         types[name] = of.result(annotation)
         hints[name] = of.state(kept) if ttl is None else Annotated[of.state(kept), ttl]
     name = "_".join(("aggregate", "by", *fields))
-    put_out, make = results.result_class(name, types, into)
-    hints["return"] = Iterator[put_out]  # type: ignore[valid-type]
+    output, make = results.result_class(name, types, into)
+    hints["return"] = Iterator[output]  # type: ignore[valid-type]
     fold = _Fold(name, len(fields), places, partial(_made, make))
     made = AggregateProcess(fold, fields, hints)
     made.combiner = Combiner(record, fields, parts)

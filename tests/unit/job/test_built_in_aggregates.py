@@ -246,7 +246,7 @@ def test_an_aggregate_that_is_added_later_begins_with_nothing(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("key", "aggregates", "message"),
     [
-        ("shop", {}, "say what is to be known"),
+        ("shop", {}, "name an aggregate"),
         ("shop", {"cents": "sum"}, "give Count"),
         ("shop", {"shop": sk.Count()}, "two fields"),
         ("town", {"n": sk.Count()}, "'town' is not a field of Sale"),

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, TYPE_CHECKING, Literal, TypeVar, get_args
 
 import xxhash
 
-from statekit.backend.interface import Backend, Coming, ManyGetter, StateSize
+from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.object_store import (
@@ -36,6 +36,7 @@ from statekit.checkpoint.object_store import (
 from statekit.checkpoint.repository import Repository
 from statekit.clock import sleep_s
 from statekit.errors import StateTypeError, StorageError
+from statekit.testing.wrapped import WrappedBackend
 from statekit.working_copy.copies import WorkingCopies, WorkingCopy
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ class _FaultyObjects:
         return RequestError(reason, may_pass=not self._faults.lasting)
 
 
-class FaultyBackend:
+class FaultyBackend(WrappedBackend):
     """A backend that goes wrong: it raises `StorageError`, as RocksDB does on a bad disk.
 
     Nothing above a backend can find a flipped or torn row: RocksDB has checksums of its own.
@@ -243,29 +244,13 @@ class FaultyBackend:
     """
 
     def __init__(self, inner: Backend, faults: Faults) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._faults = faults
-
-    @property
-    def states(self) -> Sequence[str]:
-        return self.inner.states
 
     def get(self, state: str, key: bytes) -> bytes | None:
         what = self._asked("read", state)
         row = self.inner.get(state, key)
         return row if row is None or what is None else _damaged(row, what)
-
-    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
-        return partial(self.get, state)
-
-    def many_getter(self, state: str) -> ManyGetter:
-        return partial(self.get_many, state)
-
-    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
-        return partial(self.scan, state)
-
-    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self.get(state, key) for key in keys]
 
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
         self._asked("scan", state)
@@ -280,12 +265,6 @@ class FaultyBackend:
 
     def write(self, batch: Batch) -> None:
         _write(self._faults, batch, self.inner.write)
-
-    def sizes(self) -> dict[str, StateSize]:
-        return self.inner.sizes()
-
-    def close(self) -> None:
-        self.inner.close()
 
     def _asked(self, operation: Operation, state: str) -> What | None:
         what = self._faults.next(operation, state)

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pytest
+from typer.testing import CliRunner
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
+from statekit.cli.app import app
 from statekit.errors import QueryError, StateTypeError
 from statekit.job.options import RunOptions
 from statekit.reader import CheckpointReader
@@ -467,3 +469,49 @@ def test_inspect_shows_a_savepoint(checkpoint: Path, tmp_path: Path) -> None:
     found = json.loads(statekit("inspect", copy / "savepoints/s", "--json").stdout)
     assert (found["savepoint"], found["epoch"], found["batch"]) == ("s", 1, None)
     assert found["operators"]["follow"]["seen"]["rows"] == 3
+
+
+# --------------------------------------------------------------------------- wrong usage
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rescale", "{}", "--to", "2", "--fast"], "what is committed is always verified"),
+        (
+            ["rescale", "{}", "--to", "2", "--plan", "--fast", "--key-groups", "7"],
+            "--fast knows nothing of other key groups",
+        ),
+        (["verify", "{}", "--drop-rows"], "--drop-rows goes with --repair"),
+        (["verify", "{}", "--repair", "--epoch", "0"], "leave --epoch and --no-rows out"),
+        (["verify", "{}", "--repair", "--no-rows"], "leave --epoch and --no-rows out"),
+        (["verify", "{}", "--all", "--no-rows"], "leave the other option out"),
+        (["verify", "{saved}", "--repair"], "a savepoint is never changed"),
+        (["verify", "{saved}", "--epoch", "0"], "leave --epoch and --all out"),
+        (["inspect", "{saved}", "--epoch", "0"], "leave --epoch out"),
+        (["inspect", "{saved}", "--operator", "ledger"], "--operator is for checkpoints"),
+        (["copies", "--all"], "--all goes with --clean"),
+        (["gc", "{}", "--age", "soon"], "'soon' is no duration"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_with_what_to_do(
+    checkpoint: Path, words: list[str], message: str
+) -> None:
+    saved = STORED / "all-kinds/savepoints/s"
+    filled = [word.replace("{saved}", str(saved)).replace("{}", str(checkpoint)) for word in words]
+    result = CliRunner().invoke(app, filled, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+
+
+def test_rescale_prints_that_rows_are_written_again_and_verified(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint, copy)
+    done = statekit("rescale", copy, "--to", 3, "--key-groups", 64)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 shards of 128 key groups → 3 of 64: all rows are written anew" in done.stdout
+    assert "written, read back and found the same in" in done.stdout
+    assert "follow.airports: 3 rows with checksum" in done.stdout
+    assert "committed as epoch 2. Earlier epochs are as they were." in done.stdout

@@ -72,9 +72,9 @@ def _apart(
         return "its records are dealt out to the shards in turn"
     if plan.sinks_of(before.name) or len(plan.consumers_of(before.name)) > 1:
         return f"what {before.name} puts out goes elsewhere, too"
-    if declared.takes_columns:
+    if declared.traits.takes_columns:
         return "its records are combined before they are shuffled"
-    if declared.takes_runs and not declared.takes_parts:
+    if declared.takes_runs and not declared.traits.takes_parts:
         return "it is called with all records of a key at once"
     if plan.wants_late(operator):
         return "its late records are wanted"

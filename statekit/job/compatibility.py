@@ -181,7 +181,7 @@ def _check_operator(
         _check_timers(stored, declared, f"@{operator.declared.name}.on_timer")
     if stored.ordered is not None and not allow_dropped_state:
         _check_buffered(stored, declared)
-    names = {state.name for state in declared.states} | operator.declared.gives_up
+    names = {state.name for state in declared.states} | operator.declared.traits.dropped_states
     for state in stored.states:
         if state.name not in names and not allow_dropped_state:
             _refuse_dropped(stored.name, state)

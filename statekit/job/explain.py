@@ -33,7 +33,7 @@ def _of_pass(plan: Plan, each: Chain) -> Iterator[str]:
 
 def _reading(plan: Plan, operator: Operator) -> Iterator[str]:
     """Which columns leave the JVM."""
-    combiner = operator.declared.combiner
+    combiner = operator.declared.traits.combiner
     for stream in operator.streams:
         records = plan.record_of(stream)
         if records is None:
@@ -48,13 +48,13 @@ def _reading(plan: Plan, operator: Operator) -> Iterator[str]:
 
 def _calls(operator: Operator, *, is_shuffled: bool) -> str:
     declared = operator.declared
-    if declared.combiner is not None:
-        text = f"{', '.join(declared.combiner.description)}, combined in Arrow"
+    if declared.traits.combiner is not None:
+        text = f"{', '.join(declared.traits.combiner.description)}, combined in Arrow"
         text += " before the shuffle" if is_shuffled else ""
-        if declared.takes_columns:
+        if declared.traits.takes_columns:
             return f"{text}, kept for many keys at a time"
         return f"{text}, added to windows for each key and stretch of time"
-    if declared.takes_parts:
+    if declared.traits.takes_parts:
         return "called with the records of a key together"
     if declared.takes_runs:
         whose = "key" if declared.key else "shard"

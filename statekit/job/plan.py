@@ -75,6 +75,7 @@ class Operator:
         parts = schema.items if len(self.declared.key) > 1 and fields is not None else ()
         waiting = self.declared.ordered
         types = [part.to_json() for part in parts] or [whole] * len(self.declared.key)
+        definition = self.declared.traits.definition
         return OperatorRecord(
             name=self.name,
             inputs=self.inputs,
@@ -89,8 +90,8 @@ class Operator:
             timers=self.declared.handles_timers,
             timer_names=self.declared.timer_names or None,
             ordered=waiting.schema.to_json() if waiting is not None else None,
-            definition=self.declared.definition,
-            widths=dict(self.declared.widths),
+            definition=None if definition is None else dict(definition),
+            widths=dict(self.declared.traits.widths),
         )
 
 

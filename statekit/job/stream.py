@@ -108,7 +108,7 @@ class Stream(Generic[T]):
             )
         given = (broadcast,) if isinstance(broadcast, Stream) else broadcast
         broadcasts = _names_of(self._job, "process(broadcast=…)", given)
-        if declared.combiner is not None and len(self._names) > 1:
+        if declared.traits.combiner is not None and len(self._names) > 1:
             raise StateTypeError(
                 f"{declared.name} takes what is made of the records of one stream, and {self.name} "
                 "is a union: ask for windows of the union itself"

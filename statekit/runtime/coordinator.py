@@ -252,7 +252,7 @@ class Coordinator:
     def plan(self, operator: str, shard: int) -> ShardPlan:
         """What the worker of a shard needs to know to make the next epoch."""
         reached, states = self._watermark(operator), self._record(operator).states
-        earliest = self._by_name[operator].declared.earliest_us
+        earliest = self._by_name[operator].declared.traits.earliest_us
         return ShardPlan(
             checkpoint_id=self.job_file.id,
             operator=operator,

@@ -48,7 +48,7 @@ class ShardTask:
         self._declared = declared
         # Outputs are handed on in lists of this length; one call that yields more is cut up, so
         # that a function may stream a state of any size.
-        self._at_once = declared.outputs_at_once
+        self._at_once = declared.traits.outputs_at_once
         # Outputs that can change are copied when they are emitted: a function may emit one object
         # again and again, or keep it and change it.
         self._copy = None if declared.output_type is None else declared.output_type.copy
@@ -140,7 +140,7 @@ class ShardTask:
         Raises:
             ProcessError, StateTypeError: as for `run`.
         """
-        if self._declared.takes_columns:
+        if self._declared.traits.takes_columns:
             yield from self._together(chunks)
             return
         if not self._declared.takes_runs:

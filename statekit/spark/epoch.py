@@ -306,7 +306,7 @@ def _combines(operator: Operator, tasks: int | None) -> bool:
     Without a shuffle that is not worth it, unless the key of a record is known only once the record
     is made.
     """
-    combiner = operator.declared.combiner
+    combiner = operator.declared.traits.combiner
     return combiner is not None and (tasks is not None or combiner.makes_records())
 
 

@@ -113,7 +113,7 @@ class EpochLoop:
         self._no_input = {
             name: df.sparkSession.createDataFrame([], df.schema) for name, df in inputs.items()
         }
-        settles = any(op.declared.settles for op in self.job.operators)
+        settles = any(op.declared.traits.settles for op in self.job.operators)
         has_idle_epochs = bool(options.drain) or settles or heartbeat_s is not None
         if has_idle_epochs:
             self._coordinator.notes_beginnings = True

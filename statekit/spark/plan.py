@@ -119,11 +119,11 @@ class OperatorFrames:
         operator, declared = options.operator, options.operator.declared
         (record_type,) = declared.record_type.members
         self._combined = None
-        if declared.combiner is not None and combines:
+        if declared.traits.combiner is not None and combines:
             self._combined = CombinedFrames(like, operator)
-            like, record_type = self._combined.like, declared.combiner.combined
-        elif declared.combiner is not None:
-            record_type = declared.combiner.read(like.columns)
+            like, record_type = self._combined.like, declared.traits.combiner.combined
+        elif declared.traits.combiner is not None:
+            record_type = declared.traits.combiner.read(like.columns)
         self._record_type = record_type
         like = projected_to(record_type, like)
         group = group_expression(like, options)
@@ -162,7 +162,7 @@ class CombinedFrames:
     """
 
     def __init__(self, like: DataFrame, operator: Operator) -> None:
-        combiner = operator.declared.combiner
+        combiner = operator.declared.traits.combiner
         assert combiner is not None
         self._late_us = operator.declared.late_us
         read = projected_to(combiner.read(like.columns), like)

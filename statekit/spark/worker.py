@@ -108,8 +108,8 @@ class ShardStep:
         declared, plan = unpickled(first.function), first.plans[shard]
         if self.layout is None:
             batches = in_order(batches, declared.key, plan.operator)
-            if declared.combiner is not None and not self.is_combined:
-                batches = _combined(declared.combiner, batches, plan, declared.late_us(plan))
+            if declared.traits.combiner is not None and not self.is_combined:
+                batches = _combined(declared.traits.combiner, batches, plan, declared.late_us(plan))
             shard_input = ShardInput((), batches_of_rows(declared, batches, self.key_groups))
         else:
             batches = in_order(batches, (*declared.key, INPUT), plan.operator)
@@ -152,7 +152,7 @@ class CombineStep:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _acknowledge_at_once()
-        combiner = unpickled(self.function).combiner
+        combiner = unpickled(self.function).traits.combiner
         assert combiner is not None
         with with_operator_name(self.operator):
             for rows in combiner.combined_batches(batches, self.late_us):

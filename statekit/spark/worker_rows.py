@@ -172,11 +172,11 @@ class RowBatchBuilder(KeyedBatchBuilder):
 
     def batch_of_columns(self, columns: list[list[Any]], groups: list[int]) -> KeyedBatch:
         """Return a batch of rows of the combiner: the key's columns first, the time last."""
-        combiner = self._process.combiner
+        combiner = self._process.traits.combiner
         assert combiner is not None
         size = combiner.key_size
         keys = columns[0] if size == 1 else list(zip(*columns[:size], strict=True))
-        if self._process.takes_columns:
+        if self._process.traits.takes_columns:
             return KeyedBatch(keys, groups, keys, columns)
         records = list(map(combiner.combined.cls, *columns))
         return KeyedBatch(keys, groups, keys, records, columns[-1])
@@ -191,13 +191,13 @@ def batches_of_rows(
     reader = None
     # The last column is the arrival.
     filled = (batch.remove_column(batch.num_columns - 1) for batch in rows if batch.num_rows)
-    if process.combiner is not None:
-        tables = process.combiner.merged(filled)
+    if process.traits.combiner is not None:
+        tables = process.traits.combiner.merged(filled)
         filled = (batch for table in tables for batch in table.combine_chunks().to_batches())
     for batch in filled:
         if reader is None:
             reader = record_type.reader(batch.schema, first_column=1)
-        if process.combiner is None:
+        if process.traits.combiner is None:
             records = reader.read(batch)
             yield builder.batch_of_rows(batch, records, builder.row_times(batch, records))
         else:

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import repeat
 from typing import Annotated, Any
 
-from statekit.functions.process import Process
+from statekit.functions.process import Process, Traits
 from statekit.job.windows.field_aggregates import EXACT_DIGITS, FieldAggregate
 from statekit.records.keyed_batch import KeyColumns
 from statekit.records.preaggregate import Combiner, PartialAggregate
@@ -60,12 +60,6 @@ class _Fold:
         return self._results(*keys.columns[: self._key_size], *values)
 
 
-class AggregateProcess(Process[Any, Any, Any]):
-    """A process function over combined rows. Made by `aggregation`."""
-
-    takes_columns = True  # so batches have one row for each key
-
-
 def aggregation(
     record: RecordType,
     *,
@@ -73,7 +67,7 @@ def aggregation(
     aggregates: Mapping[str, FieldAggregate],
     ttl: TTL | None = None,
     into: Any = None,
-) -> AggregateProcess:
+) -> Process[Any, Any, Any]:
     """A process function that keeps aggregates of the records of each key.
 
     Parameters:
@@ -110,10 +104,12 @@ def aggregation(
     output, make = results.result_class(name, types, into)
     hints["return"] = Iterator[output]  # type: ignore[valid-type]
     fold = _Fold(name, len(fields), places, partial(_made, make))
-    made = AggregateProcess(fold, fields, hints)
-    made.combiner = Combiner(record, fields, parts)
-    made.definition = {name: repr(of) for name, of in aggregates.items()}
-    return made
+    traits = Traits(
+        combiner=Combiner(record, fields, parts),
+        definition={name: repr(of) for name, of in aggregates.items()},
+        takes_columns=True,  # so each batch has one row per key
+    )
+    return Process(fold, fields, hints, traits=traits)
 
 
 def _made(make: Make, *columns: Sequence[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, Optional
 
 from statekit.codec.annotations import peel
 from statekit.functions.context import Context
-from statekit.functions.process import Process, process
+from statekit.functions.process import Process, Traits, process
 from statekit.job.windows.definitions import (
     LAST,
     Deadlines,
@@ -265,11 +265,12 @@ class Windowing:
             value_of = operator.itemgetter(combiner.number_at + len(result.parts))
             first_of = combiner.first_of if isinstance(self._window, Session) else None
             result = replace(result, value_of=value_of, first_of=first_of)
-        at_once = combiner is None and self._takes_all
-        made = self._process(name, result, rows, states, output, make, at_once=at_once)
-        made.combiner = combiner
-        made.definition = {**self._definition, "result": result.operator}
-        return made
+        traits = Traits(
+            combiner=combiner,
+            definition={**self._definition, "result": result.operator},
+            takes_parts=combiner is None and self._takes_all,
+        )
+        return self._process(name, result, rows, states, output, make, traits)
 
     def _combiner(self, result: _Result) -> Combiner | None:
         """Return what combines records before the shuffle; None if each record is added."""
@@ -289,14 +290,14 @@ class Windowing:
         states: dict[str, Any],
         output: Any,
         make: Callable[..., Any],
-        *,
-        at_once: bool,
+        traits: Traits,
     ) -> Process[Any, ..., Any]:
         """The functions themselves. `elements` and `number` are there to collect only.
 
         Parameters:
-            at_once: whether records of a key are added together.
+            traits: with `takes_parts`, records of a key are added together.
         """
+        at_once = traits.takes_parts
         value_of, first_of, at_change = result.value_of, result.first_of, self._at_change
         ending = _Ending(make, result.aggregate.result, rows, has_one_key=len(self._key) == 1)
         forgets_closed = "forget" not in self._deadlines.leads
@@ -345,8 +346,7 @@ class Windowing:
         taken = {"records": _ITERATOR[cls]} if at_once else {"record": cls}
         taking.__name__ = taking.__qualname__ = name
         taking.__annotations__ = {**taken, "ctx": Context, **states, "return": Iterator[output]}
-        made = self._decorate(taking)
-        made.takes_parts = at_once
+        made = self._decorate(taking).with_traits(traits)
         for called, emits in ((close, Iterator[output]), (forget, None)):
             called.__annotations__ = {"timer": Timer, "ctx": Context, **states, "return": emits}
             if called.__name__ in self._deadlines.leads:

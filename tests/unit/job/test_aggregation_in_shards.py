@@ -85,7 +85,7 @@ def shuffled(
     tables = [pa.Table.from_batches([columns_of(part)]) for part in partitions if part]
     if not tables:
         return []
-    if (combiner := declared.combiner) is not None and combines:
+    if (combiner := declared.traits.combiner) is not None and combines:
         tables = [combiner.rows(table, late_us) for table in tables]
     rows = pa.concat_tables(tables)
     columns = [rows.column(name).to_pylist() for name in declared.key]

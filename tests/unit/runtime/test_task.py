@@ -150,7 +150,7 @@ def test_one_record_may_put_out_a_million_without_holding_them() -> None:
     chunk = KeyedBatch(["a"], [0], ["a"], [Event("a", 1_000_000)])
     for part in task.task.run(chunk):
         assert part[0] == seen
-        assert len(part) <= 2 * many.outputs_at_once
+        assert len(part) <= 2 * many.traits.outputs_at_once
         seen += len(part)
         parts += 1
     assert seen == task.task.records_out == 1_000_000

@@ -23,7 +23,7 @@ from statekit.clock import stopwatch_s
 from statekit.job.loader import load_job
 from statekit.maintenance.rescale import Rescaled, check_job, declared_states, rescale_offline
 from statekit.maintenance.rescale_plan import Load, Move, OperatorPlan, Shared, skew_of, what_moves
-from statekit.maintenance.rewrite import Contents, rewrite_checkpoint
+from statekit.maintenance.rewrite import RowChecksum, rewrite_checkpoint
 from statekit.reader import CheckpointReader
 from statekit.state.base import StateSpec
 from statekit.state.options import Rule
@@ -101,7 +101,7 @@ def _rewrite(
     """Write all state anew."""
     begun, verified = stopwatch_s(), list[str]()
 
-    def told(operator: str, family: str, contents: Contents) -> None:
+    def told(operator: str, family: str, contents: RowChecksum) -> None:
         verified.append(f"  {operator}.{family}: {contents}")
 
     with progress_bar("rows") as progress:

@@ -39,7 +39,7 @@ from statekit.state.ttl import stamp_of
 from statekit.working_copy.unpacked_shard import ShardRows
 
 Told = Callable[[str, int, int], None]
-"""Is told how far it has come: the operator, how many of its shards are done, and of how many."""
+"""Called with the operator, the number of its shards that are done, and of all its shards."""
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Migration:
         """Rewrite what is to be rewritten and commit it; the new epoch, or None without need.
 
         Parameters:
-            told: is told how far it has come.
+            told: is called with the progress.
             dry: change nothing, and go on where a row cannot be converted.
 
         Raises:

@@ -31,7 +31,7 @@ from statekit.state.base import StateSpec
 from statekit.state.redistribution import check_type, redistributed, rule_of
 
 Progress = Callable[[int, int], None]
-"""Is told how many bytes were verified, and how many there are."""
+"""Called with the number of bytes verified, and of all bytes."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ def rescale_offline(
     Parameters:
         parallelism: shards per operator.
         job: whose checkpoint it is; None goes by what is stored.
-        progress: is told how far it is.
+        progress: is called with the progress.
 
     Raises:
         RestoreError: nothing is committed yet, an epoch was begun and is to be finished first, or
@@ -136,7 +136,7 @@ def declared_states(job: Job | None, stored: JobFile) -> dict[str, tuple[StateSp
 def _verify(
     repository: Repository, done: Rescaled, local: dict[str, list[str]], progress: Progress
 ) -> None:
-    """Hold the new layout against the old one: every file whole, every mutation in one shard.
+    """Compare the new layout with the old one: every file intact, every mutation in one shard.
 
     Parameters:
         local: per operator the states of shards, which were redistributed.

@@ -41,16 +41,16 @@ SCRATCH_BYTES = 32 << 30
 """So many bytes of rows are gathered on the local disk before they are written."""
 
 Progress = Callable[[int, int | None], None]
-"""Is told how many rows were dealt with, and how many there are; None if nobody knows."""
+"""Called with the number of rows done, and of all rows; None if that is not known."""
 
-Verified = Callable[[str, str, "Contents"], None]
-"""Is told the operator, the state, or what stands for timers, and what it holds."""
+Verified = Callable[[str, str, "RowChecksum"], None]
+"""Called with the operator, the state or index family, and the checksum of its rows."""
 
 _REPORTED_ROWS = 10_000
 
 
 @dataclass
-class Contents:
+class RowChecksum:
     """What a state holds, in any order, under any number of key groups, in any shards.
 
     Attributes:
@@ -78,7 +78,7 @@ class Contents:
 
 @dataclass
 class _NewShard:
-    """A shard in the making."""
+    """A shard that is being written."""
 
     groups: tuple[int, int]
     rows: dict[str, int]
@@ -137,7 +137,7 @@ class ShardsWriter:
         scratch_bytes: int = SCRATCH_BYTES,
     ) -> None:
         self.rows = KeyedRows(operator, key_groups)
-        self.contents = {family: Contents() for family in self.rows.families}
+        self.contents = {family: RowChecksum() for family in self.rows.families}
         self.repository = repository
         self._operator = operator
         self._all = (*self.rows.families, *self.rows.indexes)
@@ -212,12 +212,12 @@ class ShardsWriter:
         local: Mapping[str, list[LocalRows]],
         count: RowCount,
     ) -> tuple[ShardState, ...]:
-        """Write all of these rows, and hold what was written against them.
+        """Write all of these rows, and compare the files with them.
 
         Parameters:
             rows: family, parts of the row key, row.
             epoch, local: as for `finish`.
-            count: is told of each row, written and read back.
+            count: counts each row when it is written, and when it is read back.
 
         Raises:
             CorruptCheckpointError: what was written is not what was given.
@@ -244,7 +244,7 @@ class ShardsWriter:
             self._distribute()
 
     def _distribute(self) -> None:
-        """Write what was gathered to files, shard by shard, and begin anew."""
+        """Write the gathered rows to files, shard by shard, and start with an empty database."""
         if self._backend is None:
             return
         for shard in self._shards:
@@ -279,16 +279,16 @@ def verify(
     repository: Repository,
     operator: OperatorRecord,
     shards: Sequence[ShardState],
-    contents: Mapping[str, Contents],
+    contents: Mapping[str, RowChecksum],
     key_groups: int,
 ) -> Iterator[None]:
-    """Read new shards back and hold them against what they are to hold; yields after each row.
+    """Read new shards back and compare them with the expected checksums; yields after each row.
 
     Raises:
         CorruptCheckpointError: they do not hold it.
     """
     rows = KeyedRows(operator, key_groups)
-    found = {family: Contents() for family in rows.families}
+    found = {family: RowChecksum() for family in rows.families}
     for shard in shards:
         for ref in shard.files:
             with repository.open_verified(ref) as file:
@@ -350,7 +350,7 @@ def stored_rows(
 
 
 class RowCount:
-    """Rows dealt with so far, told now and then."""
+    """Counts rows, and reports the count now and then."""
 
     def __init__(self, total: int | None, tell: Progress | None) -> None:
         self._total = total
@@ -358,13 +358,13 @@ class RowCount:
         self._rows = 0
 
     def one(self) -> None:
-        """Another row."""
+        """Count a row."""
         self._rows += 1
         if self._tell is not None and self._rows % _REPORTED_ROWS == 0:
             self._tell(self._rows, self._total)
 
     def end(self) -> None:
-        """That was all."""
+        """Report the final count."""
         if self._tell is not None:
             self._tell(self._rows, self._total)
 
@@ -408,7 +408,7 @@ def write_operators(
         count: counts each row when it is written, and when it is read back.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
-        verified: is called with what each state was found to hold.
+        verified: is called with the checksum of each state after it was read back.
         scratch_bytes: how much to gather on the local disk at a time.
 
     Raises:
@@ -456,8 +456,8 @@ def rewrite_checkpoint(
     Parameters:
         parallelism: shards per operator; None for as many as there are.
         key_groups: None for as many as there are.
-        progress: is told how far it is.
-        verified: is told what each state was found to hold, once it was read back.
+        progress: is called with the progress.
+        verified: is called with the checksum of each state after it was read back.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
         scratch_bytes: how much to gather on the local disk at a time.

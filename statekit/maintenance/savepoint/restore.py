@@ -110,7 +110,7 @@ def import_savepoint(
     Parameters:
         parallelism: shards per operator; None for as many as there were.
         key_groups: None for as many as there were.
-        progress: is told how far it is.
+        progress: is called with the progress.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
         scratch_bytes: how much to gather on the local disk at a time.

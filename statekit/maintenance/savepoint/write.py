@@ -29,8 +29,8 @@ from statekit.checkpoint.spark_log import files_at
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, RestoreError, StorageError
 from statekit.maintenance.rewrite import (
-    Contents,
     Progress,
+    RowChecksum,
     RowCount,
     rows_to_read,
     stored_rows,
@@ -257,7 +257,7 @@ class _TableWriter:
     def __init__(self, attempt: _Attempt, table: StateTable) -> None:
         self._attempt = attempt
         self._table = table
-        self._contents = Contents()
+        self._contents = RowChecksum()
         self._rows: list[SavedRow] = []
         self._row_bytes = 0
         self._key, self._position = b"", -1
@@ -366,7 +366,7 @@ def _abandon(writer: pq.ParquetWriter) -> None:
 
 @contextlib.contextmanager
 def _local_errors() -> Iterator[None]:
-    """Turn errors of the local disk, where files are put together, into `StorageError`."""
+    """Turn errors of the local disk, where files are assembled, into `StorageError`."""
     try:
         yield
     except OSError as error:

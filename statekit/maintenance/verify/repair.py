@@ -188,7 +188,7 @@ def _mend(repository: Repository, last: EpochManifest) -> Repaired:
 
 
 class _Mending:
-    """Mends the shards of an epoch, one after the other."""
+    """Repairs the shards of an epoch, one after the other."""
 
     def __init__(self, repository: Repository, last: EpochManifest, job: JobFile) -> None:
         self._repository = repository
@@ -239,7 +239,7 @@ class _Mending:
 
 
 class _Mended:
-    """What is to be changed in one shard.
+    """The changes that repair one shard.
 
     Parameters:
         operator: whose shard it is.
@@ -303,7 +303,7 @@ class _Mended:
                 batch.clear()
 
     def close(self) -> None:
-        """Let go of what was not stored."""
+        """Delete the local files of changes that were not stored."""
         for changes in (self.by_key, self.of_shard, self.aside):
             changes.drop()
 

@@ -28,7 +28,7 @@ from statekit.maintenance.verify.savepoint_checks import check_savepoint, savepo
 from statekit.maintenance.verify.spark_checks import spark_faults
 
 Progress = Callable[[int], None]
-"""Is told how many bytes of files were checked so far."""
+"""Called with the number of bytes of files checked so far."""
 
 _MISSING_MAX = 100_000  # each manifest that is missing is looked for, and is a finding
 _AHEAD = 8  # so many files per transfer are looked up before the first is done
@@ -51,7 +51,7 @@ def verify(
         epoch: look at this epoch only: its files, and its rows.
         all_rows: look at the rows of every epoch, and not of the last one only.
         rows: whether to look at rows at all.
-        progress: is told how far it is.
+        progress: is called with the progress.
 
     Raises:
         RestoreError: there is nothing to verify: no such epoch, or nothing was ever committed.
@@ -88,7 +88,7 @@ class _Looking:
         repository: the checkpoint.
         epoch: the one to look at; None for all.
         whole: path and checksum of files that were found to be whole; more are added.
-        progress: is told how far it is.
+        progress: is called with the progress.
     """
 
     def __init__(

@@ -14,10 +14,11 @@ import pytest
 
 from statekit.backend.interface import StateSize
 from statekit.backend.mutation import read_changes
-from statekit.checkpoint.manifest import EpochInstant
+from statekit.checkpoint.manifest import EpochInstant, EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import restore_plan
 from statekit.checkpoint.sealed_json import checksum_of
+from statekit.checkpoint.shard_layout import rescaled
 from statekit.cli.rescale import print_plan
 from statekit.errors import (
     CorruptCheckpointError,
@@ -226,6 +227,37 @@ def test_a_damaged_file_is_found_and_nothing_is_committed(tmp_path: Path, damage
     with pytest.raises(CorruptCheckpointError, match=path.name):
         rescale_offline(Repository(tmp_path / "checkpoint"), 5)
     assert Repository(tmp_path / "checkpoint").epochs() == [0]
+
+
+def test_a_layout_that_loses_rows_is_refused_and_nothing_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = advanced(tmp_path, 2).coordinator.repository
+
+    def without_first_shard(last: EpochManifest, parallelism: int) -> EpochManifest:
+        planned = rescaled(last, parallelism)
+        operator = planned.operators["tally"]
+        first, *others = operator.shards
+        first = first.model_copy(update={"slices": (), "attempt": None})
+        operator = operator.model_copy(update={"shards": (first, *others)})
+        return planned.model_copy(update={"operators": {**planned.operators, "tally": operator}})
+
+    monkeypatch.setattr("statekit.maintenance.rescale.rescaled", without_first_shard)
+    message = r"the new layout is not the old one: .* would be lost\. Nothing was changed"
+    with pytest.raises(CorruptCheckpointError, match=message):
+        rescale_offline(repository, 4)
+    assert repository.epochs() == [0]
+
+
+def test_a_manifest_that_does_not_read_back_is_an_error_that_names_the_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = advanced(tmp_path, 2).coordinator.repository
+    first = repository.manifest(0)
+    monkeypatch.setattr(repository, "manifest", lambda epoch: first)
+    message = "epoch 1 of .* does not read back as it was written: check the store"
+    with pytest.raises(CorruptCheckpointError, match=message):
+        rescale_offline(repository, 4)
 
 
 def test_an_epoch_that_was_begun_keeps_its_number(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from statekit.checkpoint.job_file import Clock, StateRecord
 from statekit.checkpoint.sealed_json import FORMAT, Count, FileRef, Record, Sealed
-from statekit.checkpoint.shard_contents import Chain, Contents, Slice
+from statekit.checkpoint.shard_contents import Contents, ReplayCost, Slice
 from statekit.names import StoredName, StoredText
 from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
@@ -71,7 +71,7 @@ class ShardState(Contents):
     wake_us: dict[Clock, int] = Field(default={})
     redistributed: tuple[FileRef, ...] = ()
     slices: tuple[Slice, ...] = ()
-    chain: Chain = Chain()
+    chain: ReplayCost = ReplayCost()
     is_part: bool = False
 
     @model_validator(mode="after")

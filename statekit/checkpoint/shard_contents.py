@@ -35,7 +35,7 @@ class Contents(Record):
     is_complete: bool = False
 
 
-class Chain(Record):
+class ReplayCost(Record):
     """The change files on top of a shard's base, in numbers.
 
     Parameters:
@@ -56,13 +56,13 @@ class Chain(Record):
     uploaded: Count = 0
     forgone: Count = Field(default=0, exclude=True, repr=False)
 
-    def followed_by(self, file: FileRef, changed: int) -> Chain:
+    def followed_by(self, file: FileRef, changed: int) -> ReplayCost:
         """The chain with one more change file.
 
         Parameters:
             changed: bytes of the keys and values in it.
         """
-        return Chain(
+        return ReplayCost(
             files=self.files + 1,
             rows=self.rows + file.rows,
             bytes=self.bytes + file.size,
@@ -71,7 +71,7 @@ class Chain(Record):
             uploaded=self.uploaded + file.size,
         )
 
-    def based(self, files: Iterable[FileRef], uploaded: int) -> Chain:
+    def based(self, files: Iterable[FileRef], uploaded: int) -> ReplayCost:
         """The chain on top of a new base, whose upload took so many bytes.
 
         Parameters:
@@ -79,7 +79,7 @@ class Chain(Record):
         """
         later = list(files)
         size = sum(file.size for file in later)
-        return Chain(
+        return ReplayCost(
             files=len(later),
             rows=sum(file.rows for file in later),
             bytes=size,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statekit.checkpoint.job_file import Clock
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState, added
 from statekit.checkpoint.sealed_json import checksum_of
-from statekit.checkpoint.shard_contents import Chain, Slice
+from statekit.checkpoint.shard_contents import ReplayCost, Slice
 from statekit.keygroup import check_parallelism, group_range
 
 
@@ -107,9 +107,9 @@ def _cut(shards: Sequence[ShardState], first: int, last: int, epoch: int) -> Sha
     )
 
 
-def _joined_chain(shards: Sequence[ShardState]) -> Chain:
+def _joined_chain(shards: Sequence[ShardState]) -> ReplayCost:
     """What it costs to apply the change files of all these shards. What was paid starts anew."""
-    return Chain(
+    return ReplayCost(
         files=sum(shard.chain.files for shard in shards),
         rows=sum(shard.chain.rows for shard in shards),
         bytes=sum(shard.chain.bytes for shard in shards),

@@ -28,7 +28,7 @@ from statekit.checkpoint.offline import check_at_rest, last_epoch
 from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_contents import Chain
+from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
@@ -103,9 +103,9 @@ class _NewShard:
         )
 
 
-def _chain_of(files: Iterable[FileRef]) -> Chain:
+def _chain_of(files: Iterable[FileRef]) -> ReplayCost:
     """The chain of change files that a shard begins with."""
-    chain = Chain()
+    chain = ReplayCost()
     for file in files:
         chain = chain.followed_by(file, 0)
     return chain

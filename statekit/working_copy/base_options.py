@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from statekit.checkpoint.shard_contents import Chain
+from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.errors import StateTypeError
 
 # What restoring costs, measured on one core: mutations applied and bytes of tables fetched per
@@ -27,10 +27,10 @@ SMALL_BYTES = 1_000_000
 Choice = Literal["none", "changed tables", "merged"]
 
 
-def replay_seconds(chain: Chain) -> float:
+def replay_seconds(chain: ReplayCost) -> float:
     """How long applying the change files takes, about.
 
-    >>> replay_seconds(Chain(files=10, rows=300_000))
+    >>> replay_seconds(ReplayCost(files=10, rows=300_000))
     0.22
     """
     return chain.rows / _ROWS_PER_S + chain.files * _FILE_S
@@ -84,7 +84,7 @@ class BaseOptions:
                 f"uploaded_per_changed={self.uploaded_per_changed!r}: give 1 or more"
             )
 
-    def is_worth_it(self, chain: Chain, row_bytes: int) -> bool:
+    def is_worth_it(self, chain: ReplayCost, row_bytes: int) -> bool:
         """Whether applying the change files takes so long that a base is worth its cost.
 
         Parameters:
@@ -92,7 +92,7 @@ class BaseOptions:
         """
         return replay_seconds(chain) > max(self.replay_seconds, row_bytes / _BYTES_PER_S / 2)
 
-    def choice(self, chain: Chain, database: Database) -> Choice:
+    def choice(self, chain: ReplayCost, database: Database) -> Choice:
         """What to upload for a base; nothing while the change files do not pay for it."""
         if not self.bases:
             return "none"

@@ -26,7 +26,7 @@ from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, ChangeFileWriter, P
 from statekit.backend.rocksdb import RocksBackend, link_database
 from statekit.checkpoint.manifest import ShardReport, ShardState
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.shard_contents import Chain
+from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.clock import unique_id
 from statekit.codec.key_codec import key_codec
 from statekit.codec.value_codec import value_codec
@@ -154,7 +154,7 @@ def _build_shard(
         changed=0,
         files=(ref,),
         is_complete=True,
-        chain=Chain().followed_by(ref, size),
+        chain=ReplayCost().followed_by(ref, size),
         rows={STATE: len(keys)},
         bytes={STATE: size},
     )

@@ -34,7 +34,7 @@ from statekit.checkpoint.manifest import ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_contents import Chain
+from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.maintenance.migrate import Migration
 from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.rewrite import rewrite_checkpoint
@@ -469,15 +469,15 @@ def test_a_history_fails_if_relative_sizes_of_parts_are_taken_for_sizes(
     Today such a base is dropped with a warning, which the machine does not let pass either.
     """
 
-    based = Chain.based
+    based = ReplayCost.based
 
-    def by_relative_sizes(chain: Chain, files: Iterable[FileRef], uploaded: int) -> Chain:
+    def by_relative_sizes(chain: ReplayCost, files: Iterable[FileRef], uploaded: int) -> ReplayCost:
         later = based(chain, files, uploaded)
         return later.model_copy(update={"since_base": later.since_base - uploaded})
 
     monkeypatch.setattr(ShardState, "row_bytes", property(lambda s: sum(s.bytes.values())))
     monkeypatch.setattr(BaseKeeping, "needs_counts", False)
-    monkeypatch.setattr(Chain, "based", by_relative_sizes)
+    monkeypatch.setattr(ReplayCost, "based", by_relative_sizes)
     history = Protocol()
     history.begin()
     try:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_contents import Chain
+from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.errors import StateTypeError
 from statekit.working_copy.base_options import BaseOptions, Database
 
@@ -11,9 +11,9 @@ ROW = 100
 MB = 1_000_000
 
 
-def after(epochs: int, rows: int, chain: Chain | None = None) -> Chain:
+def after(epochs: int, rows: int, chain: ReplayCost | None = None) -> ReplayCost:
     """A chain of that many epochs, each with so many rows that cannot be compressed."""
-    made = chain or Chain()
+    made = chain or ReplayCost()
     file = FileRef(path="data/o/x", size=rows * ROW + 1500, checksum="0" * 32, rows=rows)
     for _ in range(epochs):
         made = made.followed_by(file, rows * ROW)
@@ -22,7 +22,7 @@ def after(epochs: int, rows: int, chain: Chain | None = None) -> Chain:
 
 def test_few_changes_are_not_worth_a_base_and_many_are() -> None:
     options = BaseOptions()
-    assert not options.is_worth_it(Chain(), 0)
+    assert not options.is_worth_it(ReplayCost(), 0)
     assert not options.is_worth_it(after(1, 100_000), 100_000 * ROW)
     assert options.is_worth_it(after(1, 1_000_000), MB * ROW)
     assert options.is_worth_it(after(200, 1), 200 * ROW)  # a trip for each file
@@ -46,7 +46,7 @@ def test_a_first_base_comes_behind_what_was_loaded() -> None:
 def test_what_is_changed_pays_for_what_is_uploaded() -> None:
     """Whatever is in the database, 10,000 epochs upload no more than was agreed."""
     options = BaseOptions()
-    chain, uploaded, changed, rest = Chain(), 0, 0, 0
+    chain, uploaded, changed, rest = ReplayCost(), 0, 0, 0
     live, bases, bytes_held = 20 * MB, 0, 20 * MB
     for _ in range(10_000):
         chain = after(1, 500, chain)
@@ -83,7 +83,7 @@ def test_a_load_pays_for_one_base_and_for_nothing_later() -> None:
 def test_change_files_that_were_inherited_from_divided_shards_pay_for_no_base() -> None:
     options = BaseOptions()
     size = Database(bytes=50 * MB, new_bytes=50 * MB, row_bytes=50 * MB)
-    assert options.choice(Chain(files=9, rows=MB, bytes=100 * MB), size) == "none"
+    assert options.choice(ReplayCost(files=9, rows=MB, bytes=100 * MB), size) == "none"
 
 
 def test_a_database_full_of_old_rows_is_merged_first() -> None:

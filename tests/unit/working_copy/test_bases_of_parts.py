@@ -13,7 +13,7 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.manifest import OperatorEpoch, ShardState
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.shard_contents import Chain
+from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.job.options import RunOptions
 from statekit.maintenance.verify.verify import verify
 from statekit.runtime.local import LocalRunner
@@ -225,7 +225,7 @@ def test_an_error_of_adopting_a_base_fails_no_epoch_and_drops_the_base(
     (note,) = copies.root.rglob("finished.json")
     with pytest.MonkeyPatch.context() as patched:
         # As if the arithmetic of sizes came to less than nothing.
-        patched.setattr(Chain, "based", lambda *_: Chain.model_construct(since_base=-1))
+        patched.setattr(ReplayCost, "based", lambda *_: ReplayCost.model_construct(since_base=-1))
         advance(runner(root, copies), 1)
     assert "is dropped: ValidationError" in caplog.text
     assert not note.parent.exists()

@@ -125,7 +125,7 @@ class History(Sealed):
     files: tuple[FileRef, ...] = ()
 
 
-class Database(Record):
+class BaseDatabase(Record):
     """The files of a RocksDB database.
 
     Parameters:
@@ -160,6 +160,6 @@ class BaseSnapshot(Sealed):
     attempt: str
     epoch: Count
     states: tuple[StoredName, ...]
-    databases: Annotated[tuple[Database, ...], Field(min_length=1)]
+    databases: Annotated[tuple[BaseDatabase, ...], Field(min_length=1)]
     local: FileRef | None = None
     follows: str

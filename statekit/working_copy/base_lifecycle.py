@@ -32,8 +32,13 @@ from statekit.checkpoint.retention import STAGED_FOR, may_adopt
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, StatekitError
-from statekit.working_copy.base_options import SLACK_MAX, SMALL_BYTES, BaseOptions, Choice
-from statekit.working_copy.base_options import Database as Size
+from statekit.working_copy.base_options import (
+    SLACK_MAX,
+    SMALL_BYTES,
+    BaseOptions,
+    Choice,
+    DatabaseSize,
+)
 from statekit.working_copy.base_snapshot import Finished, Staged, StagedSnapshot
 from statekit.working_copy.clipping import Database
 from statekit.working_copy.directory import Ranges
@@ -262,7 +267,7 @@ class BaseKeeping:
             for name, size in there.items()
             if name not in stored
         )
-        size = Size(
+        size = DatabaseSize(
             bytes=sum(sum(there.values()) for there in tables),
             new_bytes=sum(new),
             row_bytes=row_bytes,

@@ -37,7 +37,7 @@ def replay_seconds(chain: ReplayCost) -> float:
 
 
 @dataclass(frozen=True)
-class Database:
+class DatabaseSize:
     """What is known of a shard's database when the decision is made.
 
     Parameters:
@@ -92,7 +92,7 @@ class BaseOptions:
         """
         return replay_seconds(chain) > max(self.replay_seconds, row_bytes / _BYTES_PER_S / 2)
 
-    def choice(self, chain: ReplayCost, database: Database) -> Choice:
+    def choice(self, chain: ReplayCost, database: DatabaseSize) -> Choice:
         """What to upload for a base; nothing while the change files do not pay for it."""
         if not self.bases:
             return "none"

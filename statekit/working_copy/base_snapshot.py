@@ -29,7 +29,7 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.paths import BASE, CHANGES, data_path
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record
-from statekit.checkpoint.shard_contents import BaseSnapshot, Database
+from statekit.checkpoint.shard_contents import BaseDatabase, BaseSnapshot
 from statekit.working_copy.staging import Going, StagedWork
 from statekit.working_copy.uploaded_tables import (
     note_stored,
@@ -133,7 +133,7 @@ class StagedSnapshot(StagedWork):
                 staged = self._merge(staged, options, going)
             upload = _Upload(repository, staged, going)
             databases = tuple(
-                Database(
+                BaseDatabase(
                     first_group=first, last_group=last, files=upload.database(self.database(number))
                 )
                 for number, (first, last) in enumerate(staged.databases)
@@ -196,7 +196,7 @@ class _Upload:
         self.bytes += ref.size
         return ref.model_copy(update={"rows": self._staged.local_rows, "local": True})
 
-    def base(self, databases: tuple[Database, ...], local: FileRef | None) -> FileRef:
+    def base(self, databases: tuple[BaseDatabase, ...], local: FileRef | None) -> FileRef:
         """The file that names all others."""
         staged = self._staged
         made = BaseSnapshot(
@@ -234,7 +234,7 @@ class Wanted:
         place: its directory, which is made.
     """
 
-    database: Database
+    database: BaseDatabase
     named: str
     place: Path
 

@@ -18,7 +18,7 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import RestorePlan
-from statekit.checkpoint.shard_contents import Database as BaseDatabase
+from statekit.checkpoint.shard_contents import BaseDatabase
 from statekit.working_copy.base_snapshot import Wanted, fetch_databases, noted
 from statekit.working_copy.clipping import Database, Piece, put_together
 from statekit.working_copy.directory import Ranges

@@ -148,7 +148,7 @@ class GoingBack(Sealed):
     to: Count
 
 
-class Held(Sealed):
+class ReaderNote(Sealed):
     """The note that somebody reads an epoch.
 
     Parameters:
@@ -204,7 +204,7 @@ def held(repository: Repository, epoch: int) -> Iterator[None]:
         RestoreError: it was collected.
     """
     path = held_path(epoch)
-    repository.create(path, Held(epoch=epoch).to_bytes())
+    repository.create(path, ReaderNote(epoch=epoch).to_bytes())
     try:
         collected = collected_error(repository, epoch, RestoreError)
         if collected is not None:

@@ -32,10 +32,10 @@ import xxhash
 
 from statekit.backend.hard_link import linked
 from statekit.checkpoint.object_store import (
+    FileBytes,
     LocalObjects,
     Objects,
     Page,
-    Piece,
     RemoteObjects,
     RequestError,
     Stored,
@@ -191,7 +191,7 @@ class Store:
         except FileNotFoundError:
             return None
 
-    def _got(self, path: str, start: int = 0, size: int | None = None) -> Piece:
+    def _got(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
         """A piece of a file, and never less than that: what was torn is to be read again."""
         piece = self._objects.get(path, start, size)
         end = piece.size if size is None else min(start + size, piece.size)
@@ -381,7 +381,7 @@ class Store:
             CorruptCheckpointError: a large file has another size than the manifest says.
         """
 
-        def got(start: int, size: int | None = _PIECE_BYTES) -> Piece:
+        def got(start: int, size: int | None = _PIECE_BYTES) -> FileBytes:
             return self._asked("read", ref.path, lambda: self._got(ref.path, start, size))
 
         if ref.size <= _PIECE_BYTES:

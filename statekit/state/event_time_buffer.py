@@ -37,7 +37,7 @@ def record_of_row(rest: bytes) -> bytes:
     return rest[:-_POSITION_BYTES]
 
 
-class Slice(NamedTuple):
+class DueGroup(NamedTuple):
     """What is due in one key group up to a time.
 
     Parameters:
@@ -117,7 +117,7 @@ class Waiting:
         """By how much this epoch changed what the shard holds."""
         return StateSize(self._rows_added, self._bytes_added)
 
-    def slices(self, settle: Callable[[], None]) -> Iterator[Slice]:
+    def slices(self, settle: Callable[[], None]) -> Iterator[DueGroup]:
         """What is due, one key group after the other, each in order of time.
 
         Parameters:
@@ -133,14 +133,14 @@ class Waiting:
                     break
                 settle()
 
-    def _slice(self, group: int, due: list[_Due], until: int) -> Slice:
+    def _slice(self, group: int, due: list[_Due], until: int) -> DueGroup:
         keys: dict[bytes, tuple[Any, list[tuple[int, Any]]]] = {}
         for found in due:
             _, records = keys.setdefault(found.prefix, (found.key, []))
             if found.row:
                 records.append((found.time, self._codec.decode(found.content)))
         self._remove([found.row for found in due if found.row])
-        return Slice(group, until, [keys[prefix] for prefix in sorted(keys)])
+        return DueGroup(group, until, [keys[prefix] for prefix in sorted(keys)])
 
     def _remove(self, rows: list[bytes]) -> None:
         """Remove the first waiting rows of a key group, all in one."""

@@ -26,9 +26,9 @@ from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.object_store import (
+    FileBytes,
     Objects,
     Page,
-    Piece,
     RequestError,
     Stored,
     StoreOptions,
@@ -173,7 +173,7 @@ class _FaultyObjects:
         self._faults = faults
         self.keeps_order = inner.keeps_order
 
-    def get(self, path: str, start: int = 0, size: int | None = None) -> Piece:
+    def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
         return self._read("get", path, partial(self._inner.get, path, start, size))
 
     def head(self, path: str) -> Stored:
@@ -212,7 +212,7 @@ class _FaultyObjects:
     def settle(self, folder: str) -> None:
         self._inner.settle(folder)
 
-    def _read(self, operation: Operation, path: str, ask: Callable[[], Piece]) -> Piece:
+    def _read(self, operation: Operation, path: str, ask: Callable[[], FileBytes]) -> FileBytes:
         what = self._faults.next(operation, path)
         if what in ("fail before", "fail after"):
             raise self._failed(operation, path)

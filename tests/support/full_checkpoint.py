@@ -15,7 +15,7 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.manifest import EpochInstant
-from statekit.checkpoint.object_store import Page, Piece, RequestError, Stored, StoreOptions
+from statekit.checkpoint.object_store import FileBytes, Page, RequestError, Stored, StoreOptions
 from statekit.checkpoint.paths import SPARK
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
@@ -166,10 +166,10 @@ class Kept:
         self.files = files
         self.read_paths: set[str] = set()
 
-    def get(self, path: str, start: int = 0, size: int | None = None) -> Piece:
+    def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
         self.read_paths.add(path)
         data = self._data(path)
-        return Piece(data[start:] if size is None else data[start : start + size], len(data))
+        return FileBytes(data[start:] if size is None else data[start : start + size], len(data))
 
     def head(self, path: str) -> Stored:
         return Stored(path, len(self._data(path)), _THEN)

@@ -38,7 +38,7 @@ Handled = tuple[Literal["record", "record taken last", "first record", "key"], A
 """What a function was given last, behind what it is."""
 
 
-class KeyWalk:
+class KeyIteration:
     """Moves the key scope from key to key of a shard.
 
     Parameters:

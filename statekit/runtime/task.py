@@ -19,7 +19,7 @@ from statekit.functions.process import Process
 from statekit.functions.signature import Bound
 from statekit.keygroup import pack_group
 from statekit.records.keyed_batch import KeyColumns, KeyedBatch
-from statekit.runtime.key_iteration import Handled, KeyWalk, shown
+from statekit.runtime.key_iteration import Handled, KeyIteration, shown
 from statekit.state.event_time_buffer import Waiting
 from statekit.state.key_scope import KeyScope, Spill
 from statekit.state.timers import CLOCKS, Agenda, DueKeys, Timers
@@ -61,7 +61,7 @@ class ShardTask:
         self.scope.processing_time_us = plan.processing_time_us
         self.scope.expiry_us = plan.reached_us if plan.watermark_us == END else plan.watermark_us
         self.scope.eras, self.scope.migrated = plan.eras, plan.migrated
-        self._walk = KeyWalk(self.scope, declared.key_codec, declared.key)
+        self._walk = KeyIteration(self.scope, declared.key_codec, declared.key)
         self._spill_local_batch = spill_local or spill
         self.local_batch = Batch()
         self._stay = stay_in_shard(plan, self.local_batch, self._spill_local)

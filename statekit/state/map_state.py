@@ -11,7 +11,7 @@ from statekit.errors import StateTypeError
 from statekit.state import base as state
 from statekit.state.base import ABSENT, ManyRowState, StateSpec, shown
 from statekit.state.key_scope import KeyScope
-from statekit.state.row_cache import UNKNOWN, KnownRows
+from statekit.state.row_cache import UNKNOWN, RowCache
 from statekit.state.ttl import Expiry
 
 K = TypeVar("K")
@@ -19,7 +19,7 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 
-class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
+class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     """A map per key, one row per entry.
 
     Touching one entry reads and writes that entry only. `items()`, `keys()`, `values()` and `scan`

@@ -21,7 +21,7 @@ UNKNOWN: Any = object()
 """Stands for a row that nobody looked at."""
 
 
-class KnownRows(State):
+class RowCache(State):
     """A state that knows its rows by their row keys."""
 
     # `_known` maps row keys to what is known of the row: for an immutable type the value itself,

@@ -10,7 +10,7 @@ from statekit.backend.interface import Backend
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.state.base import ABSENT, StateSpec
 from statekit.state.key_scope import KeyScope
-from statekit.state.row_cache import UNKNOWN, KnownRows
+from statekit.state.row_cache import UNKNOWN, RowCache
 from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ Acc = TypeVar("Acc")
 Out = TypeVar("Out")
 
 
-class SingleRowState(KnownRows):
+class SingleRowState(RowCache):
     """A state with one row per key, whose row key is the prefix of the key."""
 
     __slots__ = ()

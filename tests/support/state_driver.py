@@ -11,7 +11,7 @@ import statekit as sk
 from statekit.backend.interface import Backend, MemoryBackend, StateSize
 from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb import RocksBackend
-from statekit.runtime.key_iteration import KeyWalk
+from statekit.runtime.key_iteration import KeyIteration
 from statekit.state.key_scope import KeyScope
 
 KEYS = ["a", "b", "c\x00", ""]
@@ -116,7 +116,7 @@ class Driver:
         self.states: dict[str, Any] = {
             name: spec.bind(self.visit, self.backend) for name, spec in self.specs.items()
         }
-        self.walk = KeyWalk(self.visit, every_state.key_codec, ("key",))
+        self.walk = KeyIteration(self.visit, every_state.key_codec, ("key",))
         self.enter(KEYS[0])
 
     def spill(self) -> None:

@@ -46,12 +46,12 @@ class Context:
         The same for all keys of an epoch. The first instant of the year 1 before any record was
         committed, the last one of 9999 when no record can follow.
         """
-        return instant(self._scope.watermark_us)
+        return instant(self._scope.clocks.watermark_us)
 
     @property
     def processing_time(self) -> dt.datetime:
         """The one instant that all of the epoch takes place at; the same when it is replayed."""
-        return instant(self._scope.processing_time_us)
+        return instant(self._scope.clocks.processing_time_us)
 
     @property
     def event_time(self) -> dt.datetime:
@@ -63,12 +63,12 @@ class Context:
         Raises:
             StateTypeError: the operator has no event time, or a processing-time timer is due.
         """
-        if self._scope.event_us is None:
+        if self._scope.clocks.event_us is None:
             raise StateTypeError(
                 f"operator {self._scope.operator!r} has no event time here: declare "
                 "@process(event_time=...); a processing-time timer has none in any case"
             )
-        return instant(self._scope.event_us)
+        return instant(self._scope.clocks.event_us)
 
     @property
     def timers(self) -> Timers:

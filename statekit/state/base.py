@@ -166,18 +166,18 @@ class State:
         if spec.ttl is not None or spec.name in scope.eras:
             self.expiry = Expiry(spec.name, spec.ttl, scope)
         if spec.ttl is not None and spec.ttl.clock == "event":
-            scope.aging.append(self)
+            scope.clocks.expiring.append(self)
 
     @property
     def handle(self) -> Any:
         """What the user's function is given."""
         return self
 
-    def _leave(self) -> None:
+    def _flush(self) -> None:
         """Hand changes to the batch and forget the keys."""
         raise NotImplementedError
 
-    def _age(self) -> None:
+    def _expire(self) -> None:
         """Look at the clock again, and forget what has expired at the current key."""
         if self.expiry is not None:
             self.expiry.tick()
@@ -189,7 +189,7 @@ class State:
             self._resized(row_key, size, None)
 
         assert self.expiry is not None
-        at_end = self._scope.expiry_us == END
+        at_end = self._scope.clocks.expiry_us == END
         most = (SWEPT_AT_END if at_end else SWEPT_MIN) + 2 * self.expiry.indexed
         self.expiry.sweep(self._backend, groups, most, removed)
 
@@ -275,7 +275,7 @@ class ManyRowState(State):
 
     def _spill(self) -> None:
         """Give pending rows to the backend in the middle of a scope."""
-        self._leave()
+        self._flush()
         self._scope.spill()
         self._cleared = None
 

@@ -235,7 +235,7 @@ class ListState(ManyRowState, Sequence[T]):
             places = places[::-1]
         return _refreshed(self._pending, self._times, places, expiry)
 
-    def _leave(self) -> None:
+    def _flush(self) -> None:
         if self._pending:
             self._put_pending()
         self._pending = []

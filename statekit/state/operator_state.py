@@ -174,7 +174,7 @@ class ObjectState(State):
             raise self._failed(f"{made.__name__}.restore_state", error) from error
         return restored
 
-    def _leave(self) -> None:
+    def _flush(self) -> None:
         try:
             value = self._object.snapshot_state()
         except StatekitError:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
 
-from statekit.backend.interface import Backend, Coming
+from statekit.backend.interface import Backend, NextKeys
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.state.base import ABSENT, State, StateSpec
 from statekit.state.key_scope import KeyScope
@@ -46,10 +46,10 @@ class RowCache(State):
     )
 
     def __init__(
-        self, spec: StateSpec, scope: KeyScope, backend: Backend, coming: Coming | None = None
+        self, spec: StateSpec, scope: KeyScope, backend: Backend, next_keys: NextKeys | None = None
     ) -> None:
         super().__init__(spec, scope, backend)
-        self._read = backend.getter(spec.name, coming)
+        self._read = backend.getter(spec.name, next_keys)
         self._immutable = spec.codec.immutable
         self._from_row: Callable[[bytes], Any] | None = self._decode if self._immutable else None
         self._to_row: Callable[[Any], bytes] | None = self._encode if self._immutable else None
@@ -128,7 +128,7 @@ class RowCache(State):
             self._written[row_key] = written
             self._changed[row_key] = self._scope.key
 
-    def _leave(self) -> None:
+    def _flush(self) -> None:
         if self._changed:
             self._put_changed()
         self._forget()

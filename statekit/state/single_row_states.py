@@ -25,7 +25,7 @@ class SingleRowState(RowCache):
     __slots__ = ()
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
-        super().__init__(spec, scope, backend, scope.coming)
+        super().__init__(spec, scope, backend, scope.next_keys)
 
     def clear(self) -> None:
         """Remove the value of this key."""
@@ -37,8 +37,8 @@ class SingleRowState(RowCache):
         """Whether this key has a value."""
         return self._look(self._scope.prefix) is not ABSENT
 
-    def _age(self) -> None:
-        super()._age()
+    def _expire(self) -> None:
+        super()._expire()
         prefix = self._scope.prefix
         if self.expiry is not None and self._has_aged(prefix, self.expiry):
             self._known[prefix] = ABSENT
@@ -237,9 +237,9 @@ class _Accumulating(SingleRowState):
         )
         self._set(prefix, before)
 
-    def _age(self) -> None:
+    def _expire(self) -> None:
         if self._scope.prefix not in self._spoiled:  # what was half changed has to fail
-            super()._age()
+            super()._expire()
 
     def clear(self) -> None:
         """Remove the value of this key."""

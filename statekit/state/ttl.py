@@ -163,14 +163,14 @@ class Expiry:
         """How many rows this epoch added to the index."""
         self.refreshes = ttl is not None and ttl.refresh == "read"
         self.wake_us: int | None = None
-        self._instant = PERMANENT if ttl is None else scope.processing_time_us
+        self._instant = PERMANENT if ttl is None else scope.clocks.processing_time_us
         self._last_stamp = (PERMANENT, b"")
         self.tick()
 
     def tick(self) -> None:
         """Look at the clock again."""
         scope = self._scope
-        self._now = scope.expiry_us if self._by_event else scope.processing_time_us
+        self._now = scope.clocks.expiry_us if self._by_event else scope.clocks.processing_time_us
         self._expired_until = self._now - self._duration
         """What was written then, or before, has expired."""
 
@@ -183,7 +183,7 @@ class Expiry:
         if not self._by_event:
             return self._instant
         scope = self._scope
-        now = scope.expiry_us if scope.event_us is None else scope.event_us
+        now = scope.clocks.expiry_us if scope.clocks.event_us is None else scope.clocks.event_us
         if now == BEGINNING:
             return PERMANENT  # event time has not begun: who is to say when this was
         return now if before == PERMANENT or now > before else before

@@ -29,9 +29,8 @@ from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.runtime.local import LocalRunner
 from statekit.runtime.shard import obtained
-from statekit.runtime.task import stay_in_shard
 from statekit.state.base import State, StateSpec
-from statekit.state.key_scope import KeyScope
+from statekit.state.key_scope import Clocks, KeyScope
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.timers import Timer
@@ -260,7 +259,7 @@ class Harness:
         held = []
         for shard in range(self.parallelism):
             with self._copy_of(shard) as (backend, plan):
-                stay = stay_in_shard(plan, Batch(), _nothing)
+                stay = KeyScope.of_shard(plan, Batch(), _nothing)
                 held.append(plain(spec, spec.bind(stay, backend)))
         return held
 
@@ -295,13 +294,14 @@ class Harness:
             yield self._key_scope(key, plan), backend, plan
 
     def _key_scope(self, key: Any, plan: ShardPlan) -> KeyScope:
-        scope, last = _scope_of(self.process, key, self.key_groups), self._runner.coordinator.last
-        scope.eras, scope.migrated = plan.eras, plan.migrated
+        scope = KeyScope.of_keys(plan, Batch(), _nothing)
+        scope.enter(_prefix(self.process, key, self.key_groups), key)
+        last = self._runner.coordinator.last
+        scope.clocks = Clocks()
         if last is not None:
             watermark = last.operators[self.process.name].watermark_us
-            scope.watermark_us = BEGINNING if watermark is None else watermark
-            scope.expiry_us = scope.watermark_us
-            scope.processing_time_us = last.processing_time_us
+            reached = BEGINNING if watermark is None else watermark
+            scope.clocks = Clocks(reached, last.processing_time_us, reached)
         return scope
 
     def crash(self) -> None:
@@ -398,18 +398,19 @@ def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:
     ([1], [2])
     """
     backend = MemoryBackend(process.families)
-    scope = _scope_of(process, key, 128)
+    batch = Batch()
 
     def spill() -> None:
-        backend.write(scope.batch)
-        scope.batch.clear()
+        backend.write(batch)
+        batch.clear()
 
-    scope.spill = spill
     plan = ShardPlan("", process.name, 0, 0, ShardState(first_group=0, last_group=127), None)
-    stay = stay_in_shard(plan, scope.batch, spill)
-    stay.broadcasting = True
+    scope = KeyScope.of_keys(plan, batch, spill)
+    scope.enter(_prefix(process, key, 128), key)
+    shard_scope = KeyScope.of_shard(plan, batch, spill)
+    shard_scope.broadcasting = True
     states: dict[str, Any] = {
-        spec.name: spec.bind(stay if spec.kind.is_local else scope, backend).handle
+        spec.name: spec.bind(shard_scope if spec.kind.is_local else scope, backend).handle
         for spec in process.states
     }
     if process.signature.context_parameter is not None:
@@ -427,7 +428,5 @@ def plain(spec: StateSpec, state: State) -> Any:
     return state.get()  # type: ignore[attr-defined]
 
 
-def _scope_of(process: Process[Any, Any, Any], key: Any, key_groups: int) -> KeyScope:
-    group = key_group(key, key_groups)
-    prefix = pack_group(group) + process.key_codec.encode(key)
-    return KeyScope(process.name, 0, Batch(), lambda: None, prefix, key)
+def _prefix(process: Process[Any, Any, Any], key: Any, key_groups: int) -> bytes:
+    return pack_group(key_group(key, key_groups)) + process.key_codec.encode(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from statekit.backend.interface import Backend, Coming, ManyGetter, StateSize
+from statekit.backend.interface import Backend, ManyGetter, NextKeys, StateSize
 
 
 class WrappedBackend:
@@ -33,7 +33,9 @@ class WrappedBackend:
     ) -> Iterator[tuple[bytes, bytes]]:
         return self.inner.scan(state, start, end, reverse=reverse)
 
-    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+    def getter(
+        self, state: str, next_keys: NextKeys | None = None
+    ) -> Callable[[bytes], bytes | None]:
         return partial(self.get, state)
 
     def many_getter(self, state: str) -> ManyGetter:

@@ -21,7 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import ClassVar
 
-from statekit.backend.interface import Coming
+from statekit.backend.interface import NextKeys
 from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.manifest import OperatorEpoch, ShardPlan, ShardState
 from statekit.checkpoint.references import named_by
@@ -160,8 +160,10 @@ class _WatchedCopies(DiskCopies):
         backend = copy.backend
         getter = backend.getter
 
-        def watched(state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
-            get = getter(state, coming)
+        def watched(
+            state: str, next_keys: NextKeys | None = None
+        ) -> Callable[[bytes], bytes | None]:
+            get = getter(state, next_keys)
 
             def got(key: bytes) -> bytes | None:
                 row = get(key)

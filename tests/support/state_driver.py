@@ -126,7 +126,7 @@ class Driver:
 
     def enter(self, key: str) -> None:
         """Go to a key when all that was changed before has been applied."""
-        self.walk.settle()
+        self.walk.apply_changes()
         self.go_on_to(key)
 
     def go_on_to(self, key: str) -> None:
@@ -142,7 +142,7 @@ class Driver:
 
     def next_epoch(self) -> None:
         """Handles go, rows stay; on disk, the database is closed and opened again."""
-        self.visit.leave()
+        self.visit.flush()
         self.spill()
         self.sizes = self.counted()
         self.epoch += 1

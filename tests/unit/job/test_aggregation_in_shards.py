@@ -161,7 +161,7 @@ def test_results_states_and_sizes_are_those_of_plain_python(
     now_us = 0
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as home:
         patch.setattr("statekit.runtime.key_iteration.KEYS_MAX", 16)
-        patch.setattr("statekit.runtime.key_iteration.TOGETHER_MAX", at_once)
+        patch.setattr("statekit.runtime.key_iteration.COLUMN_KEYS_MAX", at_once)
         patch.setattr("statekit.backend.mutation.BATCH_ROWS_MAX", batch_rows)
         backend = RocksBackend(home, families) if on_disk else MemoryBackend(families)
         shard = Shard(declared, backend)

@@ -93,7 +93,7 @@ def test_a_value_of_the_right_type_that_has_no_bytes_is_refused_before_the_key_i
 
     def write_and_leave() -> None:
         write(made.states[name])
-        made.visit.leave()
+        made.visit.flush()
 
     with pytest.raises(sk.StateTypeError) as caught:
         write_and_leave()
@@ -186,7 +186,7 @@ def test_an_add_that_failed_halfway_is_never_written_even_if_its_error_is_caught
     with pytest.raises((ValueError, sk.StateTypeError)):
         states[name].add(bad)
     with pytest.raises(sk.StateTypeError, match="half changed"):
-        visit.leave()
+        visit.flush()
     assert not len(visit.batch)
 
 
@@ -251,7 +251,7 @@ def test_map_entries_come_in_the_order_of_the_key_type(annotation: Any, keys: li
     for key in reversed(keys):
         state[key] = "x"
     assert list(state) == keys
-    visit.leave()
+    visit.flush()
     backend.write(visit.batch)
     assert list(state) == keys
 

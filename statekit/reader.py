@@ -27,6 +27,7 @@ from statekit.checkpoint.replay import local_rows, replay
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.restore_plan import RestorePlan, restore_plan
 from statekit.checkpoint.retention import collected_error, still_kept
+from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder
@@ -262,9 +263,9 @@ class CheckpointReader:
 
     def _plain(self, state: StateRecord, prefix: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
         decode = row_decoder(state, self._allow_pickle)
-        if state.kind in ("list", "operator_list"):
+        if state.shape is RowShape.ELEMENTS:
             return [decode(row) for _, row in rows]
-        if state.kind not in ("map", "broadcast"):
+        if state.shape is RowShape.VALUE:
             found = next(rows, None)
             return None if found is None else decode(found[1])
         decode_key = generic_key_decoder(state.types["key"])

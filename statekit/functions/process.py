@@ -588,8 +588,8 @@ def _check_keyed_states(declared: Process[Any, Any, Any]) -> None:
     for spec in declared.states:
         if not declared.key and not spec.kind.is_local:
             raise StateTypeError(
-                f"{declared.name}, parameter {spec.name!r}: {spec.kind.__name__} is kept by key: "
-                "declare @process(key=...), or use state of the shard, such as OperatorState"
+                f"{declared.name}, parameter {spec.name!r}: {spec.state_class.__name__} is kept by "
+                "key: declare @process(key=...), or use operator state, such as OperatorState"
             )
 
 

@@ -292,7 +292,7 @@ def _state_record(spec: StateSpec) -> StateRecord:
         fingerprint = f"{spec.key_codec.schema.fingerprint}-{fingerprint}"
     return StateRecord(
         name=spec.name,
-        kind=spec.kind.kind_name,
+        kind=spec.kind.name,
         codec=spec.codec.name,
         types=types,
         fingerprint=fingerprint,
@@ -305,7 +305,7 @@ def _state_record(spec: StateSpec) -> StateRecord:
 def _state_text(spec: StateSpec) -> str:
     key = f"{spec.key_codec.schema} → " if spec.key_codec is not None else ""
     expires = "" if spec.ttl is None else f", {ttl_text(spec.ttl)}"
-    return f"{spec.kind.kind_name}[{key}{spec.codec.schema}]{expires}"
+    return f"{spec.kind.name}[{key}{spec.codec.schema}]{expires}"
 
 
 def _drawn_under(operator: Operator, stream: str) -> Iterator[tuple[str, Operator | None]]:

@@ -32,11 +32,12 @@ from typing import Any, ClassVar, Self
 
 from statekit.backend.interface import Backend, prefix_end
 from statekit.checkpoint.job_file import TtlRecord
+from statekit.checkpoint.state_kinds import StateKind
 from statekit.codec.key_codec import KeyCodec
-from statekit.codec.value_codec import ValueCodec, shortened
+from statekit.codec.value_codec import PickleCodec, ValueCodec, shortened
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.state.key_scope import KeyScope
-from statekit.state.options import Aggregate, Redistribute, Reduce
+from statekit.state.options import TTL, Aggregate, Redistribute, Reduce
 from statekit.state.row_versions import Hook, generation_codec
 from statekit.state.ttl import Expiry
 from statekit.watermark import END
@@ -73,7 +74,7 @@ class StateSpec:
 
     Parameters:
         operator, name: where it is declared and what it is called.
-        kind: the class of the handle.
+        state_class: the class of the handle.
         codec: of values, elements, entries or accumulators.
         key_codec: of map keys; None for other kinds.
         added: codec of what `add` takes, which is checked but never stored; None for other kinds.
@@ -87,7 +88,7 @@ class StateSpec:
 
     operator: str
     name: str
-    kind: type[State]
+    state_class: type[State]
     codec: ValueCodec[Any]
     key_codec: KeyCodec[Any] | None = None
     added: ValueCodec[Any] | None = None
@@ -99,12 +100,17 @@ class StateSpec:
     made: type[Any] | None = None
     hooks: tuple[Hook, ...] = ()
 
+    @property
+    def kind(self) -> StateKind:
+        """The kind as checkpoints name it."""
+        return self.state_class.kind
+
     def bind(self, scope: KeyScope, backend: Backend) -> State:
         """A handle for this state in one shard."""
         spec, migrated = self, scope.migrated.get(self.name)
         if migrated is not None:
             spec = replace(self, codec=generation_codec(self.codec, migrated, self.hooks, scope))
-        return self.kind(spec, scope, backend)
+        return self.state_class(spec, scope, backend)
 
 
 class State:
@@ -127,9 +133,13 @@ class State:
         "rows_added",
     )
 
-    kind_name: ClassVar[str] = ""
-    is_local: ClassVar[bool] = False
-    """Whether it belongs to a shard, and not to a key."""
+    kind: ClassVar[StateKind]
+    type_parameters: ClassVar[tuple[str, ...]] = ("value",)
+    """What the types in brackets are of: "key" of map keys, "input" of what `add` takes."""
+    options: ClassVar[tuple[type, ...]] = (PickleCodec, TTL)
+    """The classes of the options that its annotation may have."""
+    required_option: ClassVar[str] = ""
+    """An example of the option that its annotation must have; empty if there is none."""
 
     def __new__(cls, *given: object) -> Self:
         """Refuse to make a state by hand; the task passes what it belongs to.

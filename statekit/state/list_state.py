@@ -9,6 +9,7 @@ from operator import add
 from typing import TypeVar, cast, overload
 
 from statekit.backend.interface import Backend
+from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.codec.vectorized import numbered
 from statekit.errors import StateTypeError
 from statekit.state import base as state
@@ -44,7 +45,7 @@ class ListState(ManyRowState, Sequence[T]):
         "_times",
     )
 
-    kind_name = "list"
+    kind = STATE_KINDS["list"]
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)

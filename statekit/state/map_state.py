@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import Any, TypeVar, cast, overload
 
 from statekit.backend.interface import Backend, prefix_end
+from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.errors import StateTypeError
 from statekit.state import base as state
 from statekit.state.base import ABSENT, ManyRowState, StateSpec, shown
@@ -29,7 +30,8 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
 
     __slots__ = ("_encode_key", "_last")
 
-    kind_name = "map"
+    kind = STATE_KINDS["map"]
+    type_parameters = ("key", "value")
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)

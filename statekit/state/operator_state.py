@@ -7,14 +7,17 @@ groups of the shard.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from statekit.backend.interface import Backend
+from statekit.checkpoint.state_kinds import STATE_KINDS
+from statekit.codec.value_codec import PickleCodec
 from statekit.errors import CorruptCheckpointError, ProcessError, StatekitError, StateTypeError
 from statekit.state.base import State, StateSpec
 from statekit.state.key_scope import KeyScope
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
+from statekit.state.options import Default, Redistribute
 from statekit.state.single_row_states import ValueState
 
 T = TypeVar("T")
@@ -31,8 +34,8 @@ class OperatorState(ValueState[T]):
 
     __slots__ = ()
 
-    kind_name = "operator_value"
-    is_local = True
+    kind = STATE_KINDS["operator_value"]
+    options = (PickleCodec, Default, Redistribute)
 
 
 class OperatorListState(ListState[T]):
@@ -43,8 +46,8 @@ class OperatorListState(ListState[T]):
 
     __slots__ = ()
 
-    kind_name = "operator_list"
-    is_local = True
+    kind = STATE_KINDS["operator_list"]
+    options = (PickleCodec, Redistribute)
 
 
 class BroadcastState(MapState[K, V]):
@@ -55,8 +58,8 @@ class BroadcastState(MapState[K, V]):
 
     __slots__ = ()
 
-    kind_name = "broadcast"
-    is_local = True
+    kind = STATE_KINDS["broadcast"]
+    options = (PickleCodec, Redistribute)
 
     def __setitem__(self, key: K, value: V) -> None:
         """Set one entry.
@@ -144,8 +147,8 @@ class ObjectState(State):
 
     __slots__ = ("_object", "_stored")
 
-    kind_name: ClassVar[str] = "object"
-    is_local = True
+    kind = STATE_KINDS["object"]
+    options = (PickleCodec, Redistribute)
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)

@@ -32,6 +32,7 @@ from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.repository import LocalRows as Rows
 from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema_evolution import is_same_type
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import RescaleError, StatekitError
@@ -235,7 +236,7 @@ def moved_rows(
     if not any(held) or len(held) == shards:
         return [[] for _ in range(shards)] if not any(held) else held
     where = f"operator state {state.name!r} of operator {operator!r}"
-    is_list = state.kind == "operator_list"
+    is_list = state.shape is RowShape.ELEMENTS
     rule = rule_of(state, spec)
     match rule:
         case "broadcast":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import compress
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from statekit.backend.interface import Backend
+from statekit.checkpoint.state_kinds import STATE_KINDS
+from statekit.codec.value_codec import PickleCodec
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.state.base import ABSENT, StateSpec
 from statekit.state.key_scope import KeyScope
+from statekit.state.options import TTL, Aggregate, Default, Reduce
 from statekit.state.row_cache import UNKNOWN, RowCache
 from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
 
@@ -54,7 +57,8 @@ class ValueState(SingleRowState, Generic[T]):
 
     __slots__ = ("_default", "_default_row")
 
-    kind_name = "value"
+    kind = STATE_KINDS["value"]
+    options: ClassVar[tuple[type, ...]] = (PickleCodec, TTL, Default)
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)
@@ -257,7 +261,9 @@ class ReducingState(_Accumulating, Generic[T]):
 
     __slots__ = ("_combine", "_counts")
 
-    kind_name = "reducing"
+    kind = STATE_KINDS["reducing"]
+    options = (PickleCodec, TTL, Reduce)
+    required_option = "Reduce(max)"
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)
@@ -309,7 +315,10 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
 
     __slots__ = ("_added", "_aggregate", "_copies_added")
 
-    kind_name = "aggregating"
+    kind = STATE_KINDS["aggregating"]
+    type_parameters = ("input", "value", "result")
+    options = (PickleCodec, TTL, Aggregate)
+    required_option = "Aggregate(create, add, result)"
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)

@@ -110,8 +110,8 @@ def make_with_bases(repository: Repository, working: Path) -> None:
     with pytest.MonkeyPatch.context() as patched:
         for where, most in _SOONER.items():
             patched.setattr(where, most)
-        for number in range(4):
-            _run_on_disk(repository, working, 2, epochs=4, bases=number == 3)
+        for bases in (False, True, False):
+            _run_on_disk(repository, working, 2, epochs=4, bases=bases)
         rescale_offline(repository, 3, job=_smaller())
         _run_on_disk(repository, working, 3, epochs=6, bases=False)
         for _ in range(2):

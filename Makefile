@@ -3,24 +3,35 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# What is installed: everything for development, or what the demo needs.
+DEV := $(VENV)/.installed-dev
+DEMO := $(VENV)/.installed-demo
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test check bench soak clean java
+.PHONY: help demo test test-slow check bench soak clean java
 
 help:
-	@echo "make demo   install into $(VENV) and run the demo on real data"
-	@echo "make test   install and run the tests"
-	@echo "make check  ruff, mypy and the layer test"
-	@echo "make bench  the benchmarks, against peers in the same run; tables and plots in docs/benchmarks"
-	@echo "make soak   the slow suites, longer than in CI"
-	@echo "make clean  remove what was made"
+	@echo "make demo       install into $(VENV) and run the demo on real data"
+	@echo "make test       install and run the tests"
+	@echo "make test-slow  the tests that kill processes, fuzz and compare with Spark's own engine"
+	@echo "make check      ruff, mypy and the layer test"
+	@echo "make bench      the benchmarks, against peers in the same run; tables and plots in docs/benchmarks"
+	@echo "make soak       the slow tests, longer than in CI"
+	@echo "make clean      remove everything that these targets made"
 
-$(STAMP): pyproject.toml
+$(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(DEV): $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch $(STAMP)
+	@touch $(DEV) $(DEMO)
+
+$(DEMO): $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@touch $@
 
 java:
 	@command -v java >/dev/null || [ -n "$$JAVA_HOME" ] || { \
@@ -30,22 +41,25 @@ java:
 		echo "  macOS:           brew install openjdk@17"; \
 		exit 1; }
 
-demo: $(STAMP) java
+demo: $(DEMO) java
 	$(BIN)/statekit demo
 
-test: $(STAMP) java
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+test: $(DEV) java
+	$(PYTEST) -m "not slow"
 
-check: $(STAMP)
+test-slow: $(DEV) java
+	$(PYTEST) -m slow
+
+check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layers.py
+	$(BIN)/python -m pytest -q tests/unit/test_layers.py
 
-bench: $(STAMP) java
+bench: $(DEV) java
 	$(BIN)/python -m tests.bench --into docs/benchmarks
 
-soak: $(STAMP) java
+soak: $(DEV) java
 	STATEKIT_SOAK=1 $(BIN)/python -m pytest -m slow
 
 clean:

@@ -6,7 +6,7 @@ StatekitError
 ├── CorruptCheckpointError                a stored file is missing, truncated or altered
 ├── FencedError                           another writer owns this checkpoint
 ├── IncompleteEpochError                  a sink did not consume the whole output once
-├── RestoreError                          this checkpoint cannot be continued as asked
+├── RestoreError                          this checkpoint cannot be continued as requested
 ├── RescaleError            (ValueError)  a parallelism or key group count that cannot be
 ├── ProcessError                          a user function, its input or its output failed
 ├── QueryError              (LookupError) a read of state that cannot be answered
@@ -15,7 +15,7 @@ StatekitError
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 __all__ = [
     "CorruptCheckpointError",
@@ -76,23 +76,49 @@ class IncompleteEpochError(StatekitError):
     kind: ClassVar[str] = "incomplete_epoch"
 
 
-class StrayKeyError(IncompleteEpochError):
-    """An operator was fed a record of another shard by one that it shares a pass with.
+class RetryError(IncompleteEpochError):
+    """An attempt failed in a way that the driver avoids when it runs the epoch again.
 
-    Users never see it: the epoch is run again, with both operators apart.
+    Parameters:
+        message: what happened.
+        operator: the operator whose shard failed.
+    """
+
+    def __init__(self, message: str, operator: str) -> None:
+        super().__init__(message, operator)
+        self.operator = operator
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} [operator {self.operator}]"
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The error whose text this is: errors of Spark's workers reach the driver as text.
+
+        >>> StrayKeyError.from_text(str(StrayKeyError("a stray key", "count"))).operator
+        'count'
+        """
+        message, _, operator = text.rpartition(" [operator ")
+        return cls(message, operator.removesuffix("]"))
+
+
+class StrayKeyError(RetryError):
+    """A chained operator received a record that belongs to another shard.
+
+    Users never see it: the epoch runs again without the chain.
     """
 
 
-class UnsortedError(IncompleteEpochError):
-    """Rows of a shard are not in the order of their keys and arrival.
+class UnsortedError(RetryError):
+    """Rows of a shard are not sorted by key and arrival.
 
-    Users see it only if that is so once rows are sorted by all of their columns, which is what an
-    epoch is run again with.
+    The epoch runs again with rows sorted by all of their columns. Users see the error only if it
+    happens again.
     """
 
 
 class RestoreError(StatekitError):
-    """A checkpoint cannot be continued in the way that was asked for."""
+    """A checkpoint cannot be continued as requested."""
 
     kind: ClassVar[str] = "restore"
 
@@ -104,7 +130,7 @@ class RescaleError(StatekitError, ValueError):
 
 
 class ProcessError(StatekitError):
-    """A user's function, a record given to it or an output taken from it failed."""
+    """A user's function failed, or its input or output does not fit."""
 
     kind: ClassVar[str] = "process"
 
@@ -130,5 +156,5 @@ def error_class(name: str) -> type[StatekitError] | None:
     >>> error_class("FencedError")
     <class 'statekit.errors.FencedError'>
     """
-    found = globals().get(name)
-    return found if isinstance(found, type) and issubclass(found, StatekitError) else None
+    cls = globals().get(name)
+    return cls if isinstance(cls, type) and issubclass(cls, StatekitError) else None

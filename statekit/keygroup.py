@@ -1,6 +1,6 @@
 """Map keys to key groups, and key groups to shards.
 
-Python's own `hash` is salted per process and plays no part in any of this.
+Python's own `hash` is not used: it is salted per process.
 """
 
 from __future__ import annotations
@@ -79,13 +79,6 @@ _HASHERS: dict[type, Callable[[Any, int], int]] = {
 }
 
 
-def _no_hash(value: object) -> StateTypeError:
-    return StateTypeError(
-        f"{value!r:.100} ({type(value).__name__}) cannot be a key field: use bool, int, str, bytes,"
-        " date or datetime, or None"
-    )
-
-
 def key_hash(fields: Iterable[Any]) -> int:
     """The hash of a key's fields as a signed 64-bit integer, as Spark's `xxhash64` gives it.
 
@@ -98,13 +91,16 @@ def key_hash(fields: Iterable[Any]) -> int:
     >>> key_hash(["UA", None]) == key_hash(["UA"])
     True
     """
-    found = _SEED
+    value = _SEED
     for field in fields:
         hash_field = _HASHERS.get(type(field))
         if hash_field is None:
-            raise _no_hash(field)
-        found = hash_field(field, found)
-    return found - _WRAP if found >= _SIGN else found
+            raise StateTypeError(
+                f"{field!r:.100} ({type(field).__name__}) cannot be a key field: use bool, int, "
+                "str, bytes, date or datetime, or None"
+            )
+        value = hash_field(field, value)
+    return value - _WRAP if value >= _SIGN else value
 
 
 def key_group(key: Any, groups: int = DEFAULT_GROUPS) -> int:
@@ -124,7 +120,7 @@ def key_group(key: Any, groups: int = DEFAULT_GROUPS) -> int:
 
 
 def key_fields(key: Any) -> tuple[Any, ...]:
-    """The fields of a key, which is a scalar where it has one.
+    """The fields of a key: a tuple, or a scalar if the key has one field.
 
     >>> key_fields("hello"), key_fields(("UA", 1545))
     (('hello',), ('UA', 1545))
@@ -133,10 +129,10 @@ def key_fields(key: Any) -> tuple[Any, ...]:
 
 
 def check_groups(groups: int) -> int:
-    """The number of key groups, if there can be that many.
+    """Return a number of key groups after checking it.
 
     Raises:
-        RescaleError: it is not within 1 and 32768.
+        RescaleError: it is not from 1 to 32768.
 
     >>> check_groups(128)
     128
@@ -147,7 +143,7 @@ def check_groups(groups: int) -> int:
 
 
 def check_parallelism(shards: int, groups: int = DEFAULT_GROUPS) -> int:
-    """The number of shards, if so many key groups can be spread over so many shards.
+    """Return a number of shards after checking it.
 
     Raises:
         RescaleError: it is below 1 or above the number of key groups.
@@ -167,7 +163,7 @@ def shard_of_group(group: int, shards: int, groups: int = DEFAULT_GROUPS) -> int
     """The shard that holds a key group.
 
     Raises:
-        RescaleError: there is no such key group, or not that many shards.
+        RescaleError: the key group or the number of shards is out of range.
 
     >>> [shard_of_group(group, 4, 10) for group in range(10)]
     [0, 0, 0, 1, 1, 2, 2, 2, 3, 3]
@@ -182,7 +178,7 @@ def group_range(shard: int, shards: int, groups: int = DEFAULT_GROUPS) -> tuple[
     """The first and the last key group of a shard.
 
     Raises:
-        RescaleError: there is no such shard, or not that many shards.
+        RescaleError: the shard or the number of shards is out of range.
 
     >>> [group_range(shard, 3, 128) for shard in range(3)]
     [(0, 42), (43, 85), (86, 127)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -94,40 +95,31 @@ def check_different(names: tuple[str, ...], what: str) -> None:
         raise ValueError(f"two {what} have names that differ in nothing, or in case alone: {names}")
 
 
-def _checked_name(name: str) -> str:
-    if (fault := name_fault(name)) is not None:
-        raise ValueError(f"{name[:200]!r} cannot be a name: {fault}")
-    return name
+def _without(fault_of: Callable[[str], str | None], what: str) -> AfterValidator:
+    """The check that a text has no fault."""
+
+    def checked(text: str) -> str:
+        if (fault := fault_of(text)) is not None:
+            raise ValueError(f"{text[:200]!r} cannot be {what}: {fault}")
+        return text
+
+    return AfterValidator(checked)
 
 
-def _checked_text(text: str) -> str:
-    if (fault := text_fault(text)) is not None:
-        raise ValueError(f"{text[:200]!r} cannot be stored: {fault}")
-    return text
+def _database_file_fault(name: str) -> str | None:
+    return None if _DATABASE_FILE.fullmatch(name) else "RocksDB has no file of that name"
 
 
-def _checked_path(path: str) -> str:
-    if (fault := path_fault(path)) is not None:
-        raise ValueError(f"{path[:200]!r} cannot be the path of a file: {fault}")
-    return path
-
-
-def _checked_database_file(name: str) -> str:
-    if not _DATABASE_FILE.fullmatch(name):
-        raise ValueError(f"{name[:200]!r} is no file of a RocksDB database")
-    return name
-
-
-StoredName = Annotated[str, AfterValidator(_checked_name)]
+StoredName = Annotated[str, _without(name_fault, "a name")]
 """The name of a job, an operator, a state or a savepoint."""
 
-StoredText = Annotated[str, AfterValidator(_checked_text)]
+StoredText = Annotated[str, _without(text_fault, "stored")]
 """What is shown and never becomes part of a path: the name of a field, who wrote something."""
 
-StoredPath = Annotated[str, AfterValidator(_checked_path)]
+StoredPath = Annotated[str, _without(path_fault, "the path of a file")]
 """The path of a file below its checkpoint or savepoint."""
 
-DatabaseFile = Annotated[str, AfterValidator(_checked_database_file)]
+DatabaseFile = Annotated[str, _without(_database_file_fault, "a file of a database")]
 """The name of a file within the directory of a RocksDB database."""
 
 StoredId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]

@@ -22,10 +22,12 @@ from statekit.backend.interface import (
     total_size,
 )
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
-from statekit.checkpoint.lineage import Lineage, local_rows, replay, standing_lineage
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
+from statekit.checkpoint.replay import local_rows, replay
 from statekit.checkpoint.repository import Repository, group_bounds
+from statekit.checkpoint.restore_plan import RestorePlan, restore_plan
 from statekit.checkpoint.retention import collected_error, still_kept
+from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import generic_key_decoder, generic_key_encoder
@@ -211,7 +213,7 @@ class CheckpointReader:
         record = self.operator(operator)
         first, last = (0, self.job.key_groups - 1) if groups is None else groups
         with still_kept(self.repository, self.manifest.epoch, QueryError):
-            found = self._lineage(record, first, last)
+            found = self._restore_plan(record, first, last)
             _, backend = restored(
                 self.repository, Path(directory), (first, last), [found], record.holds
             )
@@ -254,16 +256,16 @@ class CheckpointReader:
 
     def _replay(self, record: OperatorRecord, first: int, last: int, backend: Backend) -> None:
         with still_kept(self.repository, self.manifest.epoch, QueryError):
-            replay(self.repository, backend, self._lineage(record, first, last))
+            replay(self.repository, backend, self._restore_plan(record, first, last))
 
-    def _lineage(self, record: OperatorRecord, first: int, last: int) -> Lineage:
-        return standing_lineage(self.repository, self.manifest, record.name, first, last)
+    def _restore_plan(self, record: OperatorRecord, first: int, last: int) -> RestorePlan:
+        return restore_plan(self.repository, self.manifest, record.name, first, last)
 
     def _plain(self, state: StateRecord, prefix: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
         decode = row_decoder(state, self._allow_pickle)
-        if state.kind in ("list", "operator_list"):
+        if state.shape is RowShape.ELEMENTS:
             return [decode(row) for _, row in rows]
-        if state.kind not in ("map", "broadcast"):
+        if state.shape is RowShape.VALUE:
             found = next(rows, None)
             return None if found is None else decode(found[1])
         decode_key = generic_key_decoder(state.types["key"])

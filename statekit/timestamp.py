@@ -9,10 +9,10 @@ import struct
 from statekit.errors import StateTypeError
 
 MIN_MICROS = -62_135_596_800_000_000
-"""The first instant there is: the year 1."""
+"""The first instant: the start of the year 1."""
 
 MAX_MICROS = 253_402_300_799_999_999
-"""The last instant there is: the end of the year 9999."""
+"""The last instant: the end of the year 9999."""
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -45,7 +45,7 @@ def datetime_to_micros(value: dt.datetime) -> int:
         value: an aware datetime.
 
     Raises:
-        StateTypeError: it is none, or naive, or outside of the years 1 to 9999 in UTC.
+        StateTypeError: it is not a datetime, is naive, or is outside of the years 1 to 9999 in UTC.
 
     >>> datetime_to_micros(dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC))
     1000000
@@ -54,8 +54,9 @@ def datetime_to_micros(value: dt.datetime) -> int:
         zone = value.tzinfo
         is_naive = zone is not dt.UTC and (zone is None or value.utcoffset() is None)
     except AttributeError:
-        told = f"{value!r} of type {type(value).__name__} is no instant: give an aware datetime"
-        raise StateTypeError(told) from None
+        raise StateTypeError(
+            f"{value!r} of type {type(value).__name__} is no instant: give an aware datetime"
+        ) from None
     if is_naive:
         raise StateTypeError(
             f"{value!r} has no timezone: attach one, for example value.replace(tzinfo=UTC)"
@@ -75,11 +76,11 @@ def micros_to_datetime(micros: int) -> dt.datetime:
     >>> micros_to_datetime(1_000_000)
     datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.timezone.utc)
     """
-    return _EPOCH + _MICROSECOND * micros  # a quarter of what it takes to make the timedelta anew
+    return _EPOCH + _MICROSECOND * micros  # four times as fast as a new timedelta
 
 
 def instant(micros: int) -> dt.datetime:
-    """The datetime of a clock's reading: as `micros_to_datetime`, clipped to what there is.
+    """The aware UTC datetime, clipped to the years 1 to 9999.
 
     >>> instant(MIN_MICROS - 1)
     datetime.datetime(1, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)
@@ -98,11 +99,11 @@ def timedelta_to_micros(delta: dt.timedelta) -> int:
     return delta // _MICROSECOND
 
 
-def duration_to_micros(given: dt.timedelta | str, what: str) -> int:
-    """A duration as people give it: a timedelta, or text such as "2 hours" or "1 day 12 h".
+def duration_to_micros(duration: dt.timedelta | str, what: str) -> int:
+    """A duration in microseconds, from a timedelta or text such as "2 hours" or "1 day 12 h".
 
     Parameters:
-        given: not negative.
+        duration: not negative.
         what: names the option in errors.
 
     Raises:
@@ -111,24 +112,24 @@ def duration_to_micros(given: dt.timedelta | str, what: str) -> int:
     >>> duration_to_micros("1 minute 30 seconds", "lateness")
     90000000
     """
-    if isinstance(given, dt.timedelta):
-        micros = timedelta_to_micros(given)
-    elif _DURATION.fullmatch(str(given)):
+    if isinstance(duration, dt.timedelta):
+        micros = timedelta_to_micros(duration)
+    elif _DURATION.fullmatch(str(duration)):
         micros = 0
-        for count, unit in _PART.findall(given):
+        for count, unit in _PART.findall(duration):
             factor = _UNITS.get(unit.lower()) or _UNITS.get(unit.lower().removesuffix("s"))
             if factor is None:
                 raise StateTypeError(
-                    f"{what}={given!r}: {unit!r} is no unit of time: use weeks, days, hours, "
+                    f"{what}={duration!r}: {unit!r} is no unit of time: use weeks, days, hours, "
                     "minutes, seconds, milliseconds or microseconds"
                 )
             micros += int(count) * factor
     else:
         raise StateTypeError(
-            f'{what}={given!r}: give a timedelta or a text such as "10 seconds" or "2 hours"'
+            f'{what}={duration!r}: give a timedelta or a text such as "10 seconds" or "2 hours"'
         )
     if not 0 <= micros <= MAX_MICROS - MIN_MICROS:
-        raise StateTypeError(f"{what}={given!r}: give a duration from 0 to 9998 years")
+        raise StateTypeError(f"{what}={duration!r}: give a duration from 0 to 9998 years")
     return micros
 
 

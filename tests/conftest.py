@@ -20,15 +20,30 @@ if TYPE_CHECKING:
 # As in an environment that was activated: PySpark starts `python3` for frames made of Python rows.
 os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 
-SLOW_FOLDERS = ("tests/crash/", "tests/model/")
+SLOW = (
+    "tests/crash/",
+    "tests/model/",
+    "tests/store/",
+    "tests/spark/test_bench_agrees.py",
+    "tests/spark/test_cluster.py",
+    "tests/spark/test_kills.py",
+    "tests/spark/test_random_jobs.py",
+    "tests/spark/test_rescale.py",
+    "tests/spark/tws/test_import.py",
+    "tests/spark/tws/test_processors_on_spark.py",
+    "tests/spark/tws/test_values.py",
+)
+"""Tests that kill, fuzz and compare engines: `make test-slow` runs them."""
+
+LONG = ("tests/spark/", "tests/crash/", "tests/model/")
+"""Their files take longest. They come first, so that both processes end together."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow folders; long files come first, so that both processes end together."""
     for item in items:
-        if item.nodeid.startswith(SLOW_FOLDERS):
+        if item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: "tests/spark/" not in item.nodeid)
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def total_size(sizes: Iterable[StateSize]) -> StateSize:
     return StateSize(rows, size)
 
 
-Coming = Callable[[bytes], Sequence[bytes]]
+NextKeys = Callable[[bytes], Sequence[bytes]]
 """Says which keys will probably be read after one that is being read, in order: a hint."""
 
 ManyGetter = Callable[[Sequence[bytes]], list[bytes | None]]
@@ -66,11 +66,13 @@ class Backend(Protocol):
     def get(self, state: str, key: bytes) -> bytes | None:
         """The row at `key`, or None."""
 
-    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+    def getter(
+        self, state: str, next_keys: NextKeys | None = None
+    ) -> Callable[[bytes], bytes | None]:
         """`get` bound to one state: the call of the hot loop. Not to be kept beyond `close`.
 
         Parameters:
-            coming: asked while a key is read; rows may be read along with that one.
+            next_keys: asked while a key is read; rows may be read along with that one.
         """
 
     def many_getter(self, state: str) -> ManyGetter:
@@ -122,7 +124,9 @@ class MemoryBackend:
     def get(self, state: str, key: bytes) -> bytes | None:
         return self._state(state).get(key)
 
-    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+    def getter(
+        self, state: str, next_keys: NextKeys | None = None
+    ) -> Callable[[bytes], bytes | None]:
         return self._state(state).get
 
     def many_getter(self, state: str) -> ManyGetter:

@@ -14,8 +14,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 from statekit.backend.interface import (
-    Coming,
     ManyGetter,
+    NextKeys,
     StateSize,
     total_size,
     unknown_state,
@@ -60,9 +60,11 @@ class FragmentedBackend:
     def get(self, state: str, key: bytes) -> bytes | None:
         return self._fragments[bisect_right(self._bounds, key)].get(state, key)
 
-    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+    def getter(
+        self, state: str, next_keys: NextKeys | None = None
+    ) -> Callable[[bytes], bytes | None]:
         # Keys of the next fragment may be among those that come: they are asked for there again.
-        getters = [fragment.getter(state, coming) for fragment in self._fragments]
+        getters = [fragment.getter(state, next_keys) for fragment in self._fragments]
         bounds = self._bounds
 
         def get(key: bytes) -> bytes | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from statekit.backend.interface import Coming
+from statekit.backend.interface import NextKeys
 from statekit.errors import StatekitError
 
 # Blocks grow while they are of use, in steps after which bytes are counted; after a large row
@@ -31,7 +31,7 @@ class SortedReads:
     A block covers the keys from `_first` to `_last`; within it, a key that is not in `_rows` has no
     row. It answered `_asked` reads, where a scan counts as one for each row. `_ahead` says how many
     rows to read at most, 0 for none. Rows of scattered keys are in `_found`, None for a key that
-    has none; `_coming` says which to look for, until it turns out that they are not asked for.
+    has none; `_next_keys` says which to look for, until it turns out that they are not asked for.
     `_scanned` scans began without a block since one was tried; after `_pause` of them it is again.
 
     Parameters:
@@ -40,7 +40,7 @@ class SortedReads:
         scan: the rows between two keys.
         check_end: fails if there are rows between two keys, where none came any more.
         failure: what an error of these becomes.
-        coming: says which keys will be read next, if somebody knows.
+        next_keys: says which keys will be read next, if somebody knows.
     """
 
     __slots__ = (
@@ -48,7 +48,6 @@ class SortedReads:
         "_ahead",
         "_asked",
         "_check_end",
-        "_coming",
         "_failure",
         "_first",
         "_found",
@@ -56,6 +55,7 @@ class SortedReads:
         "_keys",
         "_last",
         "_look",
+        "_next_keys",
         "_pause",
         "_rows",
         "_rows_from",
@@ -71,14 +71,14 @@ class SortedReads:
         scan: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
         check_end: Callable[[bytes, bytes], None],
         failure: Callable[[Exception], Exception],
-        coming: Coming | None = None,
+        next_keys: NextKeys | None = None,
     ) -> None:
         self._look = look
         self._rows_from = rows_from
         self._scan = scan
         self._check_end = check_end
         self._failure = failure
-        self._hint = coming
+        self._hint = next_keys
         self.forget()
 
     def get(self, key: bytes) -> bytes | None:
@@ -94,8 +94,8 @@ class SortedReads:
             if self._first <= key <= self._last or key in self._found:
                 self._asked += 1
                 return self._found.get(key)
-            if self._coming is not None and not self._ahead:
-                return self._look_along(key, self._coming)
+            if self._next_keys is not None and not self._ahead:
+                return self._look_along(key, self._next_keys)
             row: bytes | None = self._look(key)
             if self._ahead and key > self._last:
                 self._read_ahead(key, row)
@@ -148,7 +148,7 @@ class SortedReads:
         self._ahead = _BLOCK_STEP
         self._scanned = 0
         self._pause = _PAUSE_MIN
-        self._coming = self._hint
+        self._next_keys = self._hint
 
     def _drop(self) -> None:
         """Hold no block: no key lies between these ends."""
@@ -168,14 +168,14 @@ class SortedReads:
         self._pause = min(2 * self._pause, _PAUSE_MAX)
         return True
 
-    def _look_along(self, key: bytes, coming: Coming) -> bytes | None:
+    def _look_along(self, key: bytes, next_keys: NextKeys) -> bytes | None:
         """The row of a key, along with those of keys that come."""
         useful = self._asked * 4 >= len(self._found)
         self._drop()
-        keys = [key, *coming(key)] if useful else [key]
+        keys = [key, *next_keys(key)] if useful else [key]
         rows: list[bytes | None] = self._look(keys)
         if not useful or any(row and len(row) > _BLOCK_ROW_BYTES_MAX for row in rows):
-            self._coming = None
+            self._next_keys = None
         self._found, self._asked = dict(zip(keys, rows, strict=True)), 1
         return rows[0]
 
@@ -193,7 +193,7 @@ class SortedReads:
         items = self._rows_from(key) if self._ahead else iter(())
         rows = dict(islice(items, 1))
         if any(len(one) > _BLOCK_ROW_BYTES_MAX for one in (row or b"", *rows.values())):
-            self._ahead, self._coming = 0, None
+            self._ahead, self._next_keys = 0, None
         if not self._ahead:
             return
         last, size = key, 0

@@ -24,8 +24,8 @@ import rocksdict
 
 from statekit.backend.hard_link import linked
 from statekit.backend.interface import (
-    Coming,
     ManyGetter,
+    NextKeys,
     StateSize,
     size_of,
     unknown_state,
@@ -173,15 +173,17 @@ class RocksBackend:
         with self._storage_errors("read"):
             return family.get(key)
 
-    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+    def getter(
+        self, state: str, next_keys: NextKeys | None = None
+    ) -> Callable[[bytes], bytes | None]:
         """Reads of single rows, for keys that mostly come in order.
 
-        A shard visits its keys in order. Where it visits many of those it holds, a block of rows
+        A shard processes its keys in order. Where these are many of its keys, a block of rows
         that is read ahead costs a third of looking for each. Where few of a block's rows are asked
         for, reading ahead stops; rows of keys that are known to come are then looked for together,
         which costs two thirds. All that was read is as old as that, so a write ends it.
         """
-        return self._reads(state, coming).get
+        return self._reads(state, next_keys).get
 
     def many_getter(self, state: str) -> ManyGetter:
         """Reads of many rows at a time, out of the same blocks, or else looked for together."""
@@ -195,7 +197,7 @@ class RocksBackend:
         """
         return self._reads(state).scan
 
-    def _reads(self, state: str, coming: Coming | None = None) -> SortedReads:
+    def _reads(self, state: str, next_keys: NextKeys | None = None) -> SortedReads:
         family = self._family(state)
         made = SortedReads(
             look=family.get,
@@ -203,7 +205,7 @@ class RocksBackend:
             scan=partial(self.scan, state),
             check_end=partial(self._check_readable, family),
             failure=partial(self._failure, "read"),
-            coming=coming,
+            next_keys=next_keys,
         )
         self._readers.add(made)
         return made

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from statekit.checkpoint.sealed_json import Count, Record, Sealed
+from statekit.checkpoint.state_kinds import STATE_KINDS, RowShape
 from statekit.codec.schema_tree import tree_fault
 from statekit.names import StoredId, StoredName, StoredText, check_different
 
@@ -70,18 +71,6 @@ class TtlRecord(Record):
     refresh: Literal["write", "read"]
 
 
-KINDS_WITH_KEYS = frozenset({"map", "broadcast"})
-"""Kinds of state whose entries have a key of their own."""
-
-KINDS = KINDS_WITH_KEYS | {
-    *("value", "list", "reducing", "aggregating", "operator_value", "operator_list", "object"),
-}
-"""All kinds of state."""
-
-LOCAL_KINDS = frozenset({"operator_value", "operator_list", "broadcast", "object"})
-"""Kinds of state that belongs to shards, and not to keys."""
-
-
 class PastState(Record):
     """How a state was declared before, while rows of that time may still be there.
 
@@ -123,17 +112,22 @@ class StateRecord(Record):
 
     @model_validator(mode="after")
     def _has_the_types_of_its_kind(self) -> Self:
-        if self.kind not in KINDS:
+        if self.kind not in STATE_KINDS:
             raise ValueError(f"state {self.name} is of the kind {self.kind!r:.80}, which is none")
         for types in (self.types, *(past.types for past in self.past)):
-            if ("key" in types) != (self.kind in KINDS_WITH_KEYS):
+            if ("key" in types) != (self.shape is RowShape.ENTRIES):
                 raise ValueError(f"a {self.kind} state cannot have types of {[*types]}")
         return self
 
     @property
     def is_local(self) -> bool:
-        """Whether it belongs to shards, and not to keys."""
-        return self.kind in LOCAL_KINDS
+        """Whether it is operator state, which belongs to shards and not to keys."""
+        return STATE_KINDS[self.kind].is_local
+
+    @property
+    def shape(self) -> RowShape:
+        """Which rows it has per key or shard."""
+        return STATE_KINDS[self.kind].shape
 
     @property
     def as_past(self) -> PastState:

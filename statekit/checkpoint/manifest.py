@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from statekit.checkpoint.job_file import Clock, StateRecord
 from statekit.checkpoint.sealed_json import FORMAT, Count, FileRef, Record, Sealed
-from statekit.checkpoint.shard_contents import Chain, Contents, Slice
+from statekit.checkpoint.shard_contents import Contents, ReplayCost, Slice
 from statekit.names import StoredName, StoredText
 from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
@@ -39,24 +39,6 @@ def added(*counts: Mapping[str, int]) -> dict[str, int]:
     return total
 
 
-def epoch_path(epoch: int) -> str:
-    """Where the manifest of an epoch lives, so that names sort like numbers.
-
-    >>> epoch_path(12)
-    'epochs/00000000000000000012.json'
-    """
-    return f"epochs/{epoch:020d}.json"
-
-
-def instant_path(epoch: int) -> str:
-    """Where the instant of an epoch is kept until the epoch is committed.
-
-    >>> instant_path(12)
-    'begun/00000000000000000012.json'
-    """
-    return f"begun/{epoch:020d}.json"
-
-
 class ShardState(Contents):
     """Where one shard of one operator stands after an epoch.
 
@@ -65,8 +47,7 @@ class ShardState(Contents):
         attempt: the attempt whose changes were committed last; None before the first change.
         changed: the epoch of that attempt; None before the first change.
         base, history, files, is_complete: see `Contents`.
-        rows, bytes: what the shard holds per state, keys included. Exact; without entries for a
-            shard of an older format that came from a change of parallelism and was not counted.
+        rows, bytes: what the shard holds per state, keys included. Exact.
         wake_us: per clock, before when the shard has nothing to do unless records come. Never too
             late; a clock for which nothing waits is left out.
         redistributed: change files that are yet to be applied, on top of all others: what the shard
@@ -90,7 +71,7 @@ class ShardState(Contents):
     wake_us: dict[Clock, int] = Field(default={})
     redistributed: tuple[FileRef, ...] = ()
     slices: tuple[Slice, ...] = ()
-    chain: Chain = Chain()
+    chain: ReplayCost = ReplayCost()
     is_part: bool = False
 
     @model_validator(mode="after")
@@ -106,14 +87,9 @@ class ShardState(Contents):
         return self
 
     @property
-    def is_counted(self) -> bool:
-        """Whether `rows` and `bytes` go on from here by what is added."""
-        return self.attempt is None or self.is_part or bool(self.rows)
-
-    @property
     def row_bytes(self) -> int | None:
         """Bytes of all rows of the shard, keys included; None if that is not known."""
-        return None if self.is_part or not self.is_counted else sum(self.bytes.values())
+        return None if self.is_part else sum(self.bytes.values())
 
     @property
     def groups(self) -> tuple[int, int]:
@@ -165,16 +141,9 @@ class ShardPlan:
 
     @property
     def due_clocks(self) -> tuple[Clock, ...]:
-        """The clocks by which something may be due: whose time to wake has come.
-
-        All of them for a shard that was not counted: nobody knows when it has to wake.
-        """
-        base, now = self.base, self.now_us
-        return tuple(
-            clock
-            for clock, time in now.items()
-            if not base.is_counted or base.wake_us.get(clock, time + 1) <= time
-        )
+        """The clocks by which something is due: whose time to wake has come."""
+        wake_us = self.base.wake_us
+        return tuple(c for c, now in self.now_us.items() if wake_us.get(c, now + 1) <= now)
 
     @property
     def is_due(self) -> bool:

@@ -89,7 +89,7 @@ class RequestError(Exception):
         self.may_pass = may_pass
 
 
-class Piece(NamedTuple):
+class FileBytes(NamedTuple):
     """Bytes of a file, and the size that the store says the whole file has."""
 
     data: bytes
@@ -127,7 +127,7 @@ class Objects(Protocol):
     keeps_order: bool
     """Whether files are listed in order, and from anywhere, at the cost of what is listed."""
 
-    def get(self, path: str, start: int = 0, size: int | None = None) -> Piece:
+    def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
         """Up to `size` bytes of a file from `start` on; None is all of them.
 
         Raises:
@@ -199,14 +199,14 @@ class RemoteObjects:
             self._once = _opened(url, options, retries=0)
             self._many = _opened(url, options, retries=10)
 
-    def get(self, path: str, start: int = 0, size: int | None = None) -> Piece:
+    def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
         with _failures():
             if size is None:
                 got = obstore.get(self._once, path)
                 check_whole(path, got.meta["size"])
             else:
                 got = obstore.get(self._once, path, options={"range": (start, start + size)})
-            return Piece(bytes(got.bytes()), got.meta["size"])
+            return FileBytes(bytes(got.bytes()), got.meta["size"])
 
     def head(self, path: str) -> Stored:
         with _failures():
@@ -260,13 +260,13 @@ class LocalObjects:
             root.mkdir(parents=True, exist_ok=True)
             self._store = LocalStore(root)
 
-    def get(self, path: str, start: int = 0, size: int | None = None) -> Piece:
+    def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
         with _failures(lasting=True), _no_folder(), open_regular(self.root, path) as file:
             length = os.fstat(file.fileno()).st_size
             if size is None:
                 check_whole(path, length)
             file.seek(start)
-            return Piece(file.read(length if size is None else size), length)
+            return FileBytes(file.read(length if size is None else size), length)
 
     def open(self, path: str) -> IO[bytes]:
         """A file to be read piece by piece.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
 from statekit.checkpoint.manifest import EpochManifest, ShardState
@@ -150,41 +150,3 @@ def files_of(base: BaseSnapshot) -> Iterator[FileRef]:
         yield base.local
     for database in base.databases:
         yield from database.files.values()
-
-
-def older_manifests(repository: Repository, manifest: EpochManifest) -> set[int]:
-    """The epochs before this one whose manifests its shards depend on.
-
-    None, unless there are shards of a format in which a shard did not say all of itself.
-    """
-    found: set[int] = set()
-    waiting: dict[int, set[tuple[str, tuple[int, int]]]] = {}
-
-    def follow(manifest: EpochManifest, wanted: Iterable[tuple[str, tuple[int, int]]]) -> None:
-        for operator, groups in wanted:
-            shards = [
-                shard
-                for shard in manifest.shards_over(operator, *groups)
-                if not _says_all(shard) and shard.changed is not None
-            ]
-            older = [s.changed for s in shards if s.changed is not None]
-            before = max((e for e in older if e < manifest.epoch), default=None)
-            if manifest.epoch in older:
-                before = manifest.previous
-            if before is not None and not manifest.whole:
-                waiting.setdefault(before, set()).add((operator, groups))
-
-    follow(
-        manifest,
-        [(name, shard.groups) for name, op in manifest.operators.items() for shard in op.shards],
-    )
-    while waiting:
-        epoch = max(waiting)
-        found.add(epoch)
-        follow(repository.manifest(epoch), waiting.pop(epoch))
-    return found
-
-
-def _says_all(shard: ShardState) -> bool:
-    """Whether a shard says of itself all that leads to its rows."""
-    return shard.is_complete and all(piece.is_complete for piece in shard.slices)

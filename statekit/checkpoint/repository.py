@@ -5,7 +5,6 @@ A commit is one create-if-absent of one manifest. If the name is taken, the writ
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import IO
 
@@ -14,30 +13,34 @@ import xxhash
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch, read_changes
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochInstant, EpochManifest, epoch_path, instant_path
+from statekit.checkpoint.manifest import EpochInstant, EpochManifest
+from statekit.checkpoint.paths import (
+    CHANGES,
+    EPOCHS,
+    FIRST_NAME,
+    JOB_NAME,
+    MANIFEST_NAME,
+    SAVEPOINT,
+    SAVEPOINTS,
+    SPARK,
+    TMP,
+    data_path,
+    epoch_path,
+    instant_path,
+    job_number,
+    job_path,
+    numbers,
+)
 from statekit.checkpoint.sealed_json import FORMAT, FileRef
 from statekit.checkpoint.store import Store
-from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.keygroup import pack_group
 
 LocalRows = list[tuple[bytes, bytes]]
 """An operator state in one shard: what follows the shard's prefix in the row key, and the row."""
 
-SPARK = "spark"
-"""The folder of Spark's own checkpoint."""
-
-
 TRANSFERS = 16
 """How many files are read or written at a time: a store answers late, but to many at once."""
-
-SAVEPOINT = "savepoint.json"
-"""What makes a directory a savepoint."""
-
-JOB_PATH = "job.json"
-_EPOCH_NAME = re.compile(r"epochs/([0-9]{20})\.json")
-_FIRST_NAME = re.compile(r"epochs/([0-9]{20})\.first")
-_JOB_NAME = re.compile(r"job(?:-([0-9]+))?\.json")
 
 
 class Repository(Store):
@@ -106,20 +109,16 @@ class Repository(Store):
             RestoreError: it was written by a newer version.
         """
         if path is None:
-            numbers = [
-                int(match[1] or 1)
-                for name in self.names("")
-                if (match := _JOB_NAME.fullmatch(name)) is not None
-            ]
-            if not numbers:
+            paths = self.job_paths()
+            if not paths:
                 return None
-            path = job_path(max(numbers))
+            path = max(paths, key=job_number)
         data = self.read(path)
         return JobFile.from_bytes(data, self.at(path)), _reference(path, data)
 
     def job_paths(self) -> list[str]:
         """Where all job descriptions are, also those that no epoch names."""
-        return sorted(name for name in self.names("") if _JOB_NAME.fullmatch(name) is not None)
+        return sorted(name for name in self.names("") if JOB_NAME.fullmatch(name) is not None)
 
     def create_job_file(self, job: JobFile, number: int) -> FileRef:
         """Write the `number`th job description if there is none yet.
@@ -149,17 +148,17 @@ class Repository(Store):
 
     def epochs(self) -> list[int]:
         """The numbers of all committed epochs that are kept, in order."""
-        names = list(self.names("epochs"))
-        first = max(_numbers(_FIRST_NAME, names), default=0)
-        return sorted(number for number in _numbers(_EPOCH_NAME, names) if number >= first)
+        names = list(self.names(EPOCHS))
+        first = max(numbers(FIRST_NAME, names), default=0)
+        return sorted(number for number in numbers(MANIFEST_NAME, names) if number >= first)
 
     def listed_epochs(self) -> list[int]:
         """The numbers of all manifests that are there, also of epochs that were given up."""
-        return sorted(_numbers(_EPOCH_NAME, self.names("epochs")))
+        return sorted(numbers(MANIFEST_NAME, self.names(EPOCHS)))
 
     def first_kept(self) -> int:
         """The first epoch that was not given up; manifests before it may still be there."""
-        return max(_numbers(_FIRST_NAME, self.names("epochs")), default=0)
+        return max(numbers(FIRST_NAME, self.names(EPOCHS)), default=0)
 
     def latest_epoch(self) -> int | None:
         """The number of the last committed epoch; None if nothing was committed.
@@ -199,8 +198,8 @@ class Repository(Store):
 
     def _last_behind(self, epoch: int | None) -> tuple[int | None, bool]:
         """The last epoch on the page that begins behind one, and whether there is another page."""
-        page = self._page("epochs", None if epoch is None else epoch_path(epoch))
-        matches = (_EPOCH_NAME.fullmatch(file.path) for file in page.files)
+        page = self._page(EPOCHS, None if epoch is None else epoch_path(epoch))
+        matches = (MANIFEST_NAME.fullmatch(file.path) for file in page.files)
         found = max((int(match[1]) for match in matches if match is not None), default=None)
         return found, page.behind is not None
 
@@ -259,7 +258,7 @@ class Repository(Store):
 
     def _is_followed(self, epoch: int) -> bool:
         """Whether something lies behind an epoch, in one request; True where that lists all."""
-        return not self._objects.keeps_order or bool(self._page("epochs", epoch_path(epoch)).files)
+        return not self._objects.keeps_order or bool(self._page(EPOCHS, epoch_path(epoch)).files)
 
     def overtaken(self, epoch: int) -> FencedError:
         """That other writers have committed an epoch, and so many more that it was collected."""
@@ -281,7 +280,7 @@ class Repository(Store):
             rows: mutations in it, for the reference.
             local: whether they are of state of the shard.
         """
-        path = f"data/{operator}/{unique_id()}.changes.arrow"
+        path = data_path(operator, CHANGES)
         return self.put_file(path, file, rows).model_copy(update={"local": local})
 
     def replay(self, backend: Backend, refs: Iterable[FileRef], first: int, last: int) -> None:
@@ -316,27 +315,10 @@ class Repository(Store):
     def copy_to(self, target: Repository) -> None:
         """Copy every file to an empty checkpoint, manifests last."""
         paths = list(self.tree(""))
-        left_out = ("tmp/", f"{SPARK}/", "savepoints/")
+        left_out = (f"{TMP}/", f"{SPARK}/", f"{SAVEPOINTS}/")
         wanted = [path for path in paths if not path.startswith(left_out)]
-        for path in sorted(wanted, key=lambda path: path.startswith("epochs/")):
+        for path in sorted(wanted, key=lambda path: path.startswith(f"{EPOCHS}/")):
             target.create(path, self.read(path))
-
-
-def job_path(number: int) -> str:
-    """`job.json` for the first job description, `job-2.json` for the second, …"""
-    return JOB_PATH if number == 1 else f"job-{number}.json"
-
-
-def job_number(path: str) -> int:
-    """The inverse of `job_path`."""
-    match = _JOB_NAME.fullmatch(path)
-    return int(match[1] or 1) if match else 1
-
-
-def _numbers(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[int]:
-    """The numbers in those names that follow a pattern."""
-    matches = map(pattern.fullmatch, names)
-    return (int(match[1]) for match in matches if match is not None)
 
 
 def group_bounds(first: int, last: int) -> tuple[bytes, bytes]:

@@ -29,19 +29,18 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ClassVar
 
-from statekit.checkpoint.manifest import EpochManifest, ShardPlan, epoch_path
+from statekit.checkpoint.manifest import EpochManifest, ShardPlan
 from statekit.checkpoint.object_store import Stored
+from statekit.checkpoint.paths import HELD_NAME, ROLLBACK_NAME, epoch_path, held_path, rollback_path
 from statekit.checkpoint.references import base_snapshot, files_of, history
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.sealed_json import Count, Sealed
 from statekit.checkpoint.shard_contents import BaseSnapshot
-from statekit.clock import unique_id
 from statekit.errors import (
     CorruptCheckpointError,
     FencedError,
@@ -56,12 +55,6 @@ STAGED_FOR = dt.timedelta(hours=12)
 
 HELD_FOR = dt.timedelta(days=1)
 """How long a reader's note keeps an epoch, by the store's clock."""
-
-HELD = "held"
-"""The folder of these notes."""
-
-_HELD = re.compile(r"held/([0-9]{20})-[0-9a-f]{32}\.json")
-_GOING_BACK = re.compile(r"begun/([0-9]{20})\.to-([0-9]{20})\.json")
 
 
 @dataclass(frozen=True)
@@ -155,7 +148,7 @@ class GoingBack(Sealed):
     to: Count
 
 
-class Held(Sealed):
+class ReaderNote(Sealed):
     """The note that somebody reads an epoch.
 
     Parameters:
@@ -165,15 +158,6 @@ class Held(Sealed):
     title: ClassVar[str] = "a note of a reader"
 
     epoch: Count
-
-
-def first_path(epoch: int) -> str:
-    """Where it is marked that epochs before this one were given up.
-
-    >>> first_path(12)
-    'epochs/00000000000000000012.first'
-    """
-    return f"epochs/{epoch:020d}.first"
 
 
 # ------------------------------------------------------------------------------- given up or not
@@ -219,8 +203,8 @@ def held(repository: Repository, epoch: int) -> Iterator[None]:
     Raises:
         RestoreError: it was collected.
     """
-    path = f"{HELD}/{epoch:020d}-{unique_id()}.json"
-    repository.create(path, Held(epoch=epoch).to_bytes())
+    path = held_path(epoch)
+    repository.create(path, ReaderNote(epoch=epoch).to_bytes())
     try:
         collected = collected_error(repository, epoch, RestoreError)
         if collected is not None:
@@ -238,7 +222,7 @@ def held_epochs(files: Iterable[Stored], last: dt.datetime) -> Iterator[int]:
         last: when the last epoch was committed. Notes from long before are of readers that died.
     """
     for file in files:
-        match = _HELD.fullmatch(file.path)
+        match = HELD_NAME.fullmatch(file.path)
         if match is not None and file.modified + HELD_FOR >= last:
             yield int(match[1])
 
@@ -249,7 +233,7 @@ def note_going_back(repository: Repository, epoch: int, to: int) -> str:
     Raises:
         RestoreError: that one was given up.
     """
-    path = f"begun/{epoch:020d}.to-{to:020d}.json"
+    path = rollback_path(epoch, to)
     with contextlib.suppress(FencedError):  # an earlier try has left it
         repository.create(path, GoingBack(epoch=epoch, to=to).to_bytes())
     collected = collected_error(repository, to, RestoreError)
@@ -261,7 +245,7 @@ def note_going_back(repository: Repository, epoch: int, to: int) -> str:
 def going_back(paths: Iterable[str]) -> dict[int, int]:
     """Which epochs are being gone back to, as far as paths say, and the last number for it."""
     found: dict[int, int] = {}
-    for match in filter(None, map(_GOING_BACK.fullmatch, paths)):
+    for match in filter(None, map(ROLLBACK_NAME.fullmatch, paths)):
         epoch, to = int(match[1]), int(match[2])
         found[to] = max(epoch, found.get(to, 0))
     return found

@@ -25,7 +25,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from statekit.checkpoint.manifest import Cause, EpochManifest
-from statekit.checkpoint.repository import SPARK, Repository
+from statekit.checkpoint.paths import SPARK
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import collected_error, note_going_back, still_kept
 from statekit.checkpoint.spark_log import SparkFiles, files_at
 from statekit.clock import now_us, unique_id

@@ -17,7 +17,7 @@ from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.names import StoredPath
 
 FORMAT = 3
-"""The format version that this code writes, and the newest that it reads."""
+"""The only format version of checkpoints that this code writes and reads."""
 
 _SEAL = ',"checksum":"'
 
@@ -128,14 +128,18 @@ class Sealed(Record):
                 "Restore the file from a backup, or start from an earlier epoch or a savepoint"
             )
         try:
-            found = parse_json(body + b"}").get("format")
-            if isinstance(found, int) and found > FORMAT:
-                raise RestoreError(
-                    f"{path} has format version {found}; this statekit reads up to {FORMAT}: "
+            version = parse_json(body + b"}").get("format")
+            if type(version) is int and version > 0 and version != FORMAT:
+                advice = (
                     "upgrade statekit"
+                    if version > FORMAT
+                    else "no released statekit reads it: start with a new checkpoint"
                 )
-            read = cls.model_validate_json(body + b"}")
-            return read.model_copy(update={"format": FORMAT})  # as it would be written now
+                raise RestoreError(
+                    f"{path} has format version {version}, and this statekit reads {FORMAT}: "
+                    f"{advice}"
+                )
+            return cls.model_validate_json(body + b"}")
         except (ValueError, ValidationError, AttributeError) as error:
             raise CorruptCheckpointError(
                 f"{path} is not {cls.title}: {faults_of(error)}. Restore the file from a backup, "

@@ -26,8 +26,7 @@ class Contents(Record):
         base: the file of the `BaseSnapshot` that they start from.
         history: the file of the `History` that comes between the base and `files`.
         files: change files in order, the last ones last.
-        is_complete: whether that is all. In older formats it is not: manifests from before have
-            the rest, each one those of its own epoch.
+        is_complete: whether that is all: always, once something has changed.
     """
 
     base: FileRef | None = None
@@ -36,63 +35,57 @@ class Contents(Record):
     is_complete: bool = False
 
 
-class Chain(Record):
-    """The change files on top of a shard's base, in numbers: what it costs to apply them.
+class ReplayCost(Record):
+    """The change files on top of a shard's base, in numbers.
 
     Parameters:
         files, rows, bytes: how many they are, mutations in them, and their size.
-        changed: bytes of keys and values that were ever changed. A small file is larger than what
-            is in it, and counts in their place.
-        uploaded: bytes that were ever uploaded: change files, bases, and what was merged.
-        forgone: bytes that might have been uploaded before the last base and were not: what was
-            changed by then pays for nothing that comes later.
+        since_base: the size of those that were written since the last base snapshot or the last
+            change of parallelism: they pay for the next base.
+        changed: bytes of keys and values that were ever changed. A change file counts with its own
+            size where that is larger.
+        uploaded: bytes that were ever uploaded: change files and bases.
+        forgone: read from checkpoints of earlier versions, and ignored.
     """
 
     files: Count = 0
     rows: Count = 0
     bytes: Count = 0
+    since_base: Count = 0
     changed: Count = 0
     uploaded: Count = 0
-    forgone: Count = 0
+    forgone: Count = Field(default=0, exclude=True, repr=False)
 
-    def followed_by(self, file: FileRef, changed: int) -> Chain:
+    def followed_by(self, file: FileRef, changed: int) -> ReplayCost:
         """The chain with one more change file.
 
         Parameters:
             changed: bytes of the keys and values in it.
         """
-        return Chain(
+        return ReplayCost(
             files=self.files + 1,
             rows=self.rows + file.rows,
             bytes=self.bytes + file.size,
+            since_base=self.since_base + file.size,
             changed=self.changed + max(changed, file.size),
             uploaded=self.uploaded + file.size,
-            forgone=self.forgone,
         )
 
-    def behind(self, files: Iterable[FileRef]) -> Chain:
-        """The chain with change files before it that nobody counted so far."""
-        found = list(files)
-        size = sum(file.size for file in found)
-        return Chain(
-            files=self.files + len(found),
-            rows=self.rows + sum(file.rows for file in found),
-            bytes=self.bytes + size,
-            changed=self.changed + size,
-            uploaded=self.uploaded + size,
-            forgone=self.forgone,
-        )
+    def based(self, files: Iterable[FileRef], uploaded: int) -> ReplayCost:
+        """The chain on top of a new base, whose upload took so many bytes.
 
-    def replaced_by(self, files: Iterable[FileRef], uploaded: int) -> Chain:
-        """The chain of other change files, which took an upload of so many bytes."""
-        held = list(files)
-        return Chain(
-            files=len(held),
-            rows=sum(file.rows for file in held),
-            bytes=sum(file.size for file in held),
+        Parameters:
+            files: those that are not in the base.
+        """
+        later = list(files)
+        size = sum(file.size for file in later)
+        return ReplayCost(
+            files=len(later),
+            rows=sum(file.rows for file in later),
+            bytes=size,
+            since_base=size,
             changed=self.changed,
             uploaded=self.uploaded + uploaded,
-            forgone=self.forgone,
         )
 
 
@@ -132,7 +125,7 @@ class History(Sealed):
     files: tuple[FileRef, ...] = ()
 
 
-class Database(Record):
+class BaseDatabase(Record):
     """The files of a RocksDB database.
 
     Parameters:
@@ -167,6 +160,6 @@ class BaseSnapshot(Sealed):
     attempt: str
     epoch: Count
     states: tuple[StoredName, ...]
-    databases: Annotated[tuple[Database, ...], Field(min_length=1)]
+    databases: Annotated[tuple[BaseDatabase, ...], Field(min_length=1)]
     local: FileRef | None = None
     follows: str

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statekit.checkpoint.job_file import Clock
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState, added
 from statekit.checkpoint.sealed_json import checksum_of
-from statekit.checkpoint.shard_contents import Chain, Slice
+from statekit.checkpoint.shard_contents import ReplayCost, Slice
 from statekit.keygroup import check_parallelism, group_range
 
 
@@ -64,9 +64,6 @@ def _laid_out(
     divided = [shard for shard in old if _is_divided(shard, ends)]
     rows = added(operator.undivided_rows, *(shard.rows for shard in divided))
     sizes = added(operator.undivided_bytes, *(shard.bytes for shard in divided))
-    if not all(shard.is_counted for shard in old):  # of an older format: all are counted anew
-        shards = [shard.model_copy(update=_UNCOUNTED) for shard in shards]
-        rows, sizes = {}, {}
     parts = [number for number, shard in enumerate(shards) if shard.is_part]
     if len(parts) == 1:  # it holds all that is not divided
         whole = shards[parts[0]]
@@ -74,9 +71,6 @@ def _laid_out(
         shards[parts[0]] = whole.model_copy(update={**counted, "is_part": False})
         rows, sizes = {}, {}
     return operator.at_rest(shards, undivided_rows=rows, undivided_bytes=sizes)
-
-
-_UNCOUNTED: dict[str, object] = {"rows": {}, "bytes": {}, "is_part": False}
 
 
 def _is_divided(shard: ShardState, ends: set[int]) -> bool:
@@ -113,9 +107,9 @@ def _cut(shards: Sequence[ShardState], first: int, last: int, epoch: int) -> Sha
     )
 
 
-def _joined_chain(shards: Sequence[ShardState]) -> Chain:
+def _joined_chain(shards: Sequence[ShardState]) -> ReplayCost:
     """What it costs to apply the change files of all these shards. What was paid starts anew."""
-    return Chain(
+    return ReplayCost(
         files=sum(shard.chain.files for shard in shards),
         rows=sum(shard.chain.rows for shard in shards),
         bytes=sum(shard.chain.bytes for shard in shards),
@@ -144,7 +138,7 @@ def _slices(shards: Sequence[ShardState], first: int, last: int) -> tuple[Slice,
             base=shard.base,
             history=shard.history,
             files=shard.files,
-            is_complete=shard.is_complete,
+            is_complete=True,
         )
         for piece in shard.slices or (whole,):
             start, end = max(first, piece.first_group), min(last, piece.last_group)

@@ -32,15 +32,16 @@ import xxhash
 
 from statekit.backend.hard_link import linked
 from statekit.checkpoint.object_store import (
+    FileBytes,
     LocalObjects,
     Objects,
     Page,
-    Piece,
     RemoteObjects,
     RequestError,
     Stored,
     StoreOptions,
 )
+from statekit.checkpoint.paths import DATA, is_state
 from statekit.checkpoint.regular_files import inside
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.store_url import local_path, remote_url
@@ -56,7 +57,6 @@ from statekit.names import path_fault
 
 T = TypeVar("T")
 
-_STATE = ("epochs/", "data/", "job")
 # Files of an object store up to this size are held in memory while they are verified; larger ones
 # go through a temporary file.
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024
@@ -171,12 +171,13 @@ class Store:
         Object stores never show such a file. On a disk it is `name#1`, which no listing shows.
         """
         root = self._root
-        found = [] if root is None else self._asked("list", "", lambda: [*root.glob("data/*/*#*")])
-        for place in found:
+        if root is None:
+            return
+        for place in self._asked("list", "", lambda: [*root.glob(f"{DATA}/*/*#*")]):
             with contextlib.suppress(FileNotFoundError):
                 told = place.stat()
                 modified = datetime.fromtimestamp(told.st_mtime, UTC)
-                path = place.relative_to(cast("Path", root)).as_posix()
+                path = place.relative_to(root).as_posix()
                 yield Stored(path, told.st_size, modified)
 
     def exists(self, path: str) -> bool:
@@ -190,7 +191,7 @@ class Store:
         except FileNotFoundError:
             return None
 
-    def _got(self, path: str, start: int = 0, size: int | None = None) -> Piece:
+    def _got(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
         """A piece of a file, and never less than that: what was torn is to be read again."""
         piece = self._objects.get(path, start, size)
         end = piece.size if size is None else min(start + size, piece.size)
@@ -380,7 +381,7 @@ class Store:
             CorruptCheckpointError: a large file has another size than the manifest says.
         """
 
-        def got(start: int, size: int | None = _PIECE_BYTES) -> Piece:
+        def got(start: int, size: int | None = _PIECE_BYTES) -> FileBytes:
             return self._asked("read", ref.path, lambda: self._got(ref.path, start, size))
 
         if ref.size <= _PIECE_BYTES:
@@ -404,7 +405,7 @@ class Store:
         waiting, folders = iter(paths), set()
         while some := list(islice(waiting, _REMOVED_AT_ONCE)):
             for path in some:
-                assert not path.startswith(_STATE), f"{path} is state"
+                assert not is_state(path), f"{path} is state"
                 folders.add(path.rpartition("/")[0])
             self._asked("remove", some[0], partial(self._objects.delete, some))
         for folder in folders:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import math
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from statekit.checkpoint import rollback as rollbacks
 from statekit.checkpoint.repository import Repository
@@ -25,6 +25,7 @@ from statekit.cli.copies import copies
 from statekit.cli.gc import gc
 from statekit.cli.import_spark import import_spark
 from statekit.cli.savepoint import inspect_savepoint, savepoint
+from statekit.cli.tables import print_error, print_json
 from statekit.errors import StatekitError
 from statekit.maintenance.diff.compare import compare
 from statekit.reader import CheckpointReader
@@ -33,12 +34,28 @@ app = typer.Typer(
     name="statekit",
     help="Typed, exactly-once state for Python stream processing on Spark.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-_out = Console()
-_err = Console(stderr=True)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"statekit {importlib.metadata.version('statekit')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Typed, exactly-once state for Python stream processing on Spark."""
+
 
 Checkpoint = Annotated[
     str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
@@ -61,8 +78,7 @@ def main() -> None:
     try:
         app()
     except StatekitError as error:
-        _err.print(f"[bold red]{type(error).__name__}[/] ({error.kind})", highlight=False)
-        _err.print(str(error), markup=False, highlight=False)
+        print_error(error)
         sys.exit(1)
 
 
@@ -73,23 +89,31 @@ def inspect(
     fast: Annotated[
         bool, typer.Option("--fast", help="Trust the manifest's counts; read no state.")
     ] = False,
+    operator: Annotated[
+        str | None, typer.Option(help="Show only this operator.", show_default=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Show what a checkpoint holds: job, operators, states with types and sizes, epochs, skew.
+    """Show what a checkpoint contains: job, operators, states with types and sizes, epochs, skew.
 
     Of a savepoint, the job, and states with types, sizes and files.
     """
     if Repository(checkpoint, create=False).is_savepoint:
         if epoch is not None:
             raise typer.BadParameter("a savepoint is of one epoch: leave --epoch out")
+        if operator is not None:
+            raise typer.BadParameter("--operator is for checkpoints: leave it out")
         inspect_savepoint(checkpoint, as_json=as_json)
         return
     reader = CheckpointReader(checkpoint, epoch=epoch)
-    counted = cli_inspect.counted(reader, fast=fast)
+    names = [record.name for record in reader.job.operators]
+    if operator is not None:
+        names = [reader.operator(operator).name]
+    counted = cli_inspect.counted(reader, names, fast=fast)
     if as_json:
-        print(json.dumps(cli_inspect.as_data(reader, counted), indent=2))
+        print_json(cli_inspect.as_data(reader, counted))
     else:
-        cli_inspect.print_checkpoint(_out, reader, counted)
+        cli_inspect.print_checkpoint(reader, counted)
 
 
 @app.command(
@@ -118,10 +142,9 @@ def get(
     """
     reader = CheckpointReader(checkpoint, epoch=epoch, allow_pickle=allow_pickle)
     if key is None:
-        held = _finite(reader.operator_state(operator, state))
+        _print_values(reader.operator_state(operator, state))
     else:
-        held = _finite(reader.get(operator, state, key))
-    print(json.dumps(held, indent=2, ensure_ascii=False, allow_nan=False))
+        _print_values(reader.get(operator, state, key))
 
 
 @app.command(epilog="Example: statekit migrate ./checkpoint --app fleet:job --dry-run")
@@ -159,10 +182,10 @@ def rollback(
     Asks for nothing. If it is killed, running it again, or starting the job, finishes it.
     """
     found = rollbacks.plan(Repository(checkpoint, create=False), to)
-    cli_rollback.print_plan(_out, found)
+    cli_rollback.print_plan(found)
     if not dry_run:
         found.carry_out()
-    cli_rollback.print_done(_out, found, dry_run=dry_run)
+    cli_rollback.print_done(found, dry_run=dry_run)
 
 
 @app.command(
@@ -186,13 +209,9 @@ def diff(
         cli_diff.source_of(a), cli_diff.source_of(b), examples=rows, allow_pickle=allow_pickle
     )
     if as_json:
-        print(
-            json.dumps(
-                _finite(cli_diff.as_data(found)), indent=2, ensure_ascii=False, allow_nan=False
-            )
-        )
+        _print_values(cli_diff.as_data(found))
     else:
-        cli_diff.print_difference(_out, found)
+        cli_diff.print_difference(found)
     if not found.is_same:
         raise typer.Exit(_DIFFERENT)
 
@@ -231,6 +250,10 @@ def demo(
     run: Callable[[Path], bool] = _demo_runner()
     if not run(directory):
         raise typer.Exit(1)
+
+
+def _print_values(values: Any) -> None:
+    print(json.dumps(_finite(values), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def _finite(held: Any) -> Any:

@@ -9,19 +9,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.object_store import StoreOptions
 from statekit.checkpoint.repository import Repository
-from statekit.cli.tables import range_text, table_of_numbers
+from statekit.cli.tables import count_text, empty_table, out, range_text, say
 from statekit.errors import RestoreError, StatekitError, StorageError
 from statekit.timestamp import instant
 from statekit.working_copy.copies import default_working_directory
 from statekit.working_copy.disk_space import CopySpace, FoundCopy
-
-_out = Console()
 
 _PATIENCE = StoreOptions(retry_seconds=2, timeout_seconds=3, connect_seconds=2)
 """For stores that are only asked whose copies these are: one that does not answer is unknown."""
@@ -92,9 +89,9 @@ def _clean(space: CopySpace, useless: list[FoundCopy]) -> None:
     leftovers, before = space.remove_leftovers(), space.copies()
     removed = sum(space.remove(copy.home) for copy in useless)
     gone = _taken(before) - _taken(space.copies())
-    _say(
-        f"removed {_count(removed, 'copy', 'copies')} of {gone:,} bytes, and "
-        f"{_count(leftovers, 'leftover', 'leftovers')} of killed processes"
+    say(
+        f"removed {count_text(removed, 'copy', 'copies')} of {gone:,} bytes, and "
+        f"{count_text(leftovers, 'leftover', 'leftovers')} of killed processes"
     )
     stuck = [c.home for c in useless if os.path.isdir(c.home / "db") and not c.is_in_use]
     if stuck:
@@ -105,12 +102,12 @@ def _clean(space: CopySpace, useless: list[FoundCopy]) -> None:
 
 
 def _print(space: CopySpace, found: list[FoundCopy], jobs: dict[str, str | None]) -> None:
-    _say(str(space.root))
+    say(str(space.root))
     if not found:
-        _say("no working copies")
+        say("no working copies")
         return
     headings = ("checkpoint", "job", "operator", "groups", "bytes", "last used (UTC)", "in use")
-    table = table_of_numbers(None, headings)
+    table = empty_table(headings)
     for copy in found:
         job = jobs.get(copy.checkpoint_id)
         table.add_row(
@@ -122,16 +119,8 @@ def _print(space: CopySpace, found: list[FoundCopy], jobs: dict[str, str | None]
             f"{instant(copy.last_used_us):%Y-%m-%d %H:%M}",
             "yes" if copy.is_in_use else "no",
         )
-    _out.print(table)
-    _say(f"{_count(len(found), 'copy', 'copies')}, {_taken(found):,} bytes")
-
-
-def _say(text: str) -> None:
-    _out.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"
+    out.print(table)
+    say(f"{count_text(len(found), 'copy', 'copies')}, {_taken(found):,} bytes")
 
 
 def _others(paths: list[Path]) -> str:

@@ -8,11 +8,8 @@ import os
 import re
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from statekit.checkpoint.repository import Repository
+from statekit.cli.tables import empty_table, out, say
 from statekit.maintenance.diff.compare import Difference, EpochSource, RowDifference, StateSource
 from statekit.maintenance.diff.savepoint_source import SavepointSource
 
@@ -37,46 +34,41 @@ def as_data(found: Difference) -> dict[str, Any]:
     return {"same": found.is_same, **dataclasses.asdict(found)}
 
 
-def print_difference(out: Console, found: Difference) -> None:
+def print_difference(found: Difference) -> None:
     """Schemas first, then how many rows differ, then those that were asked for."""
-    out.print(f"A {found.a}\nB {found.b}", highlight=False, markup=False, soft_wrap=True)
-    _print_schemas(out, found)
-    table = Table()
-    table.add_column("state", overflow="fold")
-    for heading in ("rows in A", "rows in B", "added", "removed", "changed"):
-        table.add_column(heading, justify="right")
+    say(f"A {found.a}\nB {found.b}")
+    _print_schemas(found)
+    headings = ("rows in A", "rows in B", "added", "removed", "changed")
+    table = empty_table(headings, texts=("state",))
     for state in found.states:
         counts = (state.rows_a, state.rows_b, state.added, state.removed, state.changed)
         table.add_row(f"{state.operator}.{state.state}", *(f"{count:,}" for count in counts))
     out.print(table)
     for state in found.states:
         for row in state.examples:
-            told = f"{state.operator}.{state.state} {_row_text(row)}"
-            out.print(told, highlight=False, markup=False, soft_wrap=True)
+            say(f"{state.operator}.{state.state} {_row_text(row)}")
     read = "1 shard was" if found.shards_read == 1 else f"{found.shards_read:,} shards were"
     skipped = f", {found.shards_skipped:,} that stand at the same attempt were not"
-    out.print(f"{read} read{skipped if found.shards_skipped else ''}", highlight=False)
-    out.print("the same" if found.is_same else "different", highlight=False)
+    out.print(f"{read} read{skipped if found.shards_skipped else ''}")
+    out.print("the same" if found.is_same else "different")
 
 
-def _print_schemas(out: Console, found: Difference) -> None:
+def _print_schemas(found: Difference) -> None:
     """Operators and states that only one side has, and types that differ."""
     for name in dict.fromkeys([*found.operators_a, *found.operators_b]):
         key_a, key_b = found.operators_a.get(name), found.operators_b.get(name)
         if key_a != key_b:
-            out.print(_change_text(f"operator {name} by", key_a, key_b), soft_wrap=True)
+            say(_change_text(f"operator {name} by", key_a, key_b))
     for state in found.states:
         if state.type_a != state.type_b:
-            told = _change_text(
-                f"state {state.operator}.{state.state}:", state.type_a, state.type_b
-            )
-            out.print(told, soft_wrap=True)
+            what = f"state {state.operator}.{state.state}:"
+            say(_change_text(what, state.type_a, state.type_b))
 
 
-def _change_text(what: str, a: str | None, b: str | None) -> Text:
+def _change_text(what: str, a: str | None, b: str | None) -> str:
     if a is None:
-        return Text(f"{what} {b} is only in B")
-    return Text(f"{what} {a} is only in A" if b is None else f"{what} {a} in A, {b} in B")
+        return f"{what} {b} is only in B"
+    return f"{what} {a} is only in A" if b is None else f"{what} {a} in A, {b} in B"
 
 
 def _row_text(row: RowDifference) -> str:

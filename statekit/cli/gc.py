@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from statekit.checkpoint.gc.collector import GRACE, Collected, Collector, Size
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION, STAGED_FOR, Retention
-from statekit.cli.progress import progress_bar
+from statekit.cli.tables import count_text, empty_table, out, print_json, progress_bar, say
 from statekit.errors import StateTypeError
 from statekit.timestamp import duration_to_micros
-
-_out = Console()
 
 
 def gc(
@@ -59,9 +54,9 @@ def gc(
     if done is None:
         repository.check_nothing_lost()
     if as_json:
-        print(json.dumps(_as_data(repository.url, done, dry_run=dry_run), indent=2))
+        print_json(_as_data(repository.url, done, dry_run=dry_run))
     elif done is None:
-        _say(f"{repository.url} has no committed epoch: nothing is collected")
+        say(f"{repository.url} has no committed epoch: nothing is collected")
     else:
         _print(repository.url, done, patience, dry_run=dry_run)
 
@@ -76,38 +71,31 @@ def _duration(given: str, option: str) -> dt.timedelta:
 
 
 def _print(url: str, done: Collected, grace: dt.timedelta, *, dry_run: bool) -> None:
-    _say(url)
-    _say(f"kept: epochs {done.first} to {done.last} ({done.kept:,})")
+    say(url)
+    say(f"kept: epochs {done.first} to {done.last} ({done.kept:,})")
     for number, why in sorted(done.held.items()):
-        _say(f"kept: epoch {number}: {why}")
+        say(f"kept: epoch {number}: {why}")
     if done.young is not None and done.young.files:
         hours = max(grace, STAGED_FOR).total_seconds() / 3600
-        _say(
+        say(
             f"kept: {_size_text(done.young)} that no epoch names, stored less than {hours:g} hours "
             "before the last commit or since: an epoch under way may name them"
         )
     verb = "would be deleted" if dry_run else "deleted"
     if not done.deleted:
-        _say("nothing to delete")
+        say("nothing to delete")
         return
-    table = Table()
-    table.add_column(verb)
-    for heading in ("files", "bytes"):
-        table.add_column(heading, justify="right")
+    table = empty_table(("files", "bytes"), texts=(verb,))
     for kind, size in sorted(done.deleted.items()):
         table.add_row(kind, f"{size.files:,}", f"{size.bytes:,}")
-    _out.print(table)
-    _say(f"{_size_text(_total(done))} {verb}")
+    out.print(table)
+    say(f"{_size_text(_total(done))} {verb}")
     if dry_run:
-        _say("dry run: nothing was changed")
-
-
-def _say(text: str) -> None:
-    _out.print(text, markup=False, highlight=False, soft_wrap=True)
+        say("dry run: nothing was changed")
 
 
 def _size_text(size: Size) -> str:
-    return f"{size.files:,} file{'' if size.files == 1 else 's'} of {size.bytes:,} bytes"
+    return f"{count_text(size.files, 'file', 'files')} of {size.bytes:,} bytes"
 
 
 def _total(done: Collected) -> Size:

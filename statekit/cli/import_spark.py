@@ -6,19 +6,16 @@ import importlib.util
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from statekit.checkpoint.job_file import TIMERS
 from statekit.checkpoint.manifest import EpochManifest
+from statekit.cli.tables import empty_table, out, say
 from statekit.errors import StatekitError
 from statekit.job.loader import load_named
 from statekit.timestamp import instant
 
 if TYPE_CHECKING:
     from statekit.spark.tws.importer import SparkImport
-
-_out = Console()
 
 
 def import_spark(
@@ -59,36 +56,33 @@ def import_spark(
     found = transformed.importing(spark_checkpoint, to, parallelism=parallelism)
     _print_found(found)
     if dry_run:
-        _out.print("Nothing was changed.")
+        out.print("Nothing was changed.")
     elif found.is_done:
-        _out.print("It was imported before: there is nothing to do.")
+        out.print("It was imported before: there is nothing to do.")
     else:
         _print_made(found.carry_out(), found)
 
 
 def _print_found(found: SparkImport) -> None:
     operator, position = found.found.operator, found.found.position
-    _out.print(f"query {found.found.query}", highlight=False)
-    _out.print(found.found.url, markup=False, highlight=False, soft_wrap=True)
+    out.print(f"query {found.found.query}")
+    say(found.found.url)
     watermark = instant(position.next_watermark_ms * 1000)
     reached = f", watermark {watermark:%Y-%m-%d %H:%M:%S} UTC" if position.next_watermark_ms else ""
     planned = "" if position.planned is None else f"; {position.planned} is planned, and runs again"
-    _out.print(f"ended with micro-batch {position.batch}{reached}{planned}", highlight=False)
+    out.print(f"ended with micro-batch {position.batch}{reached}{planned}")
     names = [f"{state.name} ({state.kind})" for state in operator.states.values()]
     timers = [] if operator.time_mode == "none" else [f"timers ({operator.time_mode})"]
-    _out.print(f"it keeps {', '.join([*names, *timers])}", markup=False, highlight=False)
+    out.print(f"it keeps {', '.join([*names, *timers])}", markup=False)
 
 
 def _print_made(made: EpochManifest, found: SparkImport) -> None:
-    table = Table()
-    table.add_column("operator.state", overflow="fold")
-    for heading in ("rows", "bytes"):
-        table.add_column(heading, justify="right")
+    table = empty_table(("rows", "bytes"), texts=("operator.state",))
     for name, operator in made.operators.items():
         for state, rows in operator.rows.items():
             shown = "timers" if state == TIMERS else state
             table.add_row(f"{name}.{shown}", f"{rows:,}", f"{operator.bytes[state]:,}")
-    _out.print(table)
+    out.print(table)
     url = found.repository.url
-    _out.print(f"Committed as epoch {made.epoch} of {url}", markup=False, soft_wrap=True)
-    _out.print("Start the job on it, with the input that the query had.")
+    say(f"Committed as epoch {made.epoch} of {url}")
+    out.print("Start the job on it, with the input that the query had.")

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from statekit.backend.interface import StateSize
@@ -16,7 +14,7 @@ from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import TIMERS, WAITING
 from statekit.checkpoint.manifest import ShardState
 from statekit.cli.rollback import rolled_back_text
-from statekit.cli.tables import chosen, range_text, table_of_numbers
+from statekit.cli.tables import add_rows_of_shards, empty_table, out, range_text, say, size_cells
 from statekit.reader import CheckpointReader, key_text, state_text, time_text
 from statekit.timestamp import instant
 from statekit.working_copy.base_options import replay_seconds
@@ -37,10 +35,14 @@ class Counted:
     groups: Counter[int] | None
 
 
-def counted(reader: CheckpointReader, *, fast: bool) -> dict[str, Counted]:
-    """What each operator holds: by reading all of it, or by what the manifest says."""
-    count = _told if fast else _read
-    return {operator.name: count(reader, operator.name) for operator in reader.job.operators}
+def counted(reader: CheckpointReader, names: Sequence[str], *, fast: bool) -> dict[str, Counted]:
+    """Count the rows of operators: by reading them, or from the numbers in the manifest.
+
+    Parameters:
+        names: of the operators.
+    """
+    count = _from_manifest if fast else _read
+    return {name: count(reader, name) for name in names}
 
 
 def _read(reader: CheckpointReader, operator: str) -> Counted:
@@ -53,103 +55,87 @@ def _read(reader: CheckpointReader, operator: str) -> Counted:
     return Counted(sizes, shards, groups)
 
 
-def _told(reader: CheckpointReader, operator: str) -> Counted:
+def _from_manifest(reader: CheckpointReader, operator: str) -> Counted:
     record, held = reader.operator(operator), reader.manifest.operators[operator]
     rows, size = held.rows, held.bytes
     sizes = {name: StateSize(rows.get(name, 0), size.get(name, 0)) for name in record.holds}
     # What shards that are parts began with was never counted one by one.
     shards = [
-        None
-        if shard.is_part or not shard.is_counted
-        else sum(shard.rows.get(name, 0) for name in record.holds_by_key)
+        None if shard.is_part else sum(shard.rows.get(name, 0) for name in record.holds_by_key)
         for shard in held.shards
     ]
     return Counted(sizes, shards, None)
 
 
-def print_checkpoint(
-    out: Console, reader: CheckpointReader, operators: Mapping[str, Counted]
-) -> None:
+def print_checkpoint(reader: CheckpointReader, operators: Mapping[str, Counted]) -> None:
     """The job, then a table of states and one of shards per operator."""
     manifest, epochs = reader.manifest, reader.epochs
-    out.print(
-        f"[bold]job {reader.job.name}[/]  {reader.repository.url}", highlight=False, soft_wrap=True
-    )
+    out.print(f"[bold]job {reader.job.name}[/]  {reader.repository.url}", soft_wrap=True)
     out.print(
         f"epoch {manifest.epoch} of {epochs[0]}–{epochs[-1]} ({len(epochs)} kept), committed "
         f"{instant(manifest.committed_at_us):%Y-%m-%d %H:%M:%S} UTC, parallelism "
         f"{manifest.parallelism}, {manifest.key_groups} key groups",
-        highlight=False,
-        soft_wrap=True,
     )
     if reader.abandoned:
-        out.print(rolled_back_text(reader.abandoned), highlight=False, soft_wrap=True)
+        say(rolled_back_text(reader.abandoned))
     for name, found in operators.items():
         out.print()
-        _print_states(out, reader, name, found.sizes)
+        _print_states(reader, name, found.sizes)
         if reader.operator(name).holds_by_key:
-            _print_skew(out, reader, name, found)
-        _print_restores(out, manifest.operators[name].shards)
+            _print_skew(reader, name, found)
+        _print_restores(manifest.operators[name].shards)
 
 
-def _print_states(
-    out: Console, reader: CheckpointReader, operator: str, sizes: dict[str, StateSize]
-) -> None:
+def _print_states(reader: CheckpointReader, operator: str, sizes: dict[str, StateSize]) -> None:
     record = reader.operator(operator)
     by = f" by {key_text(record)}" if record.key else ""
     title = f"operator {operator}{by} ← {', '.join(record.inputs)}"
     if record.broadcasts:
         title += f"; broadcast: {', '.join(record.broadcasts)}"
-    table = Table(title=Text(title), title_justify="left")
-    for heading in ("state", "type"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("rows", "bytes"):
-        table.add_column(heading, justify="right")
+    table = empty_table(("rows", "bytes"), texts=("state", "type"), title=title)
     for state in record.states:
-        size = sizes[state.name]
-        table.add_row(state.name, Text(state_text(state)), f"{size.rows:,}", f"{size.bytes:,}")
+        table.add_row(state.name, Text(state_text(state)), *size_cells(sizes[state.name]))
     for name, what in ((TIMERS, "timers"), (WAITING, "waiting records")):
         if name in sizes:
-            table.add_row(name, what, f"{sizes[name].rows:,}", f"{sizes[name].bytes:,}")
+            table.add_row(name, what, *size_cells(sizes[name]))
     if table.row_count:
         out.print(table)
     else:
-        out.print(f"{title}: no state", style="table.title", highlight=False, markup=False)
+        out.print(f"{title}: no state", style="table.title", markup=False)
     told = time_text(record, reader.manifest.operators[operator])
     if told:
-        out.print(told, highlight=False, soft_wrap=True)
+        out.print(told)
 
 
-def _print_skew(out: Console, reader: CheckpointReader, operator: str, found: Counted) -> None:
+def _print_skew(reader: CheckpointReader, operator: str, found: Counted) -> None:
     """How evenly rows of keys are spread: over shards, and over key groups if those were read."""
-    table = table_of_numbers(
-        f"skew of {operator}", ("shard", "key groups", "rows", "of mean", "fullest group")
-    )
+    headings = ("shard", "key groups", "rows", "of mean", "fullest group")
+    table = empty_table(headings, title=f"skew of {operator}")
     shards = reader.manifest.operators[operator].shards
     known = [rows for rows in found.shards if rows is not None]
     total = sum(known) if len(known) == len(shards) else 0
-    for number in chosen([rows or 0 for rows in found.shards]):
-        if number is None:
-            table.add_row(*"…" * 5)
-            continue
+
+    def cells_of(number: int) -> Sequence[str]:
         rows, (first, last) = found.shards[number], shards[number].groups
         fullest = "–"
         if found.groups is not None and rows:
             group = max(range(first, last + 1), key=found.groups.__getitem__)
             fullest = f"{group}: {found.groups[group]:,}"
-        table.add_row(
+        return (
             str(number),
             range_text((first, last)),
             "–" if rows is None else f"{rows:,}",
             f"{rows * len(shards) / total:.2f}" if total and rows is not None else "–",
             fullest,
         )
+
+    add_rows_of_shards(table, [rows or 0 for rows in found.shards], cells_of)
     out.print(table)
     if len(known) < len(shards):
         out.print("– is not known without counting: leave out --fast to count")
 
 
-def _print_restores(out: Console, shards: Sequence[ShardState]) -> None:
+def _print_restores(shards: Sequence[ShardState]) -> None:
     """What a restore would read: nothing is to be told of an operator that holds nothing."""
     told = _restores_as_data(shards)
     if not (told["based"] or told["change_files"]):
@@ -159,16 +145,11 @@ def _print_restores(out: Console, shards: Sequence[ShardState]) -> None:
         f"{told['change_files']:,}, at most {told['longest']:,} in a shard, about "
         f"{told['seconds']:.2f} s in the slowest; {told['uploaded']:,} bytes uploaded for "
         f"{told['changed']:,} changed",
-        highlight=False,
-        soft_wrap=True,
     )
 
 
 def _restores_as_data(shards: Sequence[ShardState]) -> dict[str, Any]:
-    """What restores of an operator's shards would read, from what the manifest says.
-
-    Formats before 3 counted no change files, so shards that have not changed since count as none.
-    """
+    """What restores of an operator's shards would read, according to the manifest."""
     chains = [shard.chain for shard in shards]
     return {
         "shards": len(shards),
@@ -210,7 +191,7 @@ def as_data(reader: CheckpointReader, operators: Mapping[str, Counted]) -> dict[
                 "event_time": _time_as_data(reader, operator.name),
                 "restore": _restores_as_data(reader.manifest.operators[operator.name].shards),
             }
-            for operator in reader.job.operators
+            for operator in map(reader.operator, operators)
         ],
     }
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from statekit.checkpoint.job_file import StateRecord
+from statekit.cli.tables import empty_table, err, out, say
 from statekit.codec.schema import Schema
 from statekit.job.loader import load_job
 from statekit.maintenance.migrate import Migration, StateReport
@@ -16,13 +16,12 @@ from statekit.state.row_versions import value_schema
 
 def migrate_and_print(checkpoint: str, application: str, *, dry_run: bool) -> bool:
     """Migrate a checkpoint, or try to; whether all rows are, or would be, of the declared types."""
-    out, err = Console(), Console(stderr=True)
     migration = Migration(load_job(application), checkpoint)
     refused = migration.refused
     if refused and not dry_run:
         out.print(_table(migration.reports))
         refused[0].allowed()  # raises
-    with _progress(err) as bar:
+    with _progress() as bar:
         tasks: dict[str, TaskID] = {}
 
         def told(operator: str, done: int, shards: int) -> None:
@@ -33,15 +32,12 @@ def migrate_and_print(checkpoint: str, application: str, *, dry_run: bool) -> bo
         made = migration.run(told, dry=dry_run)
     out.print(_table(migration.reports))
     for found in refused:
-        out.print(found.problem, markup=False, highlight=False, soft_wrap=True)
+        say(found.problem)
     failed = [report for report in migration.reports if report.failed]
     for report in failed:
-        out.print(
+        say(
             f"{_name(report)}: {report.failed:,} rows cannot be converted. The first: "
-            f"{report.first_failure}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+            f"{report.first_failure}"
         )
     if dry_run:
         out.print("Nothing was changed.")
@@ -52,17 +48,14 @@ def migrate_and_print(checkpoint: str, application: str, *, dry_run: bool) -> bo
     return not refused and not failed
 
 
-def _progress(console: Console) -> Progress:
+def _progress() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
 
 
 def _table(reports: list[StateReport]) -> Table:
-    table = Table()
-    for heading in ("operator.state", "stored", "declared", "verdict"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("rows", "rows rewritten"):
-        table.add_column(heading, justify="right")
+    texts = ("operator.state", "stored", "declared", "verdict")
+    table = empty_table(("rows", "rows rewritten"), texts=texts)
     for report in reports:
         found = report.succession
         table.add_row(

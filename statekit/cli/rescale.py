@@ -6,24 +6,27 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from statekit.backend.interface import StateSize
 from statekit.checkpoint.offline import last_epoch
 from statekit.checkpoint.repository import Repository
-from statekit.cli.progress import progress_bar
-from statekit.cli.tables import chosen, range_text, table_of_numbers
+from statekit.cli.tables import (
+    add_rows_of_shards,
+    empty_table,
+    out,
+    progress_bar,
+    range_text,
+    say,
+    size_cells,
+)
 from statekit.clock import stopwatch_s
 from statekit.job.loader import load_job
 from statekit.maintenance.rescale import Rescaled, check_job, declared_states, rescale_offline
 from statekit.maintenance.rescale_plan import Load, Move, OperatorPlan, Shared, skew_of, what_moves
-from statekit.maintenance.rewrite import Contents, rewrite_checkpoint
+from statekit.maintenance.rewrite import RowChecksum, rewrite_checkpoint
 from statekit.reader import CheckpointReader
 from statekit.state.base import StateSpec
 from statekit.state.options import Rule
-
-_out = Console()
 
 
 def rescale(
@@ -72,23 +75,21 @@ def rescale(
     if anew and fast:
         raise typer.BadParameter("--fast knows nothing of other key groups: each key is hashed")
     if anew:
-        _out.print(
+        say(
             f"{last.parallelism} shards of {last.key_groups} key groups → {to} of {key_groups}: "
-            "all rows are written anew",
-            highlight=False,
-            soft_wrap=True,
+            "all rows are written anew"
         )
     if plan:
         reader = CheckpointReader(checkpoint)
         plans = what_moves(reader, to, key_groups=key_groups, fast=fast, specs=specs)
-        print_plan(_out, plans, counted=not fast)
+        print_plan(plans, counted=not fast)
     elif anew:
         _rewrite(repository, to, key_groups, specs)
     else:
         begun = stopwatch_s()
         with progress_bar("bytes") as progress:
             done = rescale_offline(repository, to, job=job, progress=progress)
-        _print_done(_out, done, stopwatch_s() - begun)
+        _print_done(done, stopwatch_s() - begun)
 
 
 def _rewrite(
@@ -100,7 +101,7 @@ def _rewrite(
     """Write all state anew."""
     begun, verified = stopwatch_s(), list[str]()
 
-    def told(operator: str, family: str, contents: Contents) -> None:
+    def told(operator: str, family: str, contents: RowChecksum) -> None:
         verified.append(f"  {operator}.{family}: {contents}")
 
     with progress_bar("rows") as progress:
@@ -112,34 +113,31 @@ def _rewrite(
             verified=told,
             specs=specs,
         )
-    _out.print(
-        f"written, read back and found the same in {stopwatch_s() - begun:.2f} s:", highlight=False
-    )
+    out.print(f"written, read back and found the same in {stopwatch_s() - begun:.2f} s:")
     for line in verified:
-        _out.print(line, highlight=False, markup=False, soft_wrap=True)
-    _out.print(f"committed as epoch {made.epoch}. Earlier epochs are as they were.")
+        say(line)
+    out.print(f"committed as epoch {made.epoch}. Earlier epochs are as they were.")
 
 
-def print_plan(out: Console, plans: Sequence[OperatorPlan], *, counted: bool) -> None:
+def print_plan(plans: Sequence[OperatorPlan], *, counted: bool) -> None:
     """Tables per operator: what goes where, how full shards are, and the fullest key groups."""
     for plan in plans:
         if plan.has_keys:
-            _print_moves(out, plan)
+            _print_moves(plan)
         else:
-            out.print(f"{_title(plan)}: no state of keys", style="table.title", highlight=False)
+            out.print(f"{_title(plan)}: no state of keys", style="table.title")
         for shared in plan.shared:
-            told = f"operator state {shared.name}, {shared.size.rows:,} rows: {_rule_text(shared)}"
-            out.print(told, highlight=False, markup=False, soft_wrap=True)
+            say(f"operator state {shared.name}, {shared.size.rows:,} rows: {_rule_text(shared)}")
         out.print()
     if not counted:
         out.print("– is not known without counting: leave out --fast to count")
 
 
-def _print_moves(out: Console, plan: OperatorPlan) -> None:
+def _print_moves(plan: OperatorPlan) -> None:
     if plan.moves:
         out.print(_moves_table(plan))
     else:
-        out.print(_title(plan), style="table.title", highlight=False)
+        out.print(_title(plan), style="table.title")
     out.print(_loads_table(plan))
     before, after = skew_of(plan.before), skew_of(plan.after)
     out.print(f"fullest shard, of the mean: {_times(before)} before, {_times(after)} after")
@@ -148,7 +146,7 @@ def _print_moves(out: Console, plan: OperatorPlan) -> None:
         told = ", ".join(
             f"{group} ({size.rows:,}, {size.rows / total:.1%})" for group, size in plan.hot
         )
-        out.print(f"fullest key groups: {told}", highlight=False, soft_wrap=True)
+        say(f"fullest key groups: {told}")
 
 
 def _rule_text(shared: Shared) -> str:
@@ -168,43 +166,36 @@ _RULES: dict[Rule, str] = {
 }
 
 
-def _print_done(out: Console, done: Rescaled, seconds: float) -> None:
+def _print_done(done: Rescaled, seconds: float) -> None:
     """What an offline rescale did."""
     before, after = done.before, done.after
     if not done.is_changed:
-        out.print(f"parallelism is {before.parallelism} already: nothing to do", highlight=False)
+        out.print(f"parallelism is {before.parallelism} already: nothing to do")
         return
-    out.print(
-        f"verified {done.files:,} files, {done.bytes:,} bytes, in {seconds:.2f} s", highlight=False
-    )
+    out.print(f"verified {done.files:,} files, {done.bytes:,} bytes, in {seconds:.2f} s")
     for operator, sums in done.sums.items():
         rows = after.operators[operator].rows
         for state, found in sums.items():
             held = f"{rows[state]:,} rows, " if state in rows else ""
-            out.print(
+            say(
                 f"  {operator}.{state}: {held}{found.mutations:,} mutations, checksum "
-                f"{found.checksum:016x}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
+                f"{found.checksum:016x}"
             )
     out.print(
         f"parallelism {before.parallelism} → {after.parallelism}, committed as epoch {after.epoch}",
-        highlight=False,
     )
 
 
 def _moves_table(plan: OperatorPlan) -> Table:
-    table = table_of_numbers(
-        _title(plan), ("key groups", "from shard", "to shard", "rows", "bytes")
-    )
-    for number in chosen([_rows(move) for move in plan.moves]):
-        if number is None:
-            table.add_row(*"…" * 5)
-            continue
+    headings = ("key groups", "from shard", "to shard", "rows", "bytes")
+    table = empty_table(headings, title=_title(plan))
+
+    def cells_of(number: int) -> Sequence[str]:
         move = plan.moves[number]
-        ends = str(move.source), str(move.target)
-        table.add_row(range_text(move.groups), *ends, *_told(move.size))
+        shards = str(move.source), str(move.target)
+        return range_text(move.groups), *shards, *size_cells(move.size)
+
+    add_rows_of_shards(table, [_rows(move) for move in plan.moves], cells_of)
     return table
 
 
@@ -213,25 +204,21 @@ def _title(plan: OperatorPlan) -> str:
 
 
 def _loads_table(plan: OperatorPlan) -> Table:
-    table = table_of_numbers(None, ("new shard", "key groups", "rows", "bytes", "of mean"))
+    table = empty_table(("new shard", "key groups", "rows", "bytes", "of mean"))
     sizes = [load.size.rows for load in plan.after if load.size is not None]
     mean = sum(sizes) / len(plan.after) if len(sizes) == len(plan.after) else 0
-    for number in chosen([_rows(load) for load in plan.after]):
-        if number is None:
-            table.add_row(*"…" * 5)
-            continue
+
+    def cells_of(number: int) -> Sequence[str]:
         load = plan.after[number]
         share = f"{load.size.rows / mean:.2f}" if load.size is not None and mean else "–"
-        table.add_row(str(number), range_text(load.groups), *_told(load.size), share)
+        return str(number), range_text(load.groups), *size_cells(load.size), share
+
+    add_rows_of_shards(table, [_rows(load) for load in plan.after], cells_of)
     return table
 
 
 def _rows(found: Load | Move) -> int:
     return 0 if found.size is None else found.size.rows
-
-
-def _told(size: StateSize | None) -> tuple[str, str]:
-    return ("–", "–") if size is None else (f"{size.rows:,}", f"{size.bytes:,}")
 
 
 def _times(skew: float | None) -> str:

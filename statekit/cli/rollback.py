@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich.console import Console
 from rich.table import Table
 
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.rollback import Rollback
+from statekit.cli.tables import empty_table, out, say
 from statekit.timestamp import instant
 
 
@@ -32,22 +32,21 @@ def rolled_back_text(ranges: Iterable[tuple[int, int]]) -> str:
     return f"{told} {'was' if told.startswith('epoch ') else 'were'} rolled back"
 
 
-def print_plan(out: Console, found: Rollback) -> None:
+def print_plan(found: Rollback) -> None:
     """What the rollback does, before it is done."""
     last, target, made = found.last, found.target, found.manifest
-    out.print(f"[bold]job {target.job}[/]  {found.repository.url}", highlight=False)
+    out.print(f"[bold]job {target.job}[/]  {found.repository.url}")
     if found.is_committed:
         out.print(
             f"epoch {made.epoch} stands where epoch {target.epoch} stood already; Spark's part is "
             "set back if it is not yet",
-            highlight=False,
         )
         return
-    out.print(f"from epoch {_committed(last)}", highlight=False)
-    out.print(f"to epoch   {_committed(target)}, as epoch {made.epoch}", highlight=False)
+    out.print(f"from epoch {_committed(last)}")
+    out.print(f"to epoch   {_committed(target)}, as epoch {made.epoch}")
     if last.parallelism != target.parallelism:
         told = f"parallelism {last.parallelism} → {target.parallelism}, as it was then"
-        out.print(told, highlight=False)
+        out.print(told)
     out.print(_rows(last, target))
     gone = epochs_text([(target.epoch + 1, last.epoch)])
     for told in (
@@ -56,16 +55,16 @@ def print_plan(out: Console, found: Rollback) -> None:
         f"outputs of {gone}: Parquet sinks take them back when the job next writes; callbacks and "
         "other writers cannot, and are given other epochs under new numbers",
     ):
-        out.print(told, highlight=False, soft_wrap=True)
+        say(told)
 
 
-def print_done(out: Console, found: Rollback, *, dry_run: bool) -> None:
+def print_done(found: Rollback, *, dry_run: bool) -> None:
     """How it ended."""
     made, to = found.manifest.epoch, found.target.epoch
     if dry_run:
-        out.print("dry run: nothing was changed", highlight=False)
+        out.print("dry run: nothing was changed")
     else:
-        out.print(f"[green]epoch {made} stands where epoch {to} stood[/]", highlight=False)
+        out.print(f"[green]epoch {made} stands where epoch {to} stood[/]")
 
 
 def _committed(manifest: EpochManifest) -> str:
@@ -75,28 +74,21 @@ def _committed(manifest: EpochManifest) -> str:
 
 def _rows(last: EpochManifest, target: EpochManifest) -> Table:
     """Rows per state at both epochs, as the manifests say."""
-    table = Table()
-    table.add_column("state", overflow="fold")
-    for manifest in (last, target):
-        table.add_column(f"rows at epoch {manifest.epoch}", justify="right")
+    headings = [f"rows at epoch {manifest.epoch}" for manifest in (last, target)]
+    table = empty_table(headings, texts=("state",))
     now, then = _counted(last), _counted(target)
     for name in dict.fromkeys([*then, *now]):
-        table.add_row(name, *(_count_text(counted.get(name, 0)) for counted in (now, then)))
+        table.add_row(name, *(f"{counts.get(name, 0):,}" for counts in (now, then)))
     return table
 
 
-def _counted(manifest: EpochManifest) -> dict[str, int | None]:
-    """Rows per `operator.state`; None where a shard has not counted its own yet."""
-    found: dict[str, int | None] = {}
-    for name, operator in manifest.operators.items():
-        whole = all(shard.is_counted for shard in operator.shards)
-        for state, rows in operator.rows.items():
-            found[f"{name}.{state}"] = rows if whole else None
-    return found
-
-
-def _count_text(count: int | None) -> str:
-    return "not counted" if count is None else f"{count:,}"
+def _counted(manifest: EpochManifest) -> dict[str, int]:
+    """Rows per `operator.state`."""
+    return {
+        f"{name}.{state}": rows
+        for name, operator in manifest.operators.items()
+        for state, rows in operator.rows.items()
+    }
 
 
 def _input_text(last: EpochManifest, target: EpochManifest) -> str:

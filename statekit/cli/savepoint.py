@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from statekit.checkpoint.job_file import TIMERS
 from statekit.checkpoint.repository import Repository
-from statekit.cli.progress import progress_bar
+from statekit.cli.tables import empty_table, out, print_json, progress_bar, say
 from statekit.maintenance.savepoint.format import Savepoint, SavepointFile
 from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
 from statekit.reader import state_text
 from statekit.timestamp import instant
-
-_out = Console()
-_err = Console(stderr=True)
 
 
 def savepoint(
@@ -45,29 +39,25 @@ def savepoint(
     url = f"{repository.url}/{savepoint_folder(name)}"
     _print(made, url)
     told = f'Start from it: job.start(..., checkpoint="<a new one>", from_savepoint="{url}")'
-    _out.print(told, markup=False, highlight=False, soft_wrap=True)
+    say(told)
 
 
 def inspect_savepoint(url: str, *, as_json: bool) -> None:
     """Print what a savepoint holds."""
     found = Savepoint.at(url)
     if as_json:
-        print(json.dumps(_as_data(found.file, found.url), indent=2))
+        print_json(_as_data(found.file, found.url))
     else:
         _print(found.file, found.url)
 
 
 def _print(made: SavepointFile, url: str) -> None:
-    _out.print(f"[bold]savepoint {made.name}[/] of job {made.job.name}", highlight=False)
-    _out.print(url, markup=False, highlight=False, soft_wrap=True)
+    out.print(f"[bold]savepoint {made.name}[/] of job {made.job.name}")
+    say(url)
     behind = "" if made.batch is None else f", Spark goes on behind micro-batch {made.batch}"
     taken = f"{instant(made.taken_at_us):%Y-%m-%d %H:%M:%S} UTC"
-    _out.print(f"epoch {made.epoch}{behind}, taken {taken}", highlight=False)
-    table = Table()
-    for heading in ("operator.state", "type"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("rows", "bytes", "files"):
-        table.add_column(heading, justify="right")
+    out.print(f"epoch {made.epoch}{behind}, taken {taken}")
+    table = empty_table(("rows", "bytes", "files"), texts=("operator.state", "type"))
     for operator in made.job.operators:
         types = {state.name: state_text(state) for state in operator.states}
         for name, held in made.operators[operator.name].states.items():
@@ -79,7 +69,7 @@ def _print(made: SavepointFile, url: str) -> None:
                 f"{size:,}",
                 str(len(held.files)),
             )
-    _out.print(table)
+    out.print(table)
 
 
 def _as_data(made: SavepointFile, url: str) -> dict[str, object]:

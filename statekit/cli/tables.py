@@ -1,11 +1,21 @@
-"""Tables of shards, also of ten thousand."""
+"""How commands print: lines, tables, JSON, errors and progress bars."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+from statekit.backend.interface import StateSize
+from statekit.errors import StatekitError
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
 
 # Of more rows than this, a table shows the ends and the fullest.
 _ROWS_MAX = 24
@@ -32,12 +42,80 @@ def chosen(sizes: Sequence[int]) -> Iterator[int | None]:
         before = number
 
 
-def table_of_numbers(title: str | None, headings: Sequence[str]) -> Table:
-    """An empty table whose columns are flush right."""
+def empty_table(
+    numbers: Sequence[str], *, texts: Sequence[str] = (), title: str | None = None
+) -> Table:
+    """A table without rows.
+
+    Parameters:
+        numbers: headings of the columns on the right, which are flush right.
+        texts: headings of the columns on the left, whose long texts are folded.
+    """
     table = Table(title=Text(title) if title else None, title_justify="left")
-    for heading in headings:
+    for heading in texts:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
         table.add_column(heading, justify="right")
     return table
+
+
+def add_rows_of_shards(
+    table: Table, sizes: Sequence[int], cells_of: Callable[[int], Sequence[str]]
+) -> None:
+    """Add a row per number that `chosen` chooses, and "…" where it leaves some out.
+
+    Parameters:
+        cells_of: returns the cells of a number.
+    """
+    for number in chosen(sizes):
+        table.add_row(*("…" for _ in table.columns) if number is None else cells_of(number))
+
+
+def size_cells(size: StateSize | None) -> tuple[str, str]:
+    """Rows and bytes as cells of a table; – where nobody knows.
+
+    >>> size_cells(StateSize(1200, 34000)), size_cells(None)
+    (('1,200', '34,000'), ('–', '–'))
+    """
+    return ("–", "–") if size is None else (f"{size.rows:,}", f"{size.bytes:,}")
+
+
+def count_text(number: int, one: str, many: str) -> str:
+    """A number and what is counted.
+
+    >>> count_text(1, "copy", "copies"), count_text(1200, "copy", "copies")
+    ('1 copy', '1,200 copies')
+    """
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def say(text: str) -> None:
+    """Print a line as it is, however long it is."""
+    out.print(text, markup=False, soft_wrap=True)
+
+
+def print_json(data: object) -> None:
+    """Print data for programs."""
+    print(json.dumps(data, indent=2))
+
+
+def print_error(error: StatekitError) -> None:
+    """Print an error that says what to do."""
+    err.print(f"[bold red]{type(error).__name__}[/] ({error.kind})")
+    err.print(str(error), markup=False)
+
+
+@contextlib.contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Show a bar. Yields a function to call with what is done, and of how much; silent in a log.
+
+    Parameters:
+        what: is counted, such as "rows".
+    """
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(what), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as shown:
+        task = shown.add_task(what, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
 def range_text(groups: tuple[int, int]) -> str:

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from statekit.checkpoint.repository import Repository
-from statekit.cli.progress import progress_bar
 from statekit.cli.rollback import epochs_text
-from statekit.cli.tables import range_text
+from statekit.cli.tables import (
+    count_text,
+    empty_table,
+    out,
+    print_error,
+    print_json,
+    progress_bar,
+    range_text,
+    say,
+)
 from statekit.clock import now_us, stopwatch_s
 from statekit.errors import StatekitError
 from statekit.maintenance.verify.findings import Finding, Verification
 from statekit.maintenance.verify.orphans import Orphan
 from statekit.maintenance.verify.repair import Repaired, repair
 from statekit.maintenance.verify.verify import verify as verify_all
-
-_out = Console()
-_err = Console(stderr=True)
 
 _DAMAGED, _UNCHECKED = 1, 2
 _ADVICE = (
@@ -89,10 +91,8 @@ def verify(
 def _print_error(error: StatekitError, found: dict[str, Any] | None, *, as_json: bool) -> None:
     """Say what ended the command; as data together with what was found before."""
     if as_json:
-        told = {"kind": error.kind, "message": str(error)}
-        print(json.dumps({**(found or {}), "error": told}, indent=2))
-    _err.print(f"[bold red]{type(error).__name__}[/] ({error.kind})", highlight=False)
-    _err.print(str(error), markup=False, highlight=False)
+        print_json({**(found or {}), "error": {"kind": error.kind, "message": str(error)}})
+    print_error(error)
 
 
 def _verify(
@@ -127,7 +127,7 @@ def _verify(
             _print_error(error, _as_data(found, took, None), as_json=as_json)
             return _DAMAGED
     if as_json:
-        print(json.dumps(_as_data(found, took, made), indent=2))
+        print_json(_as_data(found, took, made))
     elif mend:
         _print_repair(made)
     if made is not None:
@@ -138,38 +138,34 @@ def _verify(
 
 
 def _print_found(found: Verification, took: float, *, rows: bool) -> None:
-    _out.print(found.url, markup=False, highlight=False, soft_wrap=True)
+    say(found.url)
     if found.findings:
         _print_findings(found.findings, found.url)
     if found.orphans:
         _print_orphans(found)
     for name in sorted(found.pickled) if rows else ():
         told = f"{name}: values are pickled and were not looked into; their rows were counted"
-        _out.print(told, highlight=False, markup=False, soft_wrap=True)
+        say(told)
     told = f"{found.files:,} files of {found.bytes:,} bytes"
     told += f" and {found.rows:,} rows" if rows else ""
     kept = {*found.looked_at} & {*found.epochs}
     looked = f"{len(kept)} of {len(found.epochs)} epochs: " if found.epochs else ""
-    _out.print(f"{looked}{told} checked in {took:.2f} s", highlight=False, soft_wrap=True)
+    say(f"{looked}{told} checked in {took:.2f} s")
     if found.given_up:
-        told = f"the job gave {found.given_up:,} epochs up meanwhile: these were left out"
-        _out.print(told, highlight=False, soft_wrap=True)
+        say(f"the job gave {found.given_up:,} epochs up meanwhile: these were left out")
     if found.is_damaged:
-        count = len(found.findings)
-        things = "finding" if count == 1 else "findings"
-        _out.print(f"[bold red]damaged[/]: {count} {things}", highlight=False)
+        findings = count_text(len(found.findings), "finding", "findings")
+        out.print(f"[bold red]damaged[/]: {findings}")
     elif found.unread:
-        _out.print("[bold red]not everything could be read[/]", highlight=False)
+        out.print("[bold red]not everything could be read[/]")
     elif found.findings:
-        _out.print("[green]whole[/]: only epochs that were rolled back are damaged")
+        out.print("[green]whole[/]: only epochs that were rolled back are damaged")
     else:
-        _out.print("[green]whole[/]")
+        out.print("[green]whole[/]")
 
 
 def _print_findings(findings: Sequence[Finding], url: str) -> None:
-    table = Table()
-    for heading in ("what", "where", "what is wrong", "affects"):
-        table.add_column(heading, overflow="fold")
+    table = empty_table((), texts=("what", "where", "what is wrong", "affects"))
     for finding in findings[:_FINDINGS_MAX]:
         table.add_row(
             finding.kind if finding.rows < 2 else f"{finding.kind} × {finding.rows:,}",
@@ -177,11 +173,11 @@ def _print_findings(findings: Sequence[Finding], url: str) -> None:
             Text(_short(finding, url)),
             _affected(finding.epochs),
         )
-    _out.print(table)
+    out.print(table)
     if (more := len(findings) - _FINDINGS_MAX) > 0:
-        _out.print(f"… and {more:,} more: --json has all of them", highlight=False)
+        out.print(f"… and {more:,} more: --json has all of them")
     if any(finding.path is not None for finding in findings):
-        _out.print(_ADVICE, highlight=False, soft_wrap=True)
+        say(_ADVICE)
 
 
 def _short(finding: Finding, url: str) -> str:
@@ -214,10 +210,11 @@ def _affected(epochs: Sequence[int]) -> str:
 
 
 def _print_orphans(found: Verification) -> None:
-    table = Table(title="files that nothing names: no damage", title_justify="left")
-    table.add_column("kind")
-    for heading in ("files", "bytes", "oldest"):
-        table.add_column(heading, justify="right")
+    table = empty_table(
+        ("files", "bytes", "oldest"),
+        texts=("kind",),
+        title="files that nothing names: no damage",
+    )
     table.add_column("for example", overflow="fold")
     now = now_us()
     for kind, run in groupby(found.orphans, lambda orphan: orphan.kind):
@@ -229,10 +226,10 @@ def _print_orphans(found: Verification) -> None:
             _age_text(now - min(file.changed_us for file in files)),
             Text(files[0].path),
         )
-    _out.print(table)
+    out.print(table)
     if not found.has_all_names:
         told = "a file that names others cannot be read, so some of these may be needed: keep them"
-        _out.print(told, highlight=False)
+        out.print(told)
 
 
 def _age_text(age_us: int) -> str:
@@ -244,10 +241,10 @@ def _age_text(age_us: int) -> str:
 
 def _print_repair(made: Repaired | None) -> None:
     if made is None:
-        _out.print("nothing to repair: the last epoch is whole")
+        out.print("nothing to repair: the last epoch is whole")
         return
     for line in _repair_lines(made):
-        _out.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)
 
 
 def _repair_lines(made: Repaired) -> list[str]:

@@ -1,13 +1,17 @@
-"""Annotations without their wrappers, and the fields of a class."""
+"""Annotations without their wrappers, and the fields of record classes."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import decimal
+import enum
+import operator
 import types
 import typing
+import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, cast
 
 import msgspec
 import pydantic
@@ -15,26 +19,23 @@ import typing_extensions
 
 from statekit.errors import StateTypeError
 
+SCALARS: dict[str, type] = {
+    "null": types.NoneType,
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "bytes": bytes,
+    "date": dt.date,
+    "datetime": dt.datetime,
+    "timedelta": dt.timedelta,
+    "decimal": decimal.Decimal,
+    "uuid": uuid.UUID,
+}
+"""The scalar types, by the name that a schema has for each."""
 
-def unwrap(annotation: Any) -> Any:
-    """The annotation without `Annotated`, `NewType`, `Required`, `ReadOnly`, `Final` and aliases.
-
-    >>> unwrap(typing.Annotated[int, "minutes"])
-    <class 'int'>
-    """
-    while True:
-        origin = typing.get_origin(annotation)
-        if origin in _WRAPPERS:
-            annotation = typing.get_args(annotation)[0]
-        elif isinstance(annotation, typing.NewType):
-            annotation = annotation.__supertype__
-        elif isinstance(annotation, _ALIASES):
-            annotation = annotation.__value__
-        elif annotation is pydantic.AwareDatetime:
-            return dt.datetime
-        else:
-            return annotation
-
+IMMUTABLE = frozenset({*SCALARS.values(), complex, dt.time})
+"""Classes of values that cannot change."""
 
 _WRAPPERS = (
     typing.Annotated,
@@ -49,6 +50,37 @@ _ALIASES = tuple(
         getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType),
     }
 )
+_UNIONS = (typing.Union, types.UnionType)
+
+Flavour = Literal["pydantic", "msgspec", "typeddict", "namedtuple", "dataclass"]
+
+
+def unwrap(annotation: Any) -> Any:
+    """The annotation without `Annotated`, `NewType`, `Required`, `ReadOnly`, `Final` and aliases.
+
+    >>> unwrap(typing.Annotated[int, "minutes"])
+    <class 'int'>
+    """
+    return with_metadata(annotation)[0]
+
+
+def with_metadata(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The annotation as `unwrap` returns it, and the metadata of all `Annotated` around it."""
+    metadata: tuple[Any, ...] = ()
+    while True:
+        origin = typing.get_origin(annotation)
+        if origin is typing.Annotated:
+            metadata = (*annotation.__metadata__, *metadata)
+        if origin in _WRAPPERS:
+            annotation = typing.get_args(annotation)[0]
+        elif isinstance(annotation, typing.NewType):
+            annotation = annotation.__supertype__
+        elif isinstance(annotation, _ALIASES):
+            annotation = annotation.__value__
+        elif annotation is pydantic.AwareDatetime:
+            annotation, metadata = dt.datetime, (msgspec.Meta(tz=True), *metadata)
+        else:
+            return annotation, metadata
 
 
 def union_members(annotation: Any) -> tuple[Any, ...] | None:
@@ -58,7 +90,7 @@ def union_members(annotation: Any) -> tuple[Any, ...] | None:
     (<class 'int'>, <class 'NoneType'>)
     """
     annotation = unwrap(annotation)
-    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+    if typing.get_origin(annotation) not in _UNIONS:
         return None
     flat: list[Any] = []
     for member in typing.get_args(annotation):
@@ -68,22 +100,59 @@ def union_members(annotation: Any) -> tuple[Any, ...] | None:
     return tuple(flat)
 
 
+def peel(annotation: Any) -> tuple[tuple[Any, ...], bool, tuple[Any, ...]]:
+    """(union members without None, whether None is allowed, metadata) of an annotation.
+
+    >>> peel(typing.Annotated[int | None, "meta"])
+    ((<class 'int'>,), True, ('meta',))
+    """
+    annotation, metadata = with_metadata(annotation)
+    if annotation is None or annotation is types.NoneType:
+        return (), True, metadata
+    if annotation is Any or annotation is object:
+        return (Any,), True, metadata
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal and None in arguments:
+        values = tuple(value for value in arguments if value is not None)
+        return ((Literal[values],) if values else ()), True, metadata
+    if origin not in _UNIONS:
+        return (annotation,), False, metadata
+    parts = [peel(member) for member in arguments]
+    members = tuple(member for part in parts for member in part[0])
+    inner = tuple(note for part in parts for note in part[2])
+    return members, any(part[1] for part in parts), (*inner, *metadata)
+
+
+def show(annotation: Any) -> str:
+    """An annotation as a person writes it."""
+    if isinstance(annotation, str):
+        return repr(annotation)
+    if isinstance(annotation, type) and not typing.get_args(annotation):
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")
+
+
+# ------------------------------------------------------------------ classes with fields
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class FieldSpec:
-    """One field of a struct class as Python knows it.
+class Field:
+    """One field of a class.
 
     Args:
         name: its name.
         annotation: its type, resolved.
-        required: neither a default nor `total=False` lets it be absent.
+        required: it has no default, and a TypedDict may not lack it.
+        init: the constructor takes it.
     """
 
     name: str
     annotation: Any
     required: bool
+    init: bool = True
 
 
-def struct_flavour(cls: object) -> str | None:
+def struct_flavour(cls: object) -> Flavour | None:
     """Which kind of struct a class is, or None.
 
     >>> struct_flavour(int) is None
@@ -102,91 +171,81 @@ def struct_flavour(cls: object) -> str | None:
     return "dataclass" if dataclasses.is_dataclass(cls) else None
 
 
-def struct_fields(cls: Any) -> tuple[FieldSpec, ...]:
-    """The fields of a struct class, in order.
+def struct_fields(cls: Any) -> tuple[Field, ...]:
+    """The fields of a struct class, in order. A field of a `namedtuple` without a type is Any.
 
     Raises:
-        StateTypeError: an annotation cannot be resolved or the class keeps more than its fields.
+        StateTypeError: an annotation cannot be resolved.
 
     >>> from typing import NamedTuple
     >>> class Leg(NamedTuple):
     ...     minutes: float = 0.0
     >>> struct_fields(Leg)
-    (FieldSpec(name='minutes', annotation=<class 'float'>, required=False),)
+    (Field(name='minutes', annotation=<class 'float'>, required=False, init=True),)
     """
     flavour = struct_flavour(cls)
     if flavour == "pydantic":
         return _pydantic_fields(cls)
-    hints = _hints(cls)
+    hints = class_hints(cls)
     if flavour == "msgspec":
-        return tuple(
-            FieldSpec(info.name, hints[info.name], info.required)
-            for info in msgspec.structs.fields(cls)
-        )
+        declared = msgspec.structs.fields(cls)
+        return tuple(Field(field.name, hints[field.name], field.required) for field in declared)
     if flavour == "typeddict":
-        required = _required_keys(cls, hints)
-        return tuple(FieldSpec(name, hint, name in required) for name, hint in hints.items())
+        return tuple(
+            _typeddict_field(name, hint, name in cls.__required_keys__)
+            for name, hint in hints.items()
+        )
     if flavour == "namedtuple":
-        if missing := [name for name in cls._fields if name not in hints]:
-            raise StateTypeError(
-                f"{cls.__name__}.{missing[0]} has no type: declare it with typing.NamedTuple"
-            )
-        defaults = cls._field_defaults
-        return tuple(FieldSpec(name, hints[name], name not in defaults) for name in cls._fields)
-    return _dataclass_fields(cls, hints)
-
-
-def _dataclass_fields(cls: Any, hints: Mapping[str, Any]) -> tuple[FieldSpec, ...]:
-    for name, hint in hints.items():
-        if isinstance(hint, dataclasses.InitVar):
-            raise StateTypeError(
-                f"{cls.__name__}.{name} is an InitVar, which is not kept: use a field"
-            )
+        return tuple(
+            Field(name, hints.get(name, Any), name not in cls._field_defaults)
+            for name in cls._fields
+        )
     return tuple(
-        FieldSpec(
+        Field(
             field.name,
             hints[field.name],
-            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+            field.default is field.default_factory,  # both are MISSING without a default
+            field.init,
         )
         for field in dataclasses.fields(cls)
     )
 
 
-def _pydantic_fields(cls: type[pydantic.BaseModel]) -> tuple[FieldSpec, ...]:
-    if cls.model_config.get("extra") == "allow":
-        raise StateTypeError(
-            f'{cls.__name__} allows extra fields, which have no type: set extra="ignore"'
-            " or add a field of type dict[str, str]"
-        )
+def _pydantic_fields(cls: type[pydantic.BaseModel]) -> tuple[Field, ...]:
     if not cls.__pydantic_complete__ and cls.model_rebuild(raise_errors=False) is False:
         raise StateTypeError(
             f"an annotation of {cls.__name__} cannot be resolved: define the types it names"
             " at the top of a module"
         )
-    return tuple(
-        FieldSpec(name, info.annotation, info.is_required())
-        for name, info in cls.model_fields.items()
-    )
+    fields = []
+    for name, info in cls.model_fields.items():
+        annotation: Any = info.annotation
+        if info.metadata:
+            noted = (annotation, *info.metadata)
+            annotation = operator.getitem(cast("Any", typing.Annotated), noted)
+        fields.append(Field(name, annotation, info.is_required()))
+    return tuple(fields)
 
 
-def _required_keys(cls: Any, hints: Mapping[str, Any]) -> frozenset[str]:
-    """Which keys of a TypedDict are required, with string annotations read properly.
+def _typeddict_field(name: str, hint: Any, required: bool) -> Field:
+    """A field of a TypedDict, without `Required` and `NotRequired` around it.
 
-    `__required_keys__` is wrong under `from __future__ import annotations`: the class is made
-    before anyone can see that the text says NotRequired.
+    `__required_keys__` is wrong under `from __future__ import annotations`: NotRequired is still
+    a part of a text when the class is made.
     """
-    required = set(cls.__required_keys__)
-    for name, hint in hints.items():
-        while (origin := typing.get_origin(hint)) in _WRAPPERS:
-            if origin is typing.NotRequired:
-                required.discard(name)
-            elif origin is typing.Required:
-                required.add(name)
-            hint = typing.get_args(hint)[0]
-    return frozenset(required)
+    inner = hint
+    while (origin := typing.get_origin(inner)) in _WRAPPERS:
+        if origin in (typing.Required, typing.NotRequired):
+            required = origin is typing.Required
+        is_outermost = inner is hint
+        inner = typing.get_args(inner)[0]
+        if is_outermost and origin is not typing.Annotated:
+            hint = inner
+    return Field(name, hint, required)
 
 
-def _hints(cls: Any) -> dict[str, Any]:
+def class_hints(cls: Any) -> Mapping[str, Any]:
+    """The annotations of a class, resolved."""
     try:
         return typing_extensions.get_type_hints(cls, include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
@@ -194,3 +253,51 @@ def _hints(cls: Any) -> dict[str, Any]:
             f"an annotation of {cls.__name__} cannot be resolved ({error}): define the types it"
             " names at the top of a module, not inside of a function or under TYPE_CHECKING"
         ) from error
+
+
+# ------------------------------------------------------------------ what can change
+
+
+def is_frozen(cls: Any) -> bool:
+    """Whether the fields of a struct class cannot be set. What they hold may change."""
+    match struct_flavour(cls):
+        case "namedtuple":
+            return True
+        case "msgspec":
+            return bool(cls.__struct_config__.frozen)
+        case "pydantic":
+            return bool(cls.model_config.get("frozen")) and not cls.__private_attributes__
+        case "dataclass":
+            return bool(cls.__dataclass_params__.frozen)
+    return False
+
+
+def is_immutable(annotation: Any, outer: tuple[Any, ...] = ()) -> bool:
+    """Whether no value of an annotation can change.
+
+    Args:
+        outer: the struct classes that the annotation is inside of.
+
+    >>> is_immutable(tuple[str, int | None]), is_immutable(list[int])
+    (True, False)
+    """
+    return all(_member_is_immutable(member, outer) for member in peel(annotation)[0])
+
+
+def _member_is_immutable(member: Any, outer: tuple[Any, ...]) -> bool:
+    origin = typing.get_origin(member)
+    if origin is Literal or member in IMMUTABLE:
+        return True
+    if isinstance(member, type) and issubclass(member, enum.Enum):
+        return True
+    if struct_flavour(member) is not None:
+        return member in outer or (
+            is_frozen(member)
+            and all(
+                is_immutable(field.annotation, (*outer, member)) for field in struct_fields(member)
+            )
+        )
+    parts = [part for part in typing.get_args(member) if part is not Ellipsis]
+    if origin not in (tuple, frozenset) or not parts:
+        return False
+    return all(is_immutable(part, outer) for part in parts)

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from statekit.codec.annotations import struct_fields, union_members, unwrap
+from statekit.codec.annotations import SCALARS, struct_fields, union_members, unwrap
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import NESTING_MAX
 from statekit.codec.vectorized import sortable_ints
@@ -199,11 +199,11 @@ _KEY_SCALARS: dict[str, tuple[KeyEncode, KeyDecode]] = {
     "uuid": (_encode_uuid, _decode_uuid),
 }
 
-# ------------------------------------------------------------------ many at a time
+# ------------------------------------------------------------------ several keys in one call
 
 
 def _encode_ints(values: Sequence[Any]) -> list[bytes] | None:
-    """The bytes of many ints, in a tenth of the time; None if one of them is no key."""
+    """The bytes of many ints, in a tenth of the time; None if one of them is not a valid key."""
     if set(map(type, values)) != {int}:
         return None
     try:
@@ -222,7 +222,7 @@ def _encode_strs(values: Sequence[Any]) -> list[bytes] | None:
         return None
 
 
-_TOGETHER: dict[str, Callable[[Sequence[Any]], list[bytes] | None]] = {
+_ENCODE_SEVERAL: dict[str, Callable[[Sequence[Any]], list[bytes] | None]] = {
     "int": _encode_ints,
     "str": _encode_strs,
 }
@@ -247,7 +247,7 @@ def _tuple_key(
     encoders = [encode for encode, _ in parts]
     decoders = [decode for _, decode in parts]
     size = len(parts)
-    make: Callable[[list[Any]], Any] = tuple if cls is tuple else lambda found: cls(*found)
+    make: Callable[[list[Any]], Any] = tuple if cls is tuple else lambda items: cls(*items)
 
     def encode_tuple(value: Any) -> bytes:
         if type(value) is not cls or len(value) != size:
@@ -260,11 +260,11 @@ def _tuple_key(
         return encoders[0](value[0]) + encoders[1](value[1])
 
     def decode_tuple(data: bytes, offset: int) -> tuple[Any, int]:
-        found = []
+        items = []
         for decode in decoders:
             item, offset = decode(data, offset)
-            found.append(item)
-        return make(found), offset
+            items.append(item)
+        return make(items), offset
 
     return (encode_pair if size == 2 else encode_tuple), decode_tuple
 
@@ -276,13 +276,13 @@ def _variadic_key(encode: KeyEncode, decode: KeyDecode, name: str) -> tuple[KeyE
         return b"".join([b"\x01" + encode(item) for item in value]) + b"\0"
 
     def decode_variadic(data: bytes, offset: int) -> tuple[Any, int]:
-        found = []
+        items = []
         more, offset = _decode_bool(data, offset)
         while more:
             item, offset = decode(data, offset)
-            found.append(item)
+            items.append(item)
             more, offset = _decode_bool(data, offset)
-        return tuple(found), offset
+        return tuple(items), offset
 
     return encode_variadic, decode_variadic
 
@@ -295,8 +295,8 @@ def _choice_key(schema: Schema, members: Mapping[Any, Any] | None) -> tuple[KeyE
             f"{schema} cannot be a key: its values must all be str, all int or all bool"
         )
     encode, decode = _KEY_SCALARS[next(iter(kinds)).__name__]
-    found = members or {value: value for _, value in schema.values}
-    encoded = {(type(member), member): encode(value) for value, member in found.items()}
+    members_by_value = members or {value: value for _, value in schema.values}
+    encoded = {(type(member), member): encode(value) for value, member in members_by_value.items()}
 
     def encode_choice(value: Any) -> bytes:
         try:
@@ -306,7 +306,7 @@ def _choice_key(schema: Schema, members: Mapping[Any, Any] | None) -> tuple[KeyE
 
     def decode_choice(data: bytes, offset: int) -> tuple[Any, int]:
         value, offset = decode(data, offset)
-        return found[value], offset
+        return members_by_value[value], offset
 
     return encode_choice, decode_choice
 
@@ -342,7 +342,7 @@ def _key_parts(schema: Schema, annotation: Any) -> tuple[KeyEncode, KeyDecode]:
             return _encode_dynamic, _decode_dynamic
     raise StateTypeError(
         f"{schema.brief} cannot be a key: use bool, int, str, bytes, date, datetime, timedelta,"
-        " UUID, Enum, Literal, a NamedTuple or a tuple of those, or None beside one of those"
+        " UUID, Enum, Literal, a NamedTuple or a tuple of those, each optionally None"
     )
 
 
@@ -352,7 +352,7 @@ _DYNAMIC_KINDS = ("null", "bool", "int", "str", "bytes", "date", "datetime")
 _DYNAMIC_PARTS = [(_encode_null, _decode_null), *(_KEY_SCALARS[k] for k in _DYNAMIC_KINDS[1:])]
 _DYNAMIC_ENCODERS: dict[type, tuple[bytes, KeyEncode]] = {
     cls: (bytes([tag]), _DYNAMIC_PARTS[tag][0])
-    for tag, cls in enumerate((type(None), bool, int, str, bytes, dt.date, dt.datetime))
+    for tag, cls in enumerate(map(SCALARS.__getitem__, _DYNAMIC_KINDS))
 }
 _DYNAMIC_TUPLE = len(_DYNAMIC_KINDS)
 
@@ -417,11 +417,11 @@ def _corrupt_key(name: str, data: bytes, why: object) -> CorruptCheckpointError:
 class KeyCodec(Generic[T]):
     """Keys of one type as bytes that sort as the keys do.
 
-    No encoded key is a prefix of another of the same type, so encodings can be strung together.
+    No encoded key is a prefix of another of the same type, so encodings can be concatenated.
 
     Args:
         encode: the bytes of a key; StateTypeError where the type cannot hold it.
-        decode: `(data, offset=0)` to the key and the offset behind it; CorruptCheckpointError.
+        decode: `(data, offset=0)` to the key and the offset after it; CorruptCheckpointError.
         schema: the type as data.
         annotation: the type as declared.
     """
@@ -433,18 +433,17 @@ class KeyCodec(Generic[T]):
 
     def encode_all(self, keys: Sequence[T]) -> list[bytes]:
         """The bytes of several keys; StateTypeError where the type cannot hold one of them."""
-        together = _TOGETHER.get(self.schema.kind)
-        encoded = None if together is None else together(keys)
+        encode_several = _ENCODE_SEVERAL.get(self.schema.kind)
+        encoded = None if encode_several is None else encode_several(keys)
         return list(map(self.encode, keys)) if encoded is None else encoded
 
 
-def key_codec(annotation: Any, *, allow_float: bool = True) -> KeyCodec[Any]:
+def key_codec(annotation: Any) -> KeyCodec[Any]:
     """The codec for keys of a type.
 
     Args:
         annotation: bool, int, float, str, bytes, date, datetime, timedelta, UUID, Enum, Literal,
             a tuple or NamedTuple of those, each optionally None.
-        allow_float: refuse types with a float in them when False.
 
     Raises:
         StateTypeError: keys cannot be of that type.
@@ -456,11 +455,6 @@ def key_codec(annotation: Any, *, allow_float: bool = True) -> KeyCodec[Any]:
     (('UA', 1545), 12)
     """
     schema = schema_of(annotation)
-    if not allow_float and _mentions(schema, "float"):
-        raise StateTypeError(
-            f"{schema.brief} has a float in it, and NaN and -0.0 do not compare as keys must:"
-            " use an int or a str"
-        )
     encode, decode = _key_parts(schema, annotation)
     return KeyCodec(encode, _checked_decode(decode, schema.brief), schema, annotation)
 
@@ -484,10 +478,4 @@ def dynamic_key_codec() -> KeyCodec[Any]:
     >>> codec.decode(codec.encode(("UA", None)))
     (('UA', None), 10)
     """
-    decode = _checked_decode(_decode_dynamic, "dynamic")
-    return KeyCodec(_encode_dynamic, decode, Schema("dynamic"), object)
-
-
-def _mentions(schema: Schema, kind: str) -> bool:
-    inner = [*schema.items, *(field.schema for field in schema.fields)]
-    return schema.kind == kind or any(_mentions(item, kind) for item in inner)
+    return dataclasses.replace(schema_key_codec(Schema("dynamic")), annotation=object)

@@ -8,39 +8,31 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import datetime as dt
-import decimal
 import enum
 import json
 import typing
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pydantic
 import xxhash
 
-from statekit.codec.annotations import struct_fields, struct_flavour, union_members, unwrap
+from statekit.codec.annotations import (
+    SCALARS,
+    class_hints,
+    show,
+    struct_fields,
+    struct_flavour,
+    union_members,
+    unwrap,
+)
 from statekit.codec.schema_tree import LEVELS_MAX, tree_fault
-from statekit.codec.value_check import is_text
 from statekit.errors import StateTypeError
 
 Literals = tuple[tuple[str, bool | int | str | None], ...]
 """Named values: the members of an enum, or of a Literal, where the name is the value's repr."""
 
-_SCALARS: dict[object, str] = {
-    None: "null",
-    type(None): "null",
-    bool: "bool",
-    int: "int",
-    float: "float",
-    str: "str",
-    bytes: "bytes",
-    dt.date: "date",
-    dt.datetime: "datetime",
-    dt.timedelta: "timedelta",
-    decimal.Decimal: "decimal",
-    uuid.UUID: "uuid",
-}
+_SCALARS: dict[object, str] = {None: "null", **{cls: kind for kind, cls in SCALARS.items()}}
 _CONTAINERS: dict[object, str] = {list: "list", dict: "dict", set: "set", frozenset: "frozenset"}
 _INSTEAD: dict[object, str] = {
     list: "use list[int], with the type of the elements",
@@ -65,7 +57,7 @@ _INSTEAD: dict[object, str] = {
     collections.abc.MutableSet: "use set[int]",
 }
 _OTHERWISE = (
-    "use a dataclass, a msgspec Struct, a pydantic model or built-in types,"
+    "use a NamedTuple, a dataclass, a msgspec Struct, a pydantic model or built-in types,"
     " or ask for Annotated[..., PickleCodec()]"
 )
 
@@ -78,7 +70,7 @@ class StructField:
         name: the field's name in code and in stored rows.
         schema: the type of the field.
         required: a row without the field cannot be read.
-        default: the code supplies a value where a row has none.
+        default: the class has a default for rows without the field.
     """
 
     name: str
@@ -126,7 +118,15 @@ class Schema:
         if self.items:
             out["items"] = [item.to_json() for item in self.items]
         if self.kind == "struct":
-            out["fields"] = [_field_to_json(field) for field in self.fields]
+            out["fields"] = [
+                {
+                    "name": field.name,
+                    "type": field.schema.to_json(),
+                    "required": field.required,
+                    "default": field.default,
+                }
+                for field in self.fields
+            ]
         if self.values:
             out["values"] = [[name, value] for name, value in self.values]
         return self.kind if len(out) == 1 else out
@@ -167,15 +167,6 @@ class Schema:
 
     def __repr__(self) -> str:
         return f"Schema({str(self)!r})"
-
-
-def _field_to_json(field: StructField) -> dict[str, Any]:
-    return {
-        "name": field.name,
-        "type": field.schema.to_json(),
-        "required": field.required,
-        "default": field.default,
-    }
 
 
 def _from_json(data: Any) -> Schema:
@@ -251,14 +242,14 @@ def schema_of(annotation: object) -> Schema:
         ...
     statekit.errors.StateTypeError: bytearray is not supported: use bytes
     """
-    found = _Reader(annotation).read(annotation)
-    if (fault := tree_fault(found.to_json())) is not None:
-        raise StateTypeError(f"{_display(annotation):.200} is not supported: {fault}")
-    return found
+    schema = _Reader(annotation).read(annotation)
+    if (fault := tree_fault(schema.to_json())) is not None:
+        raise StateTypeError(f"{show(annotation):.200} is not supported: {fault}")
+    return schema
 
 
 class _Reader:
-    """Reads one annotation; remembers which structs it is inside of."""
+    """Reads one annotation; remembers the enclosing structs."""
 
     def __init__(self, annotation: object) -> None:
         self.whole = annotation
@@ -267,12 +258,12 @@ class _Reader:
         self.level = -1
 
     def refuse(self, part: Any, instead: str = _OTHERWISE) -> StateTypeError:
-        name = _display(part)
-        where = "" if part is self.whole else f" (in {_display(self.whole)})"
+        name = show(part)
+        where = "" if part is self.whole else f" (in {show(self.whole)})"
         return StateTypeError(f"{name}{where} is not supported: {instead}")
 
     def read(self, annotation: Any) -> Schema:
-        if self.level == LEVELS_MAX:
+        if self.level == LEVELS_MAX:  # an alias that contains itself never ends
             raise StateTypeError(
                 f"a type is nested more than {LEVELS_MAX} levels deep: use a class that contains "
                 "itself, or flatter types"
@@ -330,7 +321,6 @@ class _Reader:
         for value in args:
             if type(value) not in (bool, int, str, type(None)):
                 raise self.refuse(annotation, "a Literal may name str, int, bool and None")
-        self.check_members(annotation, args)
         return Schema("literal", values=tuple((repr(value), value) for value in args))
 
     def read_enum(self, cls: type[enum.Enum]) -> Schema:
@@ -338,30 +328,37 @@ class _Reader:
         kinds = {type(member.value) for _, member in members}
         if issubclass(cls, enum.Flag) or kinds not in ({int}, {str}):
             raise self.refuse(cls, "an Enum must have members that are all str or all int")
-        self.check_members(cls, (member.value for _, member in members))
         return Schema(
             "enum",
             name=cls.__name__,
             values=tuple((name, member.value) for name, member in members),
         )
 
-    def check_members(self, annotation: Any, values: Iterable[object]) -> None:
-        for value in values:
-            if type(value) is int and not -(2**63) <= value < 2**63:
-                raise self.refuse(annotation, f"{value} does not fit 64 bits: use smaller numbers")
-            if type(value) is str and not value.isascii() and not is_text(value):
-                raise self.refuse(annotation, f"{value!r} is not valid UTF-8: use other text")
-
     def read_struct(self, cls: type) -> Schema:
         if self.named.setdefault(cls.__name__, cls) is not cls:
             raise self.refuse(cls, f"two classes are named {cls.__name__}: rename one of them")
         if cls in self.open:
             return Schema("ref", name=cls.__name__)
-        self.open.append(cls)
         flavour = struct_flavour(cls) or ""
+        self.check_class(cls, flavour)
+        self.open.append(cls)
         fields = tuple(self.read_fields(cls, flavour))
         self.open.pop()
         return Schema("struct", name=cls.__name__, flavour=flavour, fields=fields)
+
+    def check_class(self, cls: Any, flavour: str) -> None:
+        """Make sure that an instance holds nothing but its fields, all of them with types."""
+        if flavour == "pydantic" and cls.model_config.get("extra") == "allow":
+            raise StateTypeError(
+                f'{cls.__name__} allows extra fields, which have no type: set extra="ignore"'
+                " or add a field of type dict[str, str]"
+            )
+        if flavour == "dataclass":
+            for name, hint in class_hints(cls).items():
+                if isinstance(hint, dataclasses.InitVar):
+                    raise StateTypeError(
+                        f"{cls.__name__}.{name} is an InitVar, which is not kept: use a field"
+                    )
 
     def read_fields(self, cls: type, flavour: str) -> Iterator[StructField]:
         for field in struct_fields(cls):
@@ -371,14 +368,6 @@ class _Reader:
                 raise StateTypeError(f"{cls.__name__}.{field.name}: {error}") from None
             default = not field.required and flavour != "typeddict"
             yield StructField(field.name, schema, field.required, default)
-
-
-def _display(part: Any) -> str:
-    if isinstance(part, str):
-        return repr(part)
-    if typing.get_origin(part) is None and isinstance(part, type):
-        return part.__name__
-    return str(part).replace("typing.", "")
 
 
 def _hashable(annotation: Any) -> bool:

@@ -82,11 +82,11 @@ def show_wire(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
             return _show_dict(schema, wire, outer)
         case "struct":
             inner = {**outer, schema.name: schema}
-            found = expect(wire, dict)
+            values = expect(wire, dict)
             return {
-                field.name: show_wire(field.schema, found[field.name], inner)
+                field.name: show_wire(field.schema, values[field.name], inner)
                 for field in schema.fields
-                if field.name in found
+                if field.name in values
             }
         case "union":
             return show_wire(*split_member(schema, wire), outer)
@@ -116,10 +116,10 @@ def _show_dict(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
         return [
             [show_wire(key, k, outer), show_wire(item, v, outer)] for k, v in expect(wire, list)
         ]
-    found = {
+    shown = {
         show_wire(key, k, outer): show_wire(item, v, outer) for k, v in expect(wire, dict).items()
     }
-    return {k if isinstance(k, str) else json.dumps(k): v for k, v in found.items()}
+    return {k if isinstance(k, str) else json.dumps(k): v for k, v in shown.items()}
 
 
 def expect(wire: Any, cls: type) -> Any:
@@ -137,7 +137,7 @@ def generic_key_decoder(schema: Schema | Json) -> Callable[..., tuple[Json, int]
 
     Returns:
         `(data, offset=0)` to the key, in the form that `generic_decoder` gives values, and the
-        offset behind it.
+        offset after it.
 
     >>> from statekit.codec.key_codec import key_codec
     >>> from statekit.codec.schema import schema_of
@@ -163,7 +163,7 @@ def key_to_json(schema: Schema, value: Any) -> Json:
         case "optional":
             return key_to_json(schema.items[0], value)
         case "enum":
-            return next(name for name, held in schema.values if held == value)
+            return next(name for name, stored in schema.values if stored == value)
         case "struct":
             pairs = zip(schema.fields, value, strict=True)
             return {field.name: key_to_json(field.schema, part) for field, part in pairs}
@@ -177,11 +177,11 @@ def key_to_json(schema: Schema, value: Any) -> Json:
 
 
 def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
-    """An encoder of keys that were typed in or sent as JSON.
+    """An encoder of keys that are given as text or JSON.
 
-    Text is taken as it is for a str key, and parsed for every other: `5`, `true`, `2013-01-01`,
-    `["UA", 1545]`, `null`. What is not text is taken as parsed JSON. Bytes are hex, an enum is a
-    member's name or value, a NamedTuple an object or an array.
+    A str key is the text itself. For every other type the text is parsed: `5`, `true`,
+    `2013-01-01`, `["UA", 1545]`, `null`. Data that is not text is parsed JSON already. Bytes are
+    hex, an enum is a member's name or value, a NamedTuple an object or an array.
 
     Raises:
         StateTypeError: the text is not a key of that type.
@@ -209,64 +209,62 @@ def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
 
 _KEY_ERRORS = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 _KEY_PARSERS: dict[str, Callable[[str], Any]] = {
+    "bool": json.loads,
     "int": int,
     "float": float,
     "bytes": bytes.fromhex,
     "date": dt.date.fromisoformat,
     "datetime": dt.datetime.fromisoformat,
+    "timedelta": lambda text: msgspec.convert(text, dt.timedelta),
     "uuid": uuid.UUID,
 }
 
 
-def _key_from_json(schema: Schema, given: Json) -> Any:
+def _key_from_json(schema: Schema, data: Json) -> Any:
     match schema.kind:
         case "optional":
-            if given is None or given == "null":
+            if data is None or data == "null":
                 return None
-            if isinstance(given, str) and given.startswith('"'):
-                given = json.loads(given)
-            return _key_from_json(schema.items[0], given)
+            if isinstance(data, str) and data.startswith('"'):
+                data = json.loads(data)
+            return _key_from_json(schema.items[0], data)
         case "str":
-            return given
+            return data
         case "dynamic":
-            return _dynamic_from_json(given)
+            return _dynamic_from_json(data)
         case "enum" | "literal":
-            return _choice_from_json(schema, given)
+            return _choice_from_json(schema, data)
         case "tuple" | "variadic" | "struct":
-            return _tuple_from_json(schema, json.loads(given) if isinstance(given, str) else given)
-        case kind if kind in _KEY_PARSERS and isinstance(given, str):
-            return _KEY_PARSERS[kind](given)
-        case "timedelta" if isinstance(given, str):
-            return msgspec.json.decode(json.dumps(given), type=dt.timedelta)
-        case "bool" if isinstance(given, str):
-            return json.loads(given)
-    return given
+            return _tuple_from_json(schema, json.loads(data) if isinstance(data, str) else data)
+        case kind if kind in _KEY_PARSERS and isinstance(data, str):
+            return _KEY_PARSERS[kind](data)
+    return data
 
 
-def _tuple_from_json(schema: Schema, given: Json) -> tuple[Any, ...]:
+def _tuple_from_json(schema: Schema, data: Json) -> tuple[Any, ...]:
     if schema.kind == "variadic":
-        return tuple(_key_from_json(schema.items[0], part) for part in given)
+        return tuple(_key_from_json(schema.items[0], part) for part in data)
     items = schema.items or tuple(field.schema for field in schema.fields)
-    if isinstance(given, dict):
-        given = [given[field.name] for field in schema.fields]
-    return tuple(_key_from_json(item, part) for item, part in zip(items, given, strict=True))
+    if isinstance(data, dict):
+        data = [data[field.name] for field in schema.fields]
+    return tuple(_key_from_json(item, part) for item, part in zip(items, data, strict=True))
 
 
-def _choice_from_json(schema: Schema, given: Json) -> Any:
+def _choice_from_json(schema: Schema, data: Json) -> Any:
     for name, value in schema.values:
-        if given == name or (type(given) is type(value) and given == value) or given == str(value):
+        if data == name or (type(data) is type(value) and data == value) or data == str(value):
             return value
     raise ValueError(f"use one of {', '.join(name for name, _ in schema.values)}")
 
 
-def _dynamic_from_json(given: Json) -> Any:
-    if isinstance(given, str):
+def _dynamic_from_json(data: Json) -> Any:
+    if isinstance(data, str):
         try:
-            given = json.loads(given)
+            data = json.loads(data)
         except ValueError:
-            return given
-    return tuple(map(_dynamic_inner, given)) if isinstance(given, list) else given
+            return data
+    return _dynamic_inner(data)
 
 
-def _dynamic_inner(given: Json) -> Any:
-    return tuple(map(_dynamic_inner, given)) if isinstance(given, list) else given
+def _dynamic_inner(data: Json) -> Any:
+    return tuple(map(_dynamic_inner, data)) if isinstance(data, list) else data

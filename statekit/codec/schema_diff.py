@@ -27,11 +27,11 @@ class _Line(NamedTuple):
 
 
 _Part = tuple[str, Schema]
-"""What a part of a type is called, and its type."""
+"""The name of a part of a type, and its type."""
 
 
 def side_by_side(kind: str, stored: list[_Part], declared_kind: str, declared: list[_Part]) -> str:
-    """The parts of two types in two columns, one field per line, with those marked that differ.
+    """The parts of two types in two columns, one field per line; marks lines that differ.
 
     Parameters:
         kind, declared_kind: what each is.
@@ -64,7 +64,7 @@ def side_by_side(kind: str, stored: list[_Part], declared_kind: str, declared: l
 
 
 def _lines(stored: _Part | None, declared: _Part | None, indent: str) -> Iterator[_Line]:
-    """One part of each type; and what the structs in them hold, deeper."""
+    """One part of each type, then the fields of their structs, indented."""
     left, right = _text(stored), _text(declared)
     if left == right and not _has_structs(stored) and stored != declared:
         left, right = _text(stored, brief=False), _text(declared, brief=False)
@@ -73,8 +73,8 @@ def _lines(stored: _Part | None, declared: _Part | None, indent: str) -> Iterato
     several = len(list(_structs(stored))) > 1 or len(list(_structs(declared))) > 1
     for one, other in structs:
         inner = indent + "  "
-        if several:  # say whose fields they are
-            names = ["" if found is None else inner + found.name for found in (one, other)]
+        if several:  # the name of the struct in front of its fields
+            names = ["" if struct is None else inner + struct.name for struct in (one, other)]
             yield _Line(names[0], names[1], names[0] != names[1])
             inner += "  "
         before, now = _fields(one), _fields(other)
@@ -111,7 +111,7 @@ def _has_structs(part: _Part | None) -> bool:
 
 
 def _structs(part: _Part | None) -> Iterator[Schema]:
-    """The structs in a type, without those that they hold in turn."""
+    """The structs in a type, without the structs inside of them."""
     schemas = [] if part is None else [part[1]]
     while schemas:
         schema = schemas.pop(0)

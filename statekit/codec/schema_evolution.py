@@ -1,9 +1,9 @@
 """Which changes of a type leave stored values readable.
 
-The rules follow from the wire (docs/format.md): structs are maps by field name, a missing field
-takes its default and an unknown one is skipped, a float field reads an int, and a union writes the
-first member of each family as it is and all others with their names. Whatever is not known to
-read rightly is refused; `tests/test_evolution.py` holds each rule against the codecs.
+The rules follow from the format (docs/format.md): a struct is a map by field name, a missing field
+takes its default, an unknown field is skipped, and a float field reads an int. A union writes the
+first member of each family untagged, and all others with their names. Any other change is refused.
+`tests/unit/codec/test_schema_evolution.py` checks each rule against the codecs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Iterator
 from statekit.codec.schema import Schema
 from statekit.codec.value_union import tagged_members
 
-_UNITED_WITH_NOTHING = frozenset({"null", "pickle", "dynamic"})
+_NEVER_IN_UNIONS = frozenset({"null", "pickle", "dynamic"})
 
 
 def why_unreadable(
     stored: Schema, declared: Schema, root: str = "value", *, drops_fields: bool = True
 ) -> str | None:
-    """Why rows of the one type do not read rightly as the other; None if they do.
+    """Why rows of one type cannot be read as another; None if they can.
 
     Parameters:
-        root: what the whole is called; parts are named from there.
-        drops_fields: whether a field that is no longer declared may be passed over.
+        root: the name of the value in messages; the names of its parts begin with it.
+        drops_fields: a stored field that is no longer declared may be skipped.
 
     >>> from statekit.codec.schema import schema_of
     >>> why_unreadable(schema_of(list[int]), schema_of(list[float | None])) is None
@@ -35,7 +35,7 @@ def why_unreadable(
 
 
 def is_same_type(one: Schema, other: Schema) -> bool:
-    """Whether two types are the same in rows: each reads the other, and nothing is passed over.
+    """Whether two types have the same stored form: each reads the other and skips nothing.
 
     >>> from statekit.codec.schema import schema_of
     >>> is_same_type(schema_of(int), schema_of(float))
@@ -46,11 +46,12 @@ def is_same_type(one: Schema, other: Schema) -> bool:
 
 
 class _Comparison:
-    """Holds one type against another, part by part.
+    """Compares a stored type with a declared one, part by part.
 
     Attributes:
-        stored, declared: the structs met on the way here, by name: what a "ref" stands for.
-        open: pairs of structs, by name, that read rightly if those do that are being compared.
+        stored, declared: the structs compared so far, by name: a "ref" names one of them.
+        open: pairs of names of structs that are being compared. They are readable unless a
+            difference is found.
     """
 
     def __init__(self, drops_fields: bool) -> None:
@@ -66,7 +67,7 @@ class _Comparison:
         if stored.kind == "optional":
             return _changed(stored, declared, path)
         kinds = {stored.kind, declared.kind}
-        if "union" in kinds and not kinds & _UNITED_WITH_NOTHING:
+        if "union" in kinds and not kinds & _NEVER_IN_UNIONS:
             return self.union(stored, declared, path)
         stored = self.stored[stored.name] if stored.kind == "ref" else stored
         declared = self.declared[declared.name] if declared.kind == "ref" else declared
@@ -87,17 +88,17 @@ class _Comparison:
         return self.items(stored, declared, path)
 
     def items(self, stored: Schema, declared: Schema, path: str) -> str | None:
-        """Containers of one kind, item by item. A scalar has none."""
+        """Compare containers of one kind, item by item. A scalar has no items."""
         if len(stored.items) != len(declared.items):
             return _changed(stored, declared, path)
-        for at, (one, other) in enumerate(zip(stored.items, declared.items, strict=True)):
-            part = f"{path}[{at if stored.kind == 'tuple' else '…'}]"
-            if found := self.reason(one, other, part):
-                return found
+        for index, (one, other) in enumerate(zip(stored.items, declared.items, strict=True)):
+            part = f"{path}[{index if stored.kind == 'tuple' else '…'}]"
+            if reason := self.reason(one, other, part):
+                return reason
         return None
 
     def is_equal(self, stored: Schema, declared: Schema) -> bool:
-        """Whether two types are the very same, also in what their refs stand for."""
+        """Whether two types are equal, and so are the structs that their refs name."""
         return stored == declared and all(
             self.stored.get(name) == self.declared.get(name) for name in _refs(stored)
         )
@@ -108,10 +109,10 @@ class _Comparison:
             return None
         self.open = known | {pair}
         self.stored[stored.name], self.declared[declared.name] = stored, declared
-        found = self.fields(stored, declared, path)
-        if found:
-            self.open = known  # what was concluded meanwhile relied on this pair
-        return found
+        reason = self.fields(stored, declared, path)
+        if reason:
+            self.open = known  # conclusions since then relied on this pair
+        return reason
 
     def fields(self, stored: Schema, declared: Schema, path: str) -> str | None:
         before = {field.name: field for field in stored.fields}
@@ -125,17 +126,17 @@ class _Comparison:
         for name, field in now.items():
             part = f"{path}.{name}"
             if name not in before:
-                found = f"{part} is new and has no default" if field.required else None
+                reason = f"{part} is new and has no default" if field.required else None
             elif field.required and may_lack and not before[name].required:
-                found = f"{part} may be absent in what is stored, and has no default"
+                reason = f"{part} may be absent in what is stored, and has no default"
             else:
-                found = self.reason(before[name].schema, field.schema, part)
-            if found:
-                return found
+                reason = self.reason(before[name].schema, field.schema, part)
+            if reason:
+                return reason
         return None
 
     def union(self, stored: Schema, declared: Schema, path: str) -> str | None:
-        """Each member must be written as it was: with its name, or without."""
+        """Compare unions: each member must stay tagged with its name, or untagged."""
         before, now = _members(stored), _members(declared)
         named_before, named_now = tagged_members(before), tagged_members(now)
         by_name = {member.brief: member for member in now}
@@ -143,19 +144,19 @@ class _Comparison:
             name = member.brief
             if name not in by_name:
                 plain = [other for other in now if other.brief not in named_now]
-                if name in named_before or not self.is_taken(member, plain):
+                if name in named_before or not self.is_read_by_any(member, plain):
                     return f"{path} was {name} and is {declared.brief}"
             elif (name in named_before) != (name in named_now):
                 return (
                     f"{path}: {name} is written with its name in only one of {stored.brief} and "
                     f"{declared.brief}; add members at the end"
                 )
-            elif found := self.reason(member, by_name[name], path):
-                return found
+            elif reason := self.reason(member, by_name[name], path):
+                return reason
         return None
 
-    def is_taken(self, member: Schema, plain: list[Schema]) -> bool:
-        """Whether one of the members that are written without a name reads another one."""
+    def is_read_by_any(self, member: Schema, plain: list[Schema]) -> bool:
+        """Whether one of the untagged members reads another member."""
         return any(self.reason(member, other, "") is None for other in plain)
 
 

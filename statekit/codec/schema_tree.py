@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from statekit.codec.annotations import SCALARS
+from statekit.codec.value_check import is_text
 from statekit.names import text_fault
 
 LEVELS_MAX = 50
-"""How many levels a type may be nested. Parsers of JSON have limits; a struct takes three of it."""
+"""How many levels a type may be nested. JSON parsers have limits; a struct takes three levels."""
 
-_SCALARS = frozenset(
-    {
-        *("null", "bool", "int", "float", "str", "bytes", "date", "datetime", "timedelta"),
-        *("decimal", "uuid", "dynamic"),
-    }
-)
 _ITEMS = {"list": 1, "set": 1, "frozenset": 1, "variadic": 1, "optional": 1, "dict": 2}
 _SEVERAL_ITEMS = {"tuple": 0, "union": 2}
 """The fewest items of kinds that have any number."""
@@ -27,12 +23,12 @@ _NO_MEMBERS = {
     "optional": frozenset({"optional", "null"}),
     "union": frozenset({"optional", "union", "null"}),
 }
-"""What is never directly inside of these kinds: such types are written in one way only."""
+"""Kinds that are never directly inside of these: each type has one form only."""
 _ALONE = frozenset({"pickle", "dynamic"})
 _NAMED = frozenset({"struct", "enum", "ref", "pickle"})
 _WITH_VALUES = frozenset({"enum", "literal"})
 
-KINDS = _SCALARS | _ITEMS.keys() | _SEVERAL_ITEMS.keys() | _NAMED | _WITH_VALUES
+KINDS = SCALARS.keys() | {"dynamic"} | _ITEMS.keys() | _SEVERAL_ITEMS.keys() | _NAMED | _WITH_VALUES
 
 _MEMBERS = {"kind", "name", "flavour", "items", "fields", "values"}
 _FLAVOURS = frozenset({"dataclass", "namedtuple", "typeddict", "msgspec", "pydantic"})
@@ -45,7 +41,7 @@ def tree_fault(tree: object, *, is_part: bool = False) -> str | None:
     """Why something is not the JSON form of a type; None if it is.
 
     Parameters:
-        is_part: it may be a part of a type, and refer to a struct that it is in.
+        is_part: the tree may be a part of a type, with refs to structs that enclose the part.
 
     >>> tree_fault({"kind": "list", "items": ["int"]}) is None
     True
@@ -56,7 +52,7 @@ def tree_fault(tree: object, *, is_part: bool = False) -> str | None:
 
 
 def _fault(tree: object, outer: frozenset[str] | None, level: int) -> str | None:
-    """The same within structs of these names; None if they are not known."""
+    """`tree_fault` inside of structs of these names; None if the names are not known."""
     if level > LEVELS_MAX:
         return f"it is nested more than {LEVELS_MAX} levels deep"
     if isinstance(tree, str):
@@ -67,13 +63,13 @@ def _fault(tree: object, outer: frozenset[str] | None, level: int) -> str | None
     if not isinstance(kind, str) or kind not in KINDS:
         return f"{kind!r:.80} is not a kind of type"
     if level and kind in _ALONE:
-        return f"{kind} is the whole of a type, and no part of one"
+        return f"{kind} is a complete type and cannot be part of another"
     if not isinstance(name, str) or (kind in _NAMED) != bool(name):
         return f"a {kind} cannot have the name {name!r:.80}"
     if (fault := text_fault(name)) is not None:
         return f"the name {name!r:.80} of a {kind}: {fault}"
     if kind == "ref" and outer is not None and name not in outer:
-        return f"it refers to {name!r:.80}, which it is not a part of"
+        return f"it refers to {name!r:.80}, which does not enclose it"
     items = tree.get("items", [])
     return (
         _items_fault(kind, items)
@@ -92,8 +88,8 @@ def _items_fault(kind: str, items: object) -> str | None:
             return f"a {kind} has {least} items or more, and here {len(items)}"
     elif len(items) != _ITEMS.get(kind, 0):
         return f"a {kind} has {_ITEMS.get(kind, 0)} items, and here {len(items)}"
-    taken = _NO_MEMBERS.get(kind, frozenset()) & {*map(_kind_of, items)}
-    return f"a {kind} cannot have the item {min(taken)}" if taken else None
+    forbidden = _NO_MEMBERS.get(kind, frozenset()) & {*map(_kind_of, items)}
+    return f"a {kind} cannot have the item {min(forbidden)}" if forbidden else None
 
 
 def _kind_of(tree: object) -> str:
@@ -109,10 +105,13 @@ def _values_fault(kind: str, values: object) -> str | None:
     for pair in values:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             return f"{pair!r:.80} is not a member of a {kind}"
-        if (fault := text_fault(pair[0])) is not None:
-            return f"the name {pair[0]!r:.80} of a member of a {kind}: {fault}"
-        if type(pair[1]) is int and not -(2**63) <= pair[1] < 2**63:
-            return f"{pair[1]!r:.80} does not fit 64 bits"
+        name, value = pair
+        if (fault := text_fault(name)) is not None:
+            return f"the name {name!r:.80} of a member of a {kind}: {fault}"
+        if type(value) is int and not -(2**63) <= value < 2**63:
+            return f"{value!r:.80} does not fit 64 bits"
+        if type(value) is str and not is_text(value):
+            return f"{value!r:.80} is not valid UTF-8"
     kinds = frozenset(type(value) for _, value in values)
     if not (kinds in _ENUMS if kind == "enum" else kinds <= _LITERALS):
         return f"a {kind} cannot have the values {values!r:.80}"
@@ -133,7 +132,7 @@ def _struct_fault(
     for field in fields:
         if not isinstance(field, dict) or field.keys() != {*_FIELD, "type"}:
             return f"{field!r:.80} is not a field of a struct"
-        if any(type(field[of]) is not known for of, known in _FIELD.items()):
+        if any(type(field[name]) is not cls for name, cls in _FIELD.items()):
             return f"{field!r:.80} is not a field of a struct"
         if (fault := text_fault(field["name"])) is not None:
             return f"the name {field['name']!r:.80} of a field: {fault}"

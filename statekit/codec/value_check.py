@@ -1,20 +1,19 @@
-"""Compile checks of values: which values a type accepts, and which are their own stored form.
+"""Compile checks of values: which values a type accepts, and which are read back as they are.
 
-Two questions are asked of a value. Does the declared type accept it, so that it can be written and
-read back? And is it *exact*: would reading it back give the very same value? An int in a float
-field is accepted and not exact. The same code builds the checks for both questions.
+There are two checks. A declared type accepts a value if it can be written and read back. The value
+is *exact* if reading it back gives the very same value: an int in a float field is accepted, but
+not exact. The same code builds both checks.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import decimal
 import threading
-import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from statekit.codec.annotations import SCALARS
 from statekit.errors import StateTypeError
 from statekit.timestamp import datetime_to_micros
 
@@ -55,24 +54,11 @@ def is_text(value: str) -> bool:
 
 
 _NAMES: dict[str, Any] = {
-    "Decimal": decimal.Decimal,
+    **{cls.__name__: cls for cls in SCALARS.values()},
     "UTC": dt.UTC,
-    "UUID": uuid.UUID,
-    "date": dt.date,
-    "datetime": dt.datetime,
     "is_text": is_text,
-    "timedelta": dt.timedelta,
 }
 _FITS = f"{INT_MIN} <= {{0}} <= {INT_MAX}"
-_CLASSES: dict[str, type] = {
-    "null": type(None),
-    "bool": bool,
-    "bytes": bytes,
-    "date": dt.date,
-    "timedelta": dt.timedelta,
-    "decimal": decimal.Decimal,
-    "uuid": uuid.UUID,
-}
 
 
 def _ints(values: Collection[Any]) -> bool:
@@ -92,7 +78,7 @@ def _texts(values: Collection[Any]) -> bool:
 def _is_instant(value: Any) -> bool:
     if type(value) is not dt.datetime:
         return False
-    if value.tzinfo is not dt.UTC and value.utcoffset() is None:  # UTC need not be asked
+    if value.tzinfo is not dt.UTC and value.utcoffset() is None:  # UTC always has an offset
         return False
     if 1 < value.year < 9999:
         return True
@@ -113,9 +99,9 @@ def _of_term(term: str, each: Callable[[Collection[Any]], bool] | None = None) -
 
 
 def check_types(types: frozenset[type]) -> Check:
-    """A check of nothing but a value's exact class."""
+    """A check of a value's exact class only."""
     names = [kind.__name__ for kind in types]
-    if not types <= {*_CLASSES.values(), float}:
+    if not types <= {*SCALARS.values()}:
         term = None
     else:
         known = [
@@ -129,24 +115,19 @@ def check_types(types: frozenset[type]) -> Check:
 
 
 def scalar_checks(kind: str, cls: type) -> tuple[Check, Check]:
-    """What a scalar type accepts, and which of that is exact.
+    """The two checks of a scalar type: which values it accepts, and which are exact.
 
     Args:
         kind: of its schema.
-        cls: the class of an enum's members; of no meaning for other kinds.
+        cls: the class of an enum's members; ignored for other kinds.
     """
     return _SCALARS.get(kind) or (check_types(frozenset({cls})),) * 2
-
-
-def scalar_kinds() -> frozenset[str]:
-    """The kinds of scalars, but for enums."""
-    return frozenset(_SCALARS)
 
 
 _INT = _of_term(f"(type({{0}}) is int and {_FITS})", _ints)
 _STR = _of_term("(type({0}) is str and ({0}.isascii() or is_text({0})))", _texts)
 _SCALARS: dict[str, tuple[Check, Check]] = {
-    **{kind: (check_types(frozenset({cls})),) * 2 for kind, cls in _CLASSES.items()},
+    **{kind: (check_types(frozenset({cls})),) * 2 for kind, cls in SCALARS.items()},
     "int": (_INT, _INT),
     "str": (_STR, _STR),
     "float": (
@@ -200,32 +181,32 @@ def check_each(check: Check) -> Callable[[Any], bool]:
     return lambda values: all(map(one, values))
 
 
-def check_parts(cls: type, checks: Sequence[Check], read: str, holds: str = "True") -> Check:
+def check_parts(cls: type, checks: Sequence[Check], read: str, condition: str = "True") -> Check:
     """A check of a class and of parts of its instances, compiled as `dataclasses` does it.
 
     Args:
         cls: the exact class of a value.
         checks: of the parts.
         read: a statement that assigns the parts of `value` to `part0`, `part1`, …
-        holds: a condition of `value` that is checked before its parts are read.
+        condition: of `value`, as source text; checked before the parts are read.
     """
     names: dict[str, Any] = {**_NAMES, "cls": cls}
     terms = []
-    for at, check in enumerate(checks):
+    for index, check in enumerate(checks):
         if check.term is not None:
-            terms.append(check.term.format(f"part{at}"))
+            terms.append(check.term.format(f"part{index}"))
         elif check.types is not None and len(check.types) == 1:
-            (names[f"type{at}"],) = check.types
-            terms.append(f"type(part{at}) is type{at}")
+            (names[f"type{index}"],) = check.types
+            terms.append(f"type(part{index}) is type{index}")
         else:
-            names[f"check{at}"] = check.one
-            terms.append(f"check{at}(part{at})")
+            names[f"check{index}"] = check.one
+            terms.append(f"check{index}(part{index})")
     source = f"""\
 def check(value):
     if type(value) is not cls:
         return False
     try:
-        if not ({holds}):
+        if not ({condition}):
             return False
         {read}
     except AttributeError:
@@ -238,7 +219,7 @@ def check(value):
 
 def unpacking(size: int) -> tuple[str, str]:
     """For `check_parts`: how the parts of a tuple are read, and that it has that many."""
-    targets = "".join(f"part{at}, " for at in range(size))
+    targets = "".join(f"part{index}, " for index in range(size))
     return (f"{targets}= value" if size else "pass"), f"len(value) == {size}"
 
 
@@ -257,8 +238,8 @@ def deeper(check: Callable[[], Check], levels: int) -> Check:
     """The check of a recursive type within itself: false below `NESTING_MAX` levels.
 
     Args:
-        check: gives the type's own check, which is not there yet.
-        levels: how much deeper a value is nested each time.
+        check: returns the type's own check, which is compiled later.
+        levels: how many levels deeper a value is nested each time.
     """
 
     def one(value: Any) -> bool:

@@ -15,11 +15,38 @@ from typing import Any, Generic, TypeVar
 import cloudpickle
 import msgspec
 
-from statekit.codec.annotations import unwrap
+from statekit.codec.annotations import SCALARS, is_immutable, struct_fields, union_members, unwrap
 from statekit.codec.schema import Schema, schema_of
-from statekit.codec.value_check import INT_MAX, INT_MIN, NESTING_MAX, exceeds_nesting, is_text
-from statekit.codec.value_plan import ENCODER, Convert, Plan
-from statekit.codec.value_planner import plan_values
+from statekit.codec.value_check import (
+    INT_MAX,
+    INT_MIN,
+    NESTING_MAX,
+    Check,
+    exceeds_nesting,
+    is_text,
+)
+from statekit.codec.value_plan import (
+    ENCODER,
+    Convert,
+    ValuePlan,
+    plan_dict,
+    plan_literal,
+    plan_optional,
+    plan_scalar,
+    plan_sequence,
+    plan_set,
+    plan_tuple,
+    unchanged,
+)
+from statekit.codec.value_struct import (
+    is_native,
+    plan_inside,
+    plan_struct_checks,
+    struct_from_wire,
+    struct_to_wire,
+    wire_struct,
+)
+from statekit.codec.value_union import plan_union
 from statekit.errors import CorruptCheckpointError, StateTypeError
 
 T = TypeVar("T")
@@ -33,12 +60,12 @@ class ValueCodec(Generic[T]):
         name: how the bytes are written: "msgpack" or "pickle".
         schema: the type as data.
         annotation: the type as declared.
-        immutable: a decoded value may be handed out again and again.
-        accepts: whether the declared type can hold a value, and its bytes give it back.
+        immutable: values cannot change, so a decoded value may be returned several times.
+        accepts: whether the declared type can hold a value and its bytes can be read back.
         exact: whether a value is accepted and reading its bytes gives the very same value. An int
             in a float, or a datetime in another zone than UTC, is accepted and not exact.
         encode: the bytes of a value that was accepted; StateTypeError where they cannot be.
-        decode: the value of bytes; CorruptCheckpointError where there is none.
+        decode: the value of bytes; CorruptCheckpointError if they are not valid.
         reason: why a value is not accepted, with the path into it.
     """
 
@@ -68,7 +95,7 @@ def value_codec(annotation: Any) -> ValueCodec[Any]:
     [1.5]
     """
     schema = schema_of(annotation)
-    plan = plan_values(annotation)
+    plan = _Planner().plan_root(annotation)
     try:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(plan.wire)
     except TypeError as error:
@@ -81,7 +108,7 @@ def value_codec(annotation: Any) -> ValueCodec[Any]:
         "msgpack",
         schema,
         annotation,
-        plan.immutable,
+        is_immutable(annotation),
         plan.accepts.one,
         plan.exact.one,
         _verified(schema.brief, encode, decode) if plan.runs_code else encode,
@@ -123,8 +150,8 @@ def _verified(
 ) -> Callable[[Any], bytes]:
     """An `encode` that refuses values which change, or fail, when they are read back.
 
-    Reading calls `__post_init__` or `model_post_init` of a class once more. Where that adds up, a
-    value would change each time it is read and written again.
+    Reading calls `__post_init__` or `model_post_init` again. If the method is not idempotent, the
+    value would change each time it is read and written.
     """
 
     def encode_verified(value: Any) -> bytes:
@@ -186,19 +213,19 @@ def _corrupt_value(name: str, data: bytes, why: object) -> CorruptCheckpointErro
     )
 
 
-def _why_refused(plan: Plan, value: Any) -> str:
+def _why_refused(plan: ValuePlan, value: Any) -> str:
     """Why a value is not accepted, with the path into it."""
     if exceeds_nesting(plan.accepts, value):
         return f"it is nested more than {NESTING_MAX} levels deep: keep the parts as rows of a map"
     return _reason(plan, value, "") or f"{shortened(value)} is accepted"
 
 
-def _reason(plan: Plan, value: Any, path: str) -> str | None:
+def _reason(plan: ValuePlan, value: Any, path: str) -> str | None:
     if plan.accepts.one(value):
         return None
     for suffix, part, inner in plan.parts(value):
-        if found := _reason(part, inner, path + suffix):
-            return found
+        if reason := _reason(part, inner, path + suffix):
+            return reason
     problem = f"expected {plan.schema.brief}, got {type(value).__name__} {shortened(value)}"
     if type(value) is dt.datetime and _unoptional(plan.schema).kind == "datetime":
         problem = f"expected a datetime with a timezone within the years 1 to 9999, got {value!r}"
@@ -219,11 +246,101 @@ def _base_names(value: object) -> list[str]:
     return [base.__name__ for base in type(value).__mro__[1:]]
 
 
+class _Planner:
+    """Makes the plan of one annotation; remembers the enclosing structs.
+
+    Attributes:
+        open: the plans of the enclosing structs, and the level at which each began.
+        level: how many containers and structs enclose the current part.
+        wire_structs: all wire structs. They refer to each other by the names in `wires`, so a
+            struct can contain itself.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[type, tuple[ValuePlan, int]] = {}
+        self.level = 0
+        self.wire_structs: list[Any] = []
+        self.wires: dict[str, type] = {}
+
+    def plan_root(self, annotation: Any) -> ValuePlan:
+        plan = self.plan(annotation)
+        for wire_struct_ in self.wire_structs:
+            for name, wire in self.wires.items():
+                setattr(wire_struct_, name, wire)
+        return plan
+
+    def plan(self, annotation: Any) -> ValuePlan:
+        self.level += 1
+        try:
+            return self.plan_at_level(annotation)
+        finally:
+            self.level -= 1
+
+    def plan_at_level(self, annotation: Any) -> ValuePlan:
+        annotation = unwrap(annotation)
+        schema = schema_of(annotation)
+        args = typing.get_args(annotation)
+        match schema.kind:
+            case kind if kind in SCALARS or kind == "enum":
+                return plan_scalar(schema, annotation)
+            case "literal":
+                return plan_literal(schema, annotation)
+            case "tuple":
+                return plan_tuple(schema, [self.plan(arg) for arg in args])
+            case "list" | "variadic":
+                return plan_sequence(schema, self.plan(args[0]))
+            case "set" | "frozenset":
+                return plan_set(schema, self.plan(args[0]))
+            case "dict":
+                return plan_dict(schema, self.plan(args[0]), self.plan(args[1]))
+            case "optional" | "union":
+                return self.plan_union(schema, union_members(annotation) or ())
+        return self.plan_struct(schema, annotation)
+
+    def plan_union(self, schema: Schema, members: tuple[Any, ...]) -> ValuePlan:
+        some = [member for member in members if member is not type(None)]
+        optional = schema.kind == "optional"
+        if len(some) == 1:
+            inner = self.plan_at_level(some[0])  # an optional adds no level
+        else:
+            plans = [self.plan(member) for member in some]
+            inner = plan_union(schema.items[0] if optional else schema, plans, self.tagged_struct)
+        return plan_optional(schema, inner) if optional else inner
+
+    def tagged_struct(self, wire: Any) -> Any:
+        """A struct for a tagged union member: written as the array [name, value]."""
+        struct = msgspec.defstruct("Member", [("name", str), ("value", wire)], array_like=True)
+        self.wire_structs.append(struct)
+        return struct
+
+    def plan_struct(self, schema: Schema, cls: type) -> ValuePlan:
+        if cls in self.open:
+            outer, level = self.open[cls]
+            return plan_inside(schema, cls, outer, self.level - level)
+        native = is_native(cls, frozenset())
+        name = f"wire_{len(self.wire_structs)}_{len(self.open)}"
+        pending = Check(bool)
+        plan = ValuePlan(schema, cls if native else typing.ForwardRef(name), pending, pending)
+        if not native:
+            plan.to_wire = plan.from_wire = unchanged
+        self.open[cls] = plan, self.level
+        specs = struct_fields(cls)
+        fields = [self.plan(spec.annotation) for spec in specs]
+        plan_struct_checks(plan, cls, specs, fields)
+        if not native:
+            self.wires[name] = plan.wire = wire_struct(cls, specs, fields)
+            self.wire_structs.append(plan.wire)
+            plan.to_wire = struct_to_wire(cls, plan.wire, specs, fields)
+            plan.from_wire = struct_from_wire(cls, specs, fields)
+        del self.open[cls]
+        return plan
+
+
 class PickleCodec:
     """Marks a state whose values are pickled, because no other codec can hold them.
 
-    Pickled rows run code when they are read. The program that declares the state reads them;
-    readers that know only the checkpoint must be told to.
+    Pickled rows run code when they are read. The program that declares the state reads them. A
+    reader that has only the checkpoint must opt in.
 
     >>> annotation = typing.Annotated[complex, PickleCodec()]
     >>> codec = PickleCodec().codec(complex)
@@ -241,15 +358,15 @@ class PickleCodec:
         """
         inner = unwrap(annotation)
         cls = typing.get_origin(inner) or inner
-        held: type = cls if isinstance(cls, type) else object
+        expected: type = cls if isinstance(cls, type) else object
         name = inner.__qualname__ if isinstance(inner, type) else str(inner)
         return ValueCodec(
             self.name,
             Schema("pickle", name=name),
             annotation,
             False,
-            lambda value: isinstance(value, held),
-            lambda value: isinstance(value, held),
+            lambda value: isinstance(value, expected),
+            lambda value: isinstance(value, expected),
             _pickle_encode,
             checked_decode(name, pickle.loads, None),
             lambda value: f"expected {name}, got {type(value).__name__} {shortened(value)}",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
+from statekit.codec.annotations import SCALARS
 from statekit.codec.schema import Schema
 from statekit.codec.value_check import (
     Check,
@@ -17,21 +18,20 @@ from statekit.codec.value_check import (
     check_parts,
     optional,
     scalar_checks,
-    scalar_kinds,
     unpacking,
 )
 
 ENCODER = msgspec.msgpack.Encoder(uuid_format="canonical", decimal_format="string")
 Convert = Callable[[Any], Any]
-_Parts = Callable[[Any], Iterable[tuple[str, "Plan", Any]]]
+_Parts = Callable[[Any], Iterable[tuple[str, "ValuePlan", Any]]]
 
 
-def _no_parts(_value: Any) -> tuple[tuple[str, Plan, Any], ...]:
+def _no_parts(_value: Any) -> tuple[tuple[str, ValuePlan, Any], ...]:
     return ()
 
 
 @dataclasses.dataclass(slots=True)
-class Plan:
+class ValuePlan:
     """How values of one type are checked, and turned into what msgspec can write.
 
     `wire` is the type that msgspec decodes. `accepts` and `exact` are the two checks of
@@ -43,7 +43,6 @@ class Plan:
     wire: Any
     accepts: Check
     exact: Check
-    immutable: bool
     to_wire: Convert | None = None
     from_wire: Convert | None = None
     parts: _Parts = _no_parts
@@ -55,25 +54,23 @@ def unchanged(value: Any) -> Any:
 
 
 _AWARE = typing.Annotated[dt.datetime, msgspec.Meta(tz=True)]
-SCALARS = frozenset({*scalar_kinds(), "enum"})
-"""The kinds of types that `plan_scalar` plans."""
 
 
-def plan_scalar(schema: Schema, annotation: Any) -> Plan:
+def plan_scalar(schema: Schema, annotation: Any) -> ValuePlan:
     wire = _AWARE if schema.kind == "datetime" else annotation
-    return Plan(schema, wire, *scalar_checks(schema.kind, annotation), True)
+    return ValuePlan(schema, wire, *scalar_checks(schema.kind, annotation))
 
 
 def is_map(schema: Schema) -> bool:
     """Whether a dict is written as a map, not as pairs: MessagePack readers know its keys."""
     key = schema.items[0].kind
-    return key in SCALARS and key != "null"
+    return key in SCALARS.keys() - {"null"} or key == "enum"
 
 
 # ------------------------------------------------------------------ containers
 
 
-def plan_literal(schema: Schema, annotation: Any) -> Plan:
+def plan_literal(schema: Schema, annotation: Any) -> ValuePlan:
     allowed = frozenset((type(value), value) for _, value in schema.values)
     types = frozenset(kind for kind, _ in allowed)
 
@@ -82,7 +79,7 @@ def plan_literal(schema: Schema, annotation: Any) -> Plan:
 
     check = Check(accepts)
     if bool not in types:
-        return Plan(schema, annotation, check, check, True)
+        return ValuePlan(schema, annotation, check, check)
 
     def from_wire(value: Any) -> Any:
         if not accepts(value):
@@ -90,127 +87,115 @@ def plan_literal(schema: Schema, annotation: Any) -> Plan:
         return value
 
     wire: Any = typing.Union[tuple(types)]  # noqa: UP007  built at run time
-    return Plan(schema, wire, check, check, True, unchanged, from_wire)
+    return ValuePlan(schema, wire, check, check, unchanged, from_wire)
 
 
-def plan_tuple(schema: Schema, items: list[Plan]) -> Plan:
-    size = len(items)
-    read, has_size = unpacking(size)
-    plan = Plan(
+def plan_of(
+    schema: Schema, wire: Any, items: Sequence[ValuePlan], check: Callable[[list[Check]], Check]
+) -> ValuePlan:
+    """A plan whose checks are made from the checks of its items."""
+    return ValuePlan(
         schema,
-        tuple[tuple(item.wire for item in items)],  # type: ignore[misc]
-        check_parts(tuple, [item.accepts for item in items], read, has_size),
-        check_parts(tuple, [item.exact for item in items], read, has_size),
-        all(item.immutable for item in items),
+        wire,
+        check([item.accepts for item in items]),
+        check([item.exact for item in items]),
         runs_code=any(item.runs_code for item in items),
     )
-    if any(item.to_wire for item in items):
-        to, back = ([_converter(item, name) for item in items] for name in ("to_wire", "from_wire"))
-        plan.to_wire = lambda value: tuple([f(v) for f, v in zip(to, value, strict=True)])
-        plan.from_wire = lambda wire: tuple([f(v) for f, v in zip(back, wire, strict=True)])
 
-    def parts(value: Any) -> Iterator[tuple[str, Plan, Any]]:
+
+def plan_tuple(schema: Schema, items: list[ValuePlan]) -> ValuePlan:
+    size = len(items)
+    read, has_size = unpacking(size)
+    plan = plan_of(
+        schema,
+        tuple[tuple(item.wire for item in items)],  # type: ignore[misc]
+        items,
+        lambda checks: check_parts(tuple, checks, read, has_size),
+    )
+    if any(item.to_wire for item in items):
+        to_wire = [item.to_wire or unchanged for item in items]
+        from_wire = [item.from_wire or unchanged for item in items]
+        plan.to_wire = lambda value: tuple([f(v) for f, v in zip(to_wire, value, strict=True)])
+        plan.from_wire = lambda wire: tuple([f(v) for f, v in zip(from_wire, wire, strict=True)])
+
+    def parts(value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
         if type(value) is tuple and len(value) == size:
-            for at, (item, part) in enumerate(zip(items, value, strict=True)):
-                yield f"[{at}]", item, part
+            for index, (item, part) in enumerate(zip(items, value, strict=True)):
+                yield f"[{index}]", item, part
 
     plan.parts = parts
     return plan
 
 
-def _converter(plan: Plan, name: str) -> Convert:
-    convert: Convert | None = getattr(plan, name)
-    return convert or unchanged
+def _check_items(cls: type) -> Callable[[list[Check]], Check]:
+    def check(items: list[Check]) -> Check:
+        each = check_each(items[0])
+        return Check(lambda value: type(value) is cls and each(value))
+
+    return check
 
 
-def _check_items(cls: type, item: Check) -> Check:
-    each = check_each(item)
-    return Check(lambda value: type(value) is cls and each(value))
-
-
-def plan_sequence(schema: Schema, item: Plan) -> Plan:
+def plan_sequence(schema: Schema, item: ValuePlan) -> ValuePlan:
     """A list, or a tuple of any length."""
     cls: Any = list if schema.kind == "list" else tuple
-    plan = Plan(
-        schema,
-        list[item.wire] if cls is list else tuple[item.wire, ...],  # type: ignore[name-defined]
-        _check_items(cls, item.accepts),
-        _check_items(cls, item.exact),
-        cls is tuple and item.immutable,
-        runs_code=item.runs_code,
-    )
+    wire = list[item.wire] if cls is list else tuple[item.wire, ...]  # type: ignore[name-defined]
+    plan = plan_of(schema, wire, [item], _check_items(cls))
     if item.to_wire and item.from_wire:
         to_wire, from_wire = item.to_wire, item.from_wire
         plan.to_wire = lambda value: [to_wire(part) for part in value]
         plan.from_wire = lambda wire: cls([from_wire(part) for part in wire])
 
-    def parts(value: Any) -> Iterator[tuple[str, Plan, Any]]:
+    def parts(value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
         if type(value) is cls:
-            for at, part in enumerate(value):
-                yield f"[{at}]", item, part
+            for index, part in enumerate(value):
+                yield f"[{index}]", item, part
 
     plan.parts = parts
     return plan
 
 
-def plan_set(schema: Schema, item: Plan) -> Plan:
+def plan_set(schema: Schema, item: ValuePlan) -> ValuePlan:
     """A set or frozenset: an array sorted by encoded element, whatever the order of hashing."""
     cls: Any = set if schema.kind == "set" else frozenset
-    convert = _converter(item, "to_wire")
-    restore = _converter(item, "from_wire")
+    item_to_wire, item_from_wire = item.to_wire or unchanged, item.from_wire or unchanged
 
     def to_wire(value: Any) -> list[msgspec.Raw]:
-        encoded = sorted([ENCODER.encode(convert(part)) for part in value])
+        encoded = sorted([ENCODER.encode(item_to_wire(part)) for part in value])
         return [msgspec.Raw(part) for part in encoded]
 
-    def parts(value: Any) -> Iterator[tuple[str, Plan, Any]]:
+    def parts(value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
         if type(value) is cls:
             for part in value:
                 yield f"{{{part!r:.60}}}", item, part
 
-    return Plan(
-        schema,
-        list[item.wire],  # type: ignore[name-defined]
-        _check_items(cls, item.accepts),
-        _check_items(cls, item.exact),
-        cls is frozenset and item.immutable,
-        to_wire=to_wire,
-        from_wire=lambda wire: cls([restore(part) for part in wire]),
-        parts=parts,
-        runs_code=item.runs_code,
-    )
+    plan = plan_of(schema, list[item.wire], [item], _check_items(cls))  # type: ignore[name-defined]
+    plan.to_wire = to_wire
+    plan.from_wire = lambda wire: cls([item_from_wire(part) for part in wire])
+    plan.parts = parts
+    return plan
 
 
-def _check_pairs(key: Check, item: Check) -> Check:
-    keys, items = check_each(key), check_each(item)
-
-    def one(value: Any) -> bool:
-        return type(value) is dict and keys(value) and items(value.values())
-
-    return Check(one)
+def _check_pairs(checks: list[Check]) -> Check:
+    keys, items = map(check_each, checks)
+    return Check(lambda value: type(value) is dict and keys(value) and items(value.values()))
 
 
-def plan_dict(schema: Schema, key: Plan, item: Plan) -> Plan:
+def plan_dict(schema: Schema, key: ValuePlan, item: ValuePlan) -> ValuePlan:
     """A dict: a map, or an array of pairs where MessagePack readers may not know such keys."""
-    plan = Plan(
-        schema,
-        dict[key.wire, item.wire],  # type: ignore[name-defined]
-        _check_pairs(key.accepts, item.accepts),
-        _check_pairs(key.exact, item.exact),
-        False,
-        runs_code=key.runs_code or item.runs_code,
-    )
-    key_to, key_from = _converter(key, "to_wire"), _converter(key, "from_wire")
-    to, back = _converter(item, "to_wire"), _converter(item, "from_wire")
+    wire: Any = dict[key.wire, item.wire]  # type: ignore[name-defined]
     if not is_map(schema):
-        plan.wire = list[tuple[key.wire, item.wire]]  # type: ignore[name-defined]
-        plan.to_wire = lambda value: [(key_to(k), to(v)) for k, v in value.items()]
-        plan.from_wire = lambda wire: {key_from(k): back(v) for k, v in wire}
+        wire = list[tuple[key.wire, item.wire]]  # type: ignore[name-defined]
+    plan = plan_of(schema, wire, [key, item], _check_pairs)
+    key_to_wire, key_from_wire = key.to_wire or unchanged, key.from_wire or unchanged
+    to_wire, from_wire = item.to_wire or unchanged, item.from_wire or unchanged
+    if not is_map(schema):
+        plan.to_wire = lambda value: [(key_to_wire(k), to_wire(v)) for k, v in value.items()]
+        plan.from_wire = lambda wire: {key_from_wire(k): from_wire(v) for k, v in wire}
     elif item.to_wire:
-        plan.to_wire = lambda value: {k: to(v) for k, v in value.items()}
-        plan.from_wire = lambda wire: {k: back(v) for k, v in wire.items()}
+        plan.to_wire = lambda value: {k: to_wire(v) for k, v in value.items()}
+        plan.from_wire = lambda wire: {k: from_wire(v) for k, v in wire.items()}
 
-    def parts(value: Any) -> Iterator[tuple[str, Plan, Any]]:
+    def parts(value: Any) -> Iterator[tuple[str, ValuePlan, Any]]:
         if type(value) is dict:
             for k, v in value.items():
                 yield f".keys[{k!r:.60}]", key, k
@@ -220,18 +205,12 @@ def plan_dict(schema: Schema, key: Plan, item: Plan) -> Plan:
     return plan
 
 
-def plan_optional(schema: Schema, inner: Plan) -> Plan:
-    convert, restore = inner.to_wire, inner.from_wire
-    plan = Plan(
-        schema,
-        typing.Optional[inner.wire],  # noqa: UP045  a forward reference has no `|`
-        optional(inner.accepts),
-        optional(inner.exact),
-        inner.immutable,
-        runs_code=inner.runs_code,
-    )
-    if convert and restore:
-        plan.to_wire = lambda value: None if value is None else convert(value)
-        plan.from_wire = lambda wire: None if wire is None else restore(wire)
-    plan.parts = lambda value: inner.parts(value)
+def plan_optional(schema: Schema, inner: ValuePlan) -> ValuePlan:
+    to_wire, from_wire = inner.to_wire, inner.from_wire
+    wire: Any = typing.Optional[inner.wire]  # noqa: UP045  a forward reference has no `|`
+    plan = plan_of(schema, wire, [inner], lambda checks: optional(checks[0]))
+    if to_wire and from_wire:
+        plan.to_wire = lambda value: None if value is None else to_wire(value)
+        plan.from_wire = lambda wire: None if wire is None else from_wire(wire)
+    plan.parts = inner.parts
     return plan

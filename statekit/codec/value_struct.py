@@ -11,18 +11,18 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
-import pydantic
 
 from statekit.codec.annotations import (
-    FieldSpec,
+    Field,
     struct_fields,
     struct_flavour,
     union_members,
     unwrap,
+    with_metadata,
 )
 from statekit.codec.schema import Schema, schema_of
 from statekit.codec.value_check import Check, check_parts, deeper, unpacking
-from statekit.codec.value_plan import Convert, Plan, is_map, unchanged
+from statekit.codec.value_plan import Convert, ValuePlan, is_map, unchanged
 from statekit.codec.value_union import tagged_members
 
 
@@ -67,44 +67,24 @@ def _is_plain(cls: Any) -> bool:
 
 def _is_constrained(annotation: Any) -> bool:
     """Whether msgspec would refuse values for more than their type (`msgspec.Meta`)."""
-    if annotation is pydantic.AwareDatetime:  # which it does not know
-        return True
-    if isinstance(annotation, typing.NewType):
-        return _is_constrained(annotation.__supertype__)
-    if hasattr(annotation, "__value__"):
-        return _is_constrained(annotation.__value__)
-    metadata = getattr(annotation, "__metadata__", ())
+    inner, metadata = with_metadata(annotation)
     return any(isinstance(note, msgspec.Meta) for note in metadata) or any(
-        _is_constrained(arg) for arg in typing.get_args(annotation)
+        _is_constrained(arg) for arg in typing.get_args(inner)
     )
 
 
-def _is_frozen(cls: Any) -> bool:
-    match struct_flavour(cls):
-        case "namedtuple":
-            return True
-        case "msgspec":
-            return bool(cls.__struct_config__.frozen)
-        case "pydantic":
-            return bool(cls.model_config.get("frozen")) and not cls.__private_attributes__
-        case "dataclass":
-            return bool(cls.__dataclass_params__.frozen)
-    return False
-
-
-def plan_inside(schema: Schema, cls: type, outer: Plan, levels: int) -> Plan:
-    """A struct inside of itself: everything about it is looked up when it is used.
+def plan_inside(schema: Schema, cls: type, outer: ValuePlan, levels: int) -> ValuePlan:
+    """The plan of a struct inside of itself: it looks up the outer plan when it is used.
 
     Args:
         outer: the plan of the struct, which is not complete yet.
-        levels: how much deeper it is nested than the struct around it.
+        levels: how many levels deeper it is than the enclosing struct of its type.
     """
-    plan = Plan(
+    plan = ValuePlan(
         schema,
         outer.wire,
         deeper(lambda: outer.accepts, levels),
         deeper(lambda: outer.exact, levels),
-        _is_frozen(cls),
     )
     plan.parts = lambda value: outer.parts(value)
     if outer.to_wire:
@@ -114,11 +94,10 @@ def plan_inside(schema: Schema, cls: type, outer: Plan, levels: int) -> Plan:
 
 
 def plan_struct_checks(
-    plan: Plan, cls: type, specs: tuple[FieldSpec, ...], fields: list[Plan]
+    plan: ValuePlan, cls: type, specs: tuple[Field, ...], fields: list[ValuePlan]
 ) -> None:
-    """Fill in the checks, `immutable`, `runs_code` and `parts` of a struct's plan."""
+    """Fill in the checks, `runs_code` and `parts` of a struct's plan."""
     named = {spec.name: field for spec, field in zip(specs, fields, strict=True)}
-    plan.immutable = _is_frozen(cls) and all(field.immutable for field in fields)
     plan.runs_code = _runs_code(cls) or any(field.runs_code for field in fields)
     flavour = struct_flavour(cls)
     if flavour == "typeddict":
@@ -132,14 +111,13 @@ def plan_struct_checks(
             else ()
         )
         return
-    read, holds = "; ".join(f"part{at} = {_attribute(n)}" for at, n in enumerate(named)), "True"
+    reads = (f"part{index} = {_attribute(name)}" for index, name in enumerate(named))
+    read, condition = "; ".join(reads) or "pass", "True"
     if flavour == "namedtuple":
-        read, holds = unpacking(len(named))
-    read = read or "pass"
-    read = read or "pass"
-    plan.accepts = check_parts(cls, [field.accepts for field in fields], read, holds)
-    holds = f"{holds} and {_only_fields(cls, named)}"
-    plan.exact = check_parts(cls, [field.exact for field in fields], read, holds)
+        read, condition = unpacking(len(named))
+    plan.accepts = check_parts(cls, [field.accepts for field in fields], read, condition)
+    condition = f"{condition} and {_only_fields(cls, named)}"
+    plan.exact = check_parts(cls, [field.exact for field in fields], read, condition)
     plan.parts = lambda value: (
         [(f".{name}", field, getattr(value, name, None)) for name, field in named.items()]
         if type(value) is cls
@@ -155,7 +133,7 @@ def _runs_code(cls: Any) -> bool:
 
 
 def _only_fields(cls: Any, names: Collection[str]) -> str:
-    """A condition, as source text: an instance has what reading it gives back, and no more."""
+    """A condition, as source text: an instance has its fields and nothing else."""
     if _runs_code(cls):
         return "False"
     flavour = struct_flavour(cls)
@@ -197,29 +175,29 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     return operator.attrgetter(*names) if names else lambda value: ()
 
 
-def _columns(specs: tuple[FieldSpec, ...]) -> list[int]:
-    """The order of fields in a wire struct: those that a row must have come first."""
-    return sorted(range(len(specs)), key=lambda at: not specs[at].required)
+def _columns(specs: tuple[Field, ...]) -> list[int]:
+    """The order of fields in a wire struct: required ones first."""
+    return sorted(range(len(specs)), key=lambda index: not specs[index].required)
 
 
-def wire_struct(cls: type, specs: tuple[FieldSpec, ...], fields: list[Plan]) -> type:
+def wire_struct(cls: type, specs: tuple[Field, ...], fields: list[ValuePlan]) -> type:
     """A msgspec Struct with the fields of `cls`, in the form in which they are written."""
     columns: list[tuple[str, Any] | tuple[str, Any, Any]] = [
-        (f"f{at}", fields[at].wire)
-        if specs[at].required
-        else (f"f{at}", fields[at].wire, msgspec.UNSET)
-        for at in _columns(specs)
+        (f"f{index}", fields[index].wire)
+        if specs[index].required
+        else (f"f{index}", fields[index].wire, msgspec.UNSET)
+        for index in _columns(specs)
     ]
-    names = {f"f{at}": spec.name for at, spec in enumerate(specs)}
+    names = {f"f{index}": spec.name for index, spec in enumerate(specs)}
     return msgspec.defstruct(cls.__name__, columns, rename=names)
 
 
 def struct_to_wire(
-    cls: type, wire: Any, specs: tuple[FieldSpec, ...], fields: list[Plan]
+    cls: type, wire: Any, specs: tuple[Field, ...], fields: list[ValuePlan]
 ) -> Convert:
     order = _columns(specs)
-    names = tuple(specs[at].name for at in order)
-    converts = [fields[at].to_wire for at in order]
+    names = tuple(specs[index].name for index in order)
+    converts = [fields[index].to_wire for index in order]
     get = _getter(names)
     if struct_flavour(cls) == "typeddict":
         get = lambda value: tuple([value.get(name, msgspec.UNSET) for name in names])  # noqa: E731
@@ -239,9 +217,9 @@ def struct_to_wire(
     return to_wire
 
 
-def struct_from_wire(cls: Any, specs: tuple[FieldSpec, ...], fields: list[Plan]) -> Convert:
+def struct_from_wire(cls: Any, specs: tuple[Field, ...], fields: list[ValuePlan]) -> Convert:
     names = tuple(spec.name for spec in specs)
-    get = _getter(tuple(f"f{at}" for at in range(len(specs))))
+    get = _getter(tuple(f"f{index}" for index in range(len(specs))))
     restores = [field.from_wire for field in fields]
     build = _builder(cls)
     build_row: Callable[[Any], Any] = lambda row: build(dict(zip(names, row, strict=True)))  # noqa: E731
@@ -272,29 +250,29 @@ def _builder(cls: Any) -> Callable[[dict[str, Any]], Any]:
     """Makes an instance from its fields; those that are missing take their defaults."""
     match struct_flavour(cls):
         case "typeddict":
-            return lambda found: found
+            return lambda values: values
         case "pydantic":
             return _model_builder(cls)
         case "dataclass":
-            return lambda found: _build_dataclass(cls, found)
-    return lambda found: cls(**found)
+            return lambda values: _build_dataclass(cls, values)
+    return lambda values: cls(**values)
 
 
 def _model_builder(cls: Any) -> Callable[[dict[str, Any]], Any]:
-    """As `model_construct` does it, without its search for aliases where no field is missing."""
+    """Like `model_construct`, but without its search for aliases if no field is missing."""
     size = len(cls.model_fields)
     if cls.__pydantic_post_init__ is not None:
-        return lambda found: cls.model_construct(**found)
+        return lambda values: cls.model_construct(**values)
 
-    def build(found: dict[str, Any]) -> Any:
-        if len(found) < size:
-            return cls.model_construct(**found)
-        made = cls.__new__(cls)
-        _set(made, "__dict__", found)
-        _set(made, "__pydantic_fields_set__", set(found))
-        _set(made, "__pydantic_extra__", None)
-        _set(made, "__pydantic_private__", None)
-        return made
+    def build(values: dict[str, Any]) -> Any:
+        if len(values) < size:
+            return cls.model_construct(**values)
+        model = cls.__new__(cls)
+        _set(model, "__dict__", values)
+        _set(model, "__pydantic_fields_set__", set(values))
+        _set(model, "__pydantic_extra__", None)
+        _set(model, "__pydantic_private__", None)
+        return model
 
     return build
 
@@ -302,17 +280,17 @@ def _model_builder(cls: Any) -> Callable[[dict[str, Any]], Any]:
 _set = object.__setattr__
 
 
-def _build_dataclass(cls: Any, found: dict[str, Any]) -> Any:
-    """As msgspec does it: `__init__` is not called, `__post_init__` is."""
-    made = object.__new__(cls)
+def _build_dataclass(cls: Any, values: dict[str, Any]) -> Any:
+    """Like msgspec: `__init__` is not called, `__post_init__` is."""
+    instance = object.__new__(cls)
     for field in dataclasses.fields(cls):
-        if field.name in found:
-            value = found[field.name]
+        if field.name in values:
+            value = values[field.name]
         elif field.default_factory is not dataclasses.MISSING:
             value = field.default_factory()
         else:
             value = field.default
-        object.__setattr__(made, field.name, value)
-    if hasattr(made, "__post_init__"):
-        made.__post_init__()
-    return made
+        object.__setattr__(instance, field.name, value)
+    if hasattr(instance, "__post_init__"):
+        instance.__post_init__()
+    return instance

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 import enum
 import typing
-import uuid
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
+from statekit.codec.annotations import SCALARS
 from statekit.codec.schema import Schema
 from statekit.codec.value_check import any_of
-from statekit.codec.value_plan import ENCODER, Convert, Plan, is_map, unchanged
+from statekit.codec.value_plan import ENCODER, Convert, ValuePlan, is_map, plan_of, unchanged
 
 UNION_EXT = 1
-"""MessagePack extension type of a union member that its bytes alone do not tell apart."""
+"""MessagePack extension type of a tagged union member."""
 
 _FAMILIES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(SCALARS, ("text",)),
     "bool": ("bool",),
     "int": ("int",),
     "float": ("float", "int"),
     **dict.fromkeys(("list", "tuple", "variadic", "set", "frozenset"), ("array",)),
     **dict.fromkeys(("struct", "ref", "dict"), ("map",)),
-    **dict.fromkeys(
-        ("str", "bytes", "date", "datetime", "timedelta", "decimal", "uuid"), ("text",)
-    ),
 }
+"""The families of MessagePack values that a kind of type is written as."""
 _TYPE_FAMILIES: dict[type, str] = {
-    bool: "bool",
-    int: "int",
-    float: "float",
-    **dict.fromkeys((str, bytes, dt.date, dt.datetime, dt.timedelta), "text"),
-    **dict.fromkeys((decimal.Decimal, uuid.UUID), "text"),
+    **{cls: _FAMILIES[kind][0] for kind, cls in SCALARS.items()},
     **dict.fromkeys((list, tuple, set, frozenset), "array"),
 }
 
@@ -51,43 +44,39 @@ def _families(schema: Schema) -> frozenset[str]:
 
 def tagged_members(members: Iterable[Schema]) -> frozenset[str]:
     """The names of a union's members that need a tag: all but the first of each family."""
-    taken: dict[str, str] = {}
+    first_kinds: dict[str, str] = {}
     tagged = set()
     for member in members:
         numbers = ("int", "float") if member.kind in ("int", "float") else ()
         if any(
-            taken.get(family, "float" if numbers else None) not in (*numbers, None)
+            first_kinds.get(family, "float" if numbers else None) not in (*numbers, None)
             for family in _families(member)
         ):
             tagged.add(member.brief)
         else:
             for family in _families(member):
-                taken.setdefault(family, member.kind)
+                first_kinds.setdefault(family, member.kind)
     return frozenset(tagged)
 
 
-def plan_union(schema: Schema, plans: list[Plan], hold: Callable[[Any], Any]) -> Plan:
+def plan_union(
+    schema: Schema, plans: list[ValuePlan], tagged_struct: Callable[[Any], Any]
+) -> ValuePlan:
     tagged = tagged_members(schema.items)
     plain = [plan for plan in plans if plan.schema.brief not in tagged]
     wires = [plan.wire for plan in plain] + ([msgspec.msgpack.Ext] if tagged else [])
-    # A float member also accepts an int: ask the members that mean an int before it.
+    # A float member also accepts an int: try it after the members for ints.
     ordered = sorted(plans, key=lambda plan: plan.schema.kind == "float")
-    plan = Plan(
-        schema,
-        typing.Union[tuple(wires)],  # noqa: UP007  built at run time
-        any_of([plan.accepts for plan in ordered]),
-        any_of([plan.exact for plan in ordered]),
-        all(plan.immutable for plan in plans),
-        runs_code=any(plan.runs_code for plan in plans),
-    )
+    wire: Any = typing.Union[tuple(wires)]  # noqa: UP007  built at run time
+    plan = plan_of(schema, wire, ordered, any_of)
     if tagged or any(member.to_wire for member in plans):
         plan.to_wire = _union_to_wire(schema, ordered, tagged)
-        plan.from_wire = _union_from_wire(schema, plans, tagged, hold)
+        plan.from_wire = _union_from_wire(schema, plans, tagged, tagged_struct)
     return plan
 
 
-def _union_to_wire(schema: Schema, ordered: list[Plan], tagged: frozenset[str]) -> Convert:
-    def write(member: Plan, value: Any) -> Any:
+def _union_to_wire(schema: Schema, ordered: list[ValuePlan], tagged: frozenset[str]) -> Convert:
+    def write(member: ValuePlan, value: Any) -> Any:
         wire = member.to_wire(value) if member.to_wire else value
         name = member.schema.brief
         if name not in tagged:
@@ -95,7 +84,7 @@ def _union_to_wire(schema: Schema, ordered: list[Plan], tagged: frozenset[str]) 
         return msgspec.msgpack.Ext(UNION_EXT, ENCODER.encode((name, wire)))
 
     def to_wire(value: Any) -> Any:
-        # A member that gives back the very same value comes before one that would convert it.
+        # Prefer a member that reads back the very same value to one that converts it.
         for member in ordered:
             if member.exact.one(value):
                 return write(member, value)
@@ -108,10 +97,13 @@ def _union_to_wire(schema: Schema, ordered: list[Plan], tagged: frozenset[str]) 
 
 
 def _union_from_wire(
-    schema: Schema, plans: list[Plan], tagged: frozenset[str], hold: Callable[[Any], Any]
+    schema: Schema,
+    plans: list[ValuePlan],
+    tagged: frozenset[str],
+    tagged_struct: Callable[[Any], Any],
 ) -> Convert:
     named = {plan.schema.brief: plan for plan in plans}
-    held = {name: hold(named[name].wire) for name in tagged}
+    structs = {name: tagged_struct(named[name].wire) for name in tagged}
     decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {}
     peek = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
     restores = {
@@ -122,7 +114,7 @@ def _union_from_wire(
     }
 
     def from_wire(wire: Any) -> Any:
-        if wire is None:  # of a Literal that names it
+        if wire is None:  # of a Literal that contains None
             return None
         if type(wire) is not msgspec.msgpack.Ext:
             return restores.get(_family(wire), unchanged)(wire)
@@ -130,7 +122,7 @@ def _union_from_wire(
         if name not in tagged:
             raise ValueError(f"{name!r} is not a tagged member of {schema.brief}")
         if name not in decoders:
-            decoders[name] = msgspec.msgpack.Decoder(held[name])
+            decoders[name] = msgspec.msgpack.Decoder(structs[name])
         value = decoders[name].decode(wire.data).value
         restore = named[name].from_wire or unchanged
         return restore(value)

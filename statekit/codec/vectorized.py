@@ -26,21 +26,21 @@ def sortable_ints(values: Collection[int]) -> list[bytes]:
     >>> [packed.hex() for packed in sortable_ints([-1, 1])]
     ['7fffffffffffffff', '8000000000000001']
     """
-    found = np.fromiter(values, np.int64, len(values))
-    flipped = found.view(np.uint64) ^ np.uint64(1 << 63)
+    signed = np.fromiter(values, np.int64, len(values))
+    flipped = signed.view(np.uint64) ^ np.uint64(1 << 63)
     packed: list[bytes] = flipped.astype(">u8").view("V8").tolist()
     return packed
 
 
 def numbered(start: bytes, first: int, count: int) -> list[bytes]:
-    """So many numbers from the first one on as six bytes each, behind six that all start with.
+    """Consecutive numbers from `first` on as six bytes each, after a prefix of six bytes.
 
     >>> [packed.hex() for packed in numbered(b"prefix", 255, 2)]
     ['7072656669780000000000ff', '707265666978000000000100']
     """
     numbers = np.arange(first, first + count, dtype=np.int64).astype(">i8")
-    found = np.empty((count, 12), np.uint8)
-    found[:, 4:] = numbers.view(np.uint8).reshape(count, 8)
-    found[:, :6] = np.frombuffer(start, np.uint8)  # in place of the two bytes that are zero
-    packed: list[bytes] = found.view("V12").reshape(count).tolist()
+    rows = np.empty((count, 12), np.uint8)
+    rows[:, 4:] = numbers.view(np.uint8).reshape(count, 8)
+    rows[:, :6] = np.frombuffer(start, np.uint8)  # overwrites the two zero bytes
+    packed: list[bytes] = rows.view("V12").reshape(count).tolist()
     return packed

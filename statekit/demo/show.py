@@ -42,7 +42,7 @@ def run(home: Path) -> bool:
         f"[bold]{flights:,} flights of 2013[/] come in by schedule, in {FILES} epochs; "
         f"{behind:.1%} of them really left before one that came in earlier\n"
     )
-    _console.print(Text(str(build_job())))
+    _console.print(Text(str(build_job())), soft_wrap=True)
     _console.print()
     with _bar() as bar:
         task = bar.add_task("starting Spark", total=flights)

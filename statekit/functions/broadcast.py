@@ -81,9 +81,9 @@ def _check_effects(handler: Signature) -> None:
             "handled at no key, and the same in all shards: take no Context"
         )
     for spec in handler.states:
-        if not issubclass(spec.kind, BroadcastState):
+        if not issubclass(spec.state_class, BroadcastState):
             raise StateTypeError(
                 f"{handler.name}, parameter {spec.name!r}: a broadcast record is handled at no "
-                f"key, and the same in all shards, and {spec.kind.__name__} is not: use "
+                f"key, and the same in all shards, and {spec.state_class.__name__} is not: use "
                 "BroadcastState"
             )

@@ -6,7 +6,7 @@ import datetime as dt
 from typing import Any
 
 from statekit.errors import StateTypeError
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.state.timers import Timers
 from statekit.timestamp import instant
 
@@ -17,27 +17,27 @@ class Context:
     Declare a parameter of this type to get it.
     """
 
-    __slots__ = ("_timers", "_visit", "shard")
+    __slots__ = ("_scope", "_timers", "shard")
 
-    def __init__(self, visit: Visit, shard: int, timers: Timers | None) -> None:
-        self._visit = visit
+    def __init__(self, scope: KeyScope, shard: int, timers: Timers | None) -> None:
+        self._scope = scope
         self._timers = timers
         self.shard = shard
 
     @property
     def key(self) -> Any:
-        """The key being visited: a scalar, or a tuple when the key has several fields."""
-        return self._visit.key
+        """The current key: a scalar, or a tuple when the key has several fields."""
+        return self._scope.key
 
     @property
     def epoch(self) -> int:
         """The number of the epoch, the same when the epoch is replayed."""
-        return self._visit.epoch
+        return self._scope.epoch
 
     @property
     def operator(self) -> str:
         """The name of the operator that runs."""
-        return self._visit.operator
+        return self._scope.operator
 
     @property
     def watermark(self) -> dt.datetime:
@@ -46,12 +46,12 @@ class Context:
         The same for all keys of an epoch. The first instant of the year 1 before any record was
         committed, the last one of 9999 when no record can follow.
         """
-        return instant(self._visit.watermark_us)
+        return instant(self._scope.clocks.watermark_us)
 
     @property
     def processing_time(self) -> dt.datetime:
         """The one instant that all of the epoch takes place at; the same when it is replayed."""
-        return instant(self._visit.processing_time_us)
+        return instant(self._scope.clocks.processing_time_us)
 
     @property
     def event_time(self) -> dt.datetime:
@@ -63,12 +63,12 @@ class Context:
         Raises:
             StateTypeError: the operator has no event time, or a processing-time timer is due.
         """
-        if self._visit.event_us is None:
+        if self._scope.clocks.event_us is None:
             raise StateTypeError(
-                f"operator {self._visit.operator!r} has no event time here: declare "
+                f"operator {self._scope.operator!r} has no event time here: declare "
                 "@process(event_time=...); a processing-time timer has none in any case"
             )
-        return instant(self._visit.event_us)
+        return instant(self._scope.clocks.event_us)
 
     @property
     def timers(self) -> Timers:
@@ -79,7 +79,7 @@ class Context:
         """
         if self._timers is None:
             raise StateTypeError(
-                f"operator {self._visit.operator!r} handles no timers: decorate a function with "
-                f"@{self._visit.operator}.on_timer"
+                f"operator {self._scope.operator!r} handles no timers: decorate a function with "
+                f"@{self._scope.operator}.on_timer"
             )
         return self._timers

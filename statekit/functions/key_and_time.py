@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from statekit.codec.annotations import peel, show
 from statekit.codec.key_codec import KeyCodec, dynamic_key_codec, key_codec
 from statekit.codec.schema import schema_of
 from statekit.codec.value_codec import ValueCodec, value_codec
 from statekit.errors import StateTypeError
 from statekit.functions.state_parameters import explained
-from statekit.records.declaration import peel, show
 from statekit.records.union import Records
 
 KEY_TYPES = frozenset({"bool", "int", "str", "bytes", "date", "datetime"})

@@ -11,7 +11,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from types import MappingProxyType
 from typing import (
@@ -22,6 +22,7 @@ from typing import (
     Never,
     ParamSpec,
     Protocol,
+    Self,
     TypeVar,
     overload,
 )
@@ -38,10 +39,10 @@ from statekit.functions.migrate_hooks import Hooks, MigrateOption, checked_hooks
 from statekit.functions.signature import Bound, Signature, hints_of
 from statekit.functions.state_parameters import annotation_text
 from statekit.records.output_type import OutputType
-from statekit.records.preaggregate import Combiner, told_with
+from statekit.records.preaggregate import Combiner, with_operator_name
 from statekit.records.union import Records, records_of
 from statekit.state.base import State, StateSpec
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.state.timers import DUE, Timer, Timers
 from statekit.timestamp import datetime_to_micros, duration_to_micros
 from statekit.watermark import BEGINNING
@@ -56,9 +57,41 @@ B = TypeVar("B")
 _Annotated = tuple[Callable[..., Any], dict[str, Any]]
 """A function with its annotations."""
 
-_Packed = tuple[tuple[Any, ...], dict[str | None, _Annotated], list[_Annotated], Combiner | None]
-"""What a process is made of, its callbacks for timers, those for broadcast records, its combiner.
-"""
+_Packed = tuple[tuple[Any, ...], dict[str | None, _Annotated], list[_Annotated]]
+"""The arguments of a process, its callbacks for timers, and those for broadcast records."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """How the runtime treats a process function. Functions of users have the defaults.
+
+    Parameters:
+        combiner: preaggregates records before they are routed, and the function takes the result;
+            None calls it with each record.
+        definition: options that may not change while there is state, by name: for functions that
+            are made from options, such as windows.
+        widths: the most bits of numbers in states, by name, where types limit them. They may grow,
+            and not shrink.
+        takes_columns: it takes columns of many keys from its combiner, and not rows.
+        takes_parts: the records of a key may arrive in parts, if it takes all of them at once.
+        timers_join: timers that are set or deleted while others fire join them or stay out.
+        outputs_at_once: how many outputs are gathered in Python before they become columns.
+        settles: an epoch without records follows when event time has advanced and the input ends.
+        earliest_us: the watermark that shards see instead of an earlier one or none.
+        dropped_states: states that are dropped if the checkpoint has them and the function does not
+            declare them.
+    """
+
+    combiner: Combiner | None = None
+    definition: Mapping[str, str] | None = None
+    widths: Mapping[str, int] = field(default_factory=dict)
+    takes_columns: bool = False
+    takes_parts: bool = False
+    timers_join: bool = True
+    outputs_at_once: int = 10_000
+    settles: bool = False
+    earliest_us: int = BEGINNING
+    dropped_states: frozenset[str] = frozenset()
 
 
 class Process(Generic[R, P, U]):
@@ -76,36 +109,8 @@ class Process(Generic[R, P, U]):
         output_type: of what it yields; None if it yields nothing.
         states: what it declares, in order.
         handlers: of broadcast records.
-        combiner: makes records fewer before they are routed, and the function takes what is left;
-            None calls it with each record.
-        definition: what may not change while there is state, beside the types of states: for
-            functions that are made from options, as those of windows are. By name.
-        widths: how many bits numbers in states have at most, by name, where types say so. They
-            may grow, and not shrink.
+        traits: how the runtime treats it.
     """
-
-    definition: dict[str, str] | None = None
-    widths: Mapping[str, int] = MappingProxyType({})
-    takes_columns = False
-    """Whether it takes what its combiner leaves as columns of many keys at a time, not by row."""
-
-    takes_parts = False
-    """Whether the records of a key may come in parts, if it takes all of them at once."""
-
-    timers_join = True
-    """Whether timers that are set and deleted while others are called join in and stay out."""
-
-    outputs_at_once = 10_000
-    """How many outputs are gathered in Python before they become columns."""
-
-    settles = False
-    """Whether an epoch without records follows where event time has moved on and nothing comes."""
-
-    earliest_us = BEGINNING
-    """What shards are told of a watermark that is before it, or not there yet."""
-
-    gives_up: frozenset[str] = frozenset()
-    """States that go if the checkpoint has them and the function does not declare them."""
 
     def __init__(
         self,
@@ -116,13 +121,14 @@ class Process(Generic[R, P, U]):
         lateness_us: int = 0,
         ordered: bool = False,
         hooks: Hooks | None = None,
+        traits: Traits | None = None,
     ) -> None:
         self.fn = fn
+        self.traits = traits or Traits()
         self.name = fn.__name__
         self.key = key
         self.event_time = event_time
         self.lateness_us = lateness_us
-        self.combiner: Combiner | None = None
         self.__doc__ = fn.__doc__
         self.__name__ = fn.__name__
         self.__wrapped__ = fn
@@ -131,7 +137,7 @@ class Process(Generic[R, P, U]):
         self.record_type: Records = records_of(signature.given, where=where)
         emits = signature.emits
         self.output_type = (
-            None if emits is None else OutputType.of(emits, where=f"{self.name}, return annotation")
+            None if emits is None else OutputType(emits, where=f"{self.name}, return annotation")
         )
         self.key_codec = codec_of_keys(self.name, self.record_type, key)
         check_event_time(self.record_type, event_time)
@@ -322,17 +328,17 @@ class Process(Generic[R, P, U]):
         families = self.families
         return (*families, EXPIRY) if plan.eras and EXPIRY not in families else families
 
-    def bind_timers(self, visit: Visit, backend: Backend, plan: ShardPlan) -> Timers | None:
-        """The timers of the key being visited; None if nobody handles them."""
+    def bind_timers(self, scope: KeyScope, backend: Backend, plan: ShardPlan) -> Timers | None:
+        """The timers of the current key; None if nobody handles them."""
         if not self.handles_timers:
             return None
         return Timers(
-            visit,
+            scope,
             backend,
             handled=lambda name: name in self._callbacks or None in self._callbacks,
             has_event_time=self.has_event_timers,
             now_us=plan.now_us,
-            joins=self.timers_join,
+            joins=self.traits.timers_join,
         )
 
     def bind_callbacks(self, states: dict[str, State], context: Context) -> Callable[[str], Bound]:
@@ -354,7 +360,7 @@ class Process(Generic[R, P, U]):
     @property
     def taken(self) -> Records:
         """What is routed to its shards."""
-        return self.record_type if self.combiner is None else self.combiner.combined
+        return self.record_type if self.traits.combiner is None else self.traits.combiner.combined
 
     def combined(self, records: Sequence[Any], plan: ShardPlan) -> Sequence[Any]:
         """What is taken of records in an epoch: rows of the combiner, or the records themselves.
@@ -365,17 +371,17 @@ class Process(Generic[R, P, U]):
         Raises:
             ProcessError: a record does not fit its type.
         """
-        if self.combiner is None:
+        if self.traits.combiner is None:
             return records
-        with told_with(plan.operator):
-            return self.combiner.records(records, self.late_us(plan))
+        with with_operator_name(plan.operator):
+            return self.traits.combiner.records(records, self.late_us(plan))
 
     def count_of(self, taken: Sequence[Any]) -> int:
         """How many records these were."""
-        if self.combiner is None:
+        if self.traits.combiner is None:
             return len(taken)
-        numbers = self.combiner.number_at
-        return sum(taken[numbers] if self.takes_columns else map(itemgetter(numbers), taken))
+        numbers = self.traits.combiner.number_at
+        return sum(taken[numbers] if self.traits.takes_columns else map(itemgetter(numbers), taken))
 
     def key_of(self) -> Callable[[Any], Any]:
         """A function from a record to its key: a scalar, a tuple for several fields, or ()."""
@@ -385,7 +391,7 @@ class Process(Generic[R, P, U]):
 
     def time_of_taken(self) -> Callable[[Any], int]:
         """The same as `time_of`, for what is routed to its shards."""
-        return self.time_of() if self.combiner is None else self.combiner.time_of
+        return self.time_of() if self.traits.combiner is None else self.traits.combiner.time_of
 
     def time_of(self) -> Callable[[Any], int]:
         """A function from a record to its event time in microseconds.
@@ -407,14 +413,20 @@ class Process(Generic[R, P, U]):
 
         return time
 
+    def with_traits(self, traits: Traits) -> Self:
+        """The same function without callbacks, which the runtime treats in another way."""
+        arguments, _, _ = self.__getstate__()
+        made: Self = type(self)(*arguments[:-1], traits)  # type: ignore[call-arg]
+        return made
+
     def __getstate__(self) -> _Packed:
         """What it was made of, for pickle: the state of an object, so that it may be in a cycle."""
         hints, is_ordered = self.signature.hints, self.ordered is not None
         times = (self.event_time, self.lateness_us, is_ordered)
-        made = (self.fn, self.key, hints, *times, self._hooks)
+        made = (self.fn, self.key, hints, *times, self._hooks, self.traits)
         callbacks = {name: (of.fn, of.hints) for name, of in self._callbacks.items()}
         handlers = [(of.fn, of.hints) for of in self.handlers.signatures]
-        return made, callbacks, handlers, self.combiner
+        return made, callbacks, handlers
 
     def __setstate__(self, packed: _Packed) -> None:
         self.__dict__["_packed"] = packed
@@ -430,9 +442,8 @@ class Process(Generic[R, P, U]):
             packed = self.__dict__.pop("_packed", None)
             if packed is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            made, callbacks, handlers, combiner = packed
+            made, callbacks, handlers = packed
             self.__init__(*made)
-            self.combiner = combiner
             for timer, (fn, hints) in callbacks.items():
                 self._callbacks[timer] = Signature(fn, hints, takes="timer")
             for fn, hints in handlers:
@@ -577,8 +588,8 @@ def _check_keyed_states(declared: Process[Any, Any, Any]) -> None:
     for spec in declared.states:
         if not declared.key and not spec.kind.is_local:
             raise StateTypeError(
-                f"{declared.name}, parameter {spec.name!r}: {spec.kind.__name__} is kept by key: "
-                "declare @process(key=...), or use state of the shard, such as OperatorState"
+                f"{declared.name}, parameter {spec.name!r}: {spec.state_class.__name__} is kept by "
+                "key: declare @process(key=...), or use operator state, such as OperatorState"
             )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
+from statekit.codec.annotations import show
 from statekit.codec.key_codec import key_codec
 from statekit.codec.value_codec import PickleCodec, ValueCodec, value_codec
 from statekit.errors import StateTypeError
@@ -25,14 +26,28 @@ from statekit.state.operator_state import (
 from statekit.state.options import TTL, Aggregate, Default, Redistribute, Reduce
 from statekit.state.single_row_states import AggregatingState, ReducingState, ValueState
 
-_KEYED: tuple[type[State], ...] = (
+# The state types that an annotation may name.
+_STATE_CLASSES: tuple[type[State], ...] = (
     ValueState,
     ListState,
     MapState,
     ReducingState,
     AggregatingState,
+    OperatorState,
+    OperatorListState,
+    BroadcastState,
 )
-_STATE_CLASSES = (*_KEYED, OperatorState, OperatorListState, BroadcastState)
+
+_EXAMPLES = {1: "[int]", 2: "[str, int]", 3: "[float, tuple[float, int], float]"}
+
+_OPTION_NAMES: dict[type, str] = {
+    Default: "default",
+    Reduce: "reduce",
+    Aggregate: "aggregate",
+    PickleCodec: "pickle",
+    TTL: "ttl",
+    Redistribute: "redistribute",
+}
 
 
 def state_class(annotation: Any) -> type[State] | None:
@@ -53,37 +68,35 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
     if typing.get_origin(annotation) is Annotated:
         bare, *found = typing.get_args(annotation)
         options = tuple(found)
-    kind = state_class(bare)
-    if kind is ObjectState:
+    state_cls = state_class(bare)
+    if state_cls is ObjectState:
         return _object_spec(where, operator, name, bare, options)
-    if kind not in _STATE_CLASSES:
+    if state_cls not in _STATE_CLASSES:
         known = ", ".join(sorted(cls.__name__ for cls in _STATE_CLASSES))
         raise StateTypeError(
             f"{where}: {annotation_text(annotation)} is neither a state type ({known}), nor a "
             "class with snapshot_state and restore_state, nor Context; a parameter that is none of "
             "these needs a default"
         )
-    args = typing.get_args(bare)
-    several: dict[type[State], int] = {MapState: 2, BroadcastState: 2, AggregatingState: 3}
-    wanted = several.get(kind, 1)
-    if len(args) != wanted:
-        example = {1: "[int]", 2: "[str, int]", 3: "[float, tuple[float, int], float]"}[wanted]
-        raise StateTypeError(f"{where}: give the types, as in {kind.__name__}{example}")
-    given = _options(where, kind, options)
+    if len(typing.get_args(bare)) != len(state_cls.type_parameters):
+        example = _EXAMPLES[len(state_cls.type_parameters)]
+        raise StateTypeError(f"{where}: give the types, as in {state_cls.__name__}{example}")
+    types = dict(zip(state_cls.type_parameters, typing.get_args(bare), strict=True))
+    given = _options(where, state_cls, options)
 
     codec = partial(_codec, where, given.get("pickle"))
     spec = StateSpec(
         operator=operator,
         name=name,
-        kind=kind,
-        codec=codec(args[1] if wanted > 1 else args[0]),
-        key_codec=explained(where, lambda: key_codec(args[0])) if wanted == 2 else None,
-        added=codec(args[0]) if wanted == 3 else None,
+        state_class=state_cls,
+        codec=codec(types["value"]),
+        key_codec=explained(where, lambda: key_codec(types["key"])) if "key" in types else None,
+        added=codec(types["input"]) if "input" in types else None,
         default=given["default"].value if "default" in given else None,
         reduce=given.get("reduce"),
         aggregate=given.get("aggregate"),
         ttl=given["ttl"].record if "ttl" in given else None,
-        redistribute=_redistribution(where, kind, given.get("redistribute")),
+        redistribute=_redistribution(where, state_cls, given.get("redistribute")),
     )
     if "default" in given and not spec.codec.accepts(spec.default):
         raise StateTypeError(
@@ -98,16 +111,6 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
             "declare ReducingState[int]"
         )
     return spec
-
-
-_OPTION_KINDS: dict[type, tuple[str, tuple[type[State], ...]]] = {
-    Default: ("default", (ValueState, OperatorState)),
-    Reduce: ("reduce", (ReducingState,)),
-    Aggregate: ("aggregate", (AggregatingState,)),
-    PickleCodec: ("pickle", (*_STATE_CLASSES, ObjectState)),
-    TTL: ("ttl", _KEYED),
-    Redistribute: ("redistribute", (OperatorState, OperatorListState, BroadcastState, ObjectState)),
-}
 
 
 def _codec(where: str, pickled: PickleCodec | None, annotation: Any) -> ValueCodec[Any]:
@@ -167,7 +170,7 @@ def _object_spec(
     return StateSpec(
         operator=operator,
         name=name,
-        kind=ObjectState,
+        state_class=ObjectState,
         codec=_codec(where, given.get("pickle"), object if stored is None else stored),
         redistribute=_redistribution(where, ObjectState, declared),
         made=made,
@@ -222,28 +225,29 @@ def with_stored_type(annotation: Any, caller: dict[str, Any]) -> Any:
     return Annotated[(bare, *options, _StoredAs(hints["return"]))]
 
 
-def _options(where: str, kind: type[State], options: tuple[Any, ...]) -> dict[str, Any]:
+def _options(where: str, state_cls: type[State], options: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the options of an annotation by name. Annotations of other tools are skipped."""
     given: dict[str, Any] = {}
     for option in options:
-        if isinstance(option, type) and option in _OPTION_KINDS:
+        if isinstance(option, type) and option in _OPTION_NAMES:
             raise StateTypeError(f"{where}: write {option.__name__}(...), not the class itself")
-        name, kinds = _OPTION_KINDS.get(type(option), ("", ()))
-        if not name:
-            continue  # Annotated may carry what belongs to other tools
-        if kind not in kinds:
+        option_class = type(option)
+        name = _OPTION_NAMES.get(option_class)
+        if name is None:
+            continue
+        if option_class not in state_cls.options:
             raise StateTypeError(
-                f"{where}: {type(option).__name__} is no option of {kind.__name__}"
+                f"{where}: {option_class.__name__} is no option of {state_cls.__name__}"
             )
         if name in given:
-            raise StateTypeError(f"{where}: {type(option).__name__} is given twice")
+            raise StateTypeError(f"{where}: {option_class.__name__} is given twice")
         given[name] = option
-    for needed, option_class in (("reduce", Reduce), ("aggregate", Aggregate)):
-        if kind in _OPTION_KINDS[option_class][1] and needed not in given:
-            example = "Reduce(max)" if needed == "reduce" else "Aggregate(create, add, result)"
-            raise StateTypeError(
-                f"{where}: {kind.__name__} needs to know how: "
-                f"Annotated[{kind.__name__}[...], {example}]"
-            )
+    example = state_cls.required_option
+    if example and example.partition("(")[0].lower() not in given:
+        raise StateTypeError(
+            f"{where}: {state_cls.__name__} needs an option: "
+            f"Annotated[{state_cls.__name__}[...], {example}]"
+        )
     if "reduce" in given:
         explained(where, lambda: given["reduce"].combine)
     return given
@@ -260,4 +264,4 @@ def explained(where: str, make: Callable[[], Any]) -> Any:
 def annotation_text(annotation: Any) -> str:
     if state_class(annotation) is ObjectState and typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return show(annotation)

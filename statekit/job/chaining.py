@@ -1,9 +1,9 @@
-"""Which operators share one shuffle and one pass over the records, and why others do not.
+"""Operator chaining: operators that share one shuffle, and why others do not.
 
-An operator that is fed by one other and keyed alike finds its records where they are made, as long
-as what is put out for a key has that key. Nobody can tell that of a function. So those whose keys
-have the same names are taken to be so, and a worker that finds a record of another shard ends the
-pass; then both run apart.
+An operator that is fed by one other operator with the same key finds its records where they are
+emitted, if records that are emitted for a key have that key. A function does not say so. So it is
+assumed where the names of the key fields are the same. A worker that finds a record of another
+shard fails the epoch, which then runs again with both operators apart.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from statekit.job.plan import Operator, Plan
 
 
 @dataclass(frozen=True)
-class Pass:
+class Chain:
     """Operators that run one behind the other in the same tasks.
 
     Parameters:
         operators: each fed by the one before.
-        apart: why the first one is not in the pass of what feeds it; None behind a source.
+        apart: why the first one is not chained to the operator that feeds it; None after a source.
     """
 
     operators: tuple[Operator, ...]
@@ -33,33 +33,33 @@ class Pass:
 
     @property
     def last(self) -> Operator:
-        """The operator whose outputs come out."""
+        """The operator whose outputs leave the chain."""
         return self.operators[-1]
 
 
-def passes(plan: Plan, strayed: Collection[str] = ()) -> list[Pass]:
-    """All operators of a plan, in passes; each comes behind those that feed it.
+def chains(plan: Plan, strayed: Collection[str] = ()) -> list[Chain]:
+    """Return all operators of a plan in chains, each after those that feed it.
 
     Parameters:
         strayed: operators that were found to be fed with other keys.
     """
-    found: list[Pass] = []
+    chained: list[Chain] = []
     for operator in plan.operators:
-        feeders = [each for each in found if each.last.name in operator.streams]
+        feeders = [each for each in chained if each.last.name in operator.streams]
         apart = _apart(plan, operator, feeders, strayed) if feeders else None
         if feeders and apart is None:
             (before,) = feeders
-            joined = Pass((*before.operators, operator), before.apart)
-            found[found.index(before)] = joined
+            joined = Chain((*before.operators, operator), before.apart)
+            chained[chained.index(before)] = joined
         else:
-            found.append(Pass((operator,), apart))
-    return found
+            chained.append(Chain((operator,), apart))
+    return chained
 
 
 def _apart(
-    plan: Plan, operator: Operator, feeders: list[Pass], strayed: Collection[str]
+    plan: Plan, operator: Operator, feeders: list[Chain], strayed: Collection[str]
 ) -> str | None:
-    """Why an operator cannot be in the pass of what feeds it; None if it can."""
+    """Return why an operator cannot be chained to what feeds it; None if it can."""
     if len(operator.streams) > 1:
         return "it is fed by several streams"
     before = feeders[0].last
@@ -72,9 +72,9 @@ def _apart(
         return "its records are dealt out to the shards in turn"
     if plan.sinks_of(before.name) or len(plan.consumers_of(before.name)) > 1:
         return f"what {before.name} puts out goes elsewhere, too"
-    if declared.takes_columns:
+    if declared.traits.takes_columns:
         return "its records are combined before they are shuffled"
-    if declared.takes_runs and not declared.takes_parts:
+    if declared.takes_runs and not declared.traits.takes_parts:
         return "it is called with all records of a key at once"
     if plan.wants_late(operator):
         return "its late records are wanted"

@@ -70,16 +70,16 @@ def next_job_file(
 
 
 def successions(stored: JobFile, operators: Sequence[Operator]) -> list[Succession]:
-    """What becomes of each state that is stored and still declared, allowed or refused."""
+    """Return the succession of each state that is stored and still declared."""
     return [
-        found
+        succession
         for operator in operators
         if (before := stored.operator(operator.name)) is not None
-        for found in _of_states(operator, before)
+        for succession in _state_successions(operator, before)
     ]
 
 
-def _of_states(operator: Operator, before: OperatorRecord) -> Iterator[Succession]:
+def _state_successions(operator: Operator, before: OperatorRecord) -> Iterator[Succession]:
     declared = {state.name: state for state in operator.record().states}
     hooks = {spec.name: spec.hooks for spec in operator.declared.states}
     for state in before.states:
@@ -88,35 +88,34 @@ def _of_states(operator: Operator, before: OperatorRecord) -> Iterator[Successio
 
 
 def _continued(operator: Operator, stored: JobFile) -> OperatorRecord:
-    """The declaration of an operator as it follows from what is stored.
+    """Return the record of an operator that follows the stored one.
 
     Raises:
-        StateSchemaError: rows of a state would not be read rightly.
+        StateSchemaError: rows of a state would be misread.
     """
     declared, before = operator.record(), stored.operator(operator.name)
     if before is None:
         return declared
-    follow = {found.record.name: found.allowed() for found in _of_states(operator, before)}
-    states = tuple(follow.get(state.name, state) for state in declared.states)
+    followed = {each.record.name: each.allowed() for each in _state_successions(operator, before)}
+    states = tuple(followed.get(state.name, state) for state in declared.states)
     return declared.model_copy(
         update={
             "states": states,
-            "ordered_past": _types_waiting(before, declared),
-            "widths": {**before.widths, **declared.widths},  # a field that went may come back
+            "ordered_past": _buffered_types(before, declared),
+            "widths": {**before.widths, **declared.widths},  # a removed field may come back
         }
     )
 
 
-def _types_waiting(before: OperatorRecord, declared: OperatorRecord) -> tuple[Any, ...]:
-    """The types of records that may wait from before, without that which is declared."""
+def _buffered_types(before: OperatorRecord, declared: OperatorRecord) -> tuple[Any, ...]:
+    """Return earlier types of buffered records, without the declared one."""
     if before.ordered is None or declared.ordered is None:
         return before.ordered_past
-    types = (*before.ordered_past, before.ordered)
-    return tuple(
-        found
-        for at, found in enumerate(types)
-        if found not in types[:at] and found != declared.ordered
-    )
+    types: list[Any] = []
+    for type_ in (*before.ordered_past, before.ordered):
+        if type_ not in (*types, declared.ordered):
+            types.append(type_)
+    return tuple(types)
 
 
 def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]:
@@ -158,8 +157,8 @@ def _given_up_text(operator: str, again: list[str]) -> str:
 def _check_operator(
     stored: OperatorRecord, operators: Sequence[Operator], allow_dropped_state: bool
 ) -> None:
-    """Hold one stored operator against the code."""
-    operator = next((found for found in operators if found.name == stored.name), None)
+    """Compare a stored operator with the code."""
+    operator = next((each for each in operators if each.name == stored.name), None)
     if operator is None:
         if stored.holds and not allow_dropped_state:
             raise StateSchemaError(
@@ -181,15 +180,15 @@ def _check_operator(
     if stored.timers and not allow_dropped_state:
         _check_timers(stored, declared, f"@{operator.declared.name}.on_timer")
     if stored.ordered is not None and not allow_dropped_state:
-        _check_waiting(stored, declared)
-    names = {state.name for state in declared.states} | operator.declared.gives_up
+        _check_buffered(stored, declared)
+    names = {state.name for state in declared.states} | operator.declared.traits.dropped_states
     for state in stored.states:
         if state.name not in names and not allow_dropped_state:
             _refuse_dropped(stored.name, state)
 
 
 def _redefined(stored: OperatorRecord, declared: OperatorRecord) -> list[str]:
-    """What of a definition is not as it was. Aggregates come and go with their states."""
+    """Return what changed in a definition. Aggregates may come and go with their states."""
     before, now = stored.definition, declared.definition
     if before is None or now is None:
         return list(before or now or ())
@@ -214,7 +213,7 @@ def _refuse_definition(
 
 
 def _check_widths(stored: OperatorRecord, declared: OperatorRecord) -> None:
-    """Find out now, and not when a row is read, that numbers may have become too large."""
+    """Check before a row is read that stored numbers fit the declared types."""
     for name, bits in declared.widths.items():
         if bits < stored.widths.get(name, bits):
             raise StateSchemaError(
@@ -225,7 +224,7 @@ def _check_widths(stored: OperatorRecord, declared: OperatorRecord) -> None:
 
 
 def _check_timers(stored: OperatorRecord, declared: OperatorRecord, on_timer: str) -> None:
-    """Find out now, and not when one of them is due, that timers have lost their callback."""
+    """Check before a timer is due that stored timers have a callback."""
     if not declared.timers:
         raise StateSchemaError(
             f"operator {stored.name!r} handled timers and no longer does: decorate a function with "
@@ -244,15 +243,15 @@ def _check_timers(stored: OperatorRecord, declared: OperatorRecord, on_timer: st
         )
 
 
-def _check_waiting(stored: OperatorRecord, declared: OperatorRecord) -> None:
+def _check_buffered(stored: OperatorRecord, declared: OperatorRecord) -> None:
     if declared.ordered is None:
         raise StateSchemaError(
             f"records of operator {stored.name!r} wait in the checkpoint, and it is no longer "
             "ordered: declare ordered=True, or pass allow_dropped_state=True to give them up"
         )
     now = Schema.from_json(declared.ordered)
-    for found in (stored.ordered, *stored.ordered_past):
-        before = Schema.from_json(found)
+    for type_ in (stored.ordered, *stored.ordered_past):
+        before = Schema.from_json(type_)
         if why := why_unreadable(before, now, root="record"):
             shown = side_by_side("waits", [("record", before)], "waits", [("record", now)])
             raise StateSchemaError(
@@ -270,10 +269,10 @@ def _refuse_dropped(operator: str, stored: StateRecord) -> NoReturn:
 
 
 def _held_text(operator: OperatorRecord) -> str:
-    held = [f"states {[state.name for state in operator.states]}"] if operator.states else []
-    held += ["timers"] if operator.timers else []
-    held += ["waiting records"] if operator.ordered is not None else []
-    return " and ".join(held)
+    contents = [f"states {[state.name for state in operator.states]}"] if operator.states else []
+    contents += ["timers"] if operator.timers else []
+    contents += ["waiting records"] if operator.ordered is not None else []
+    return " and ".join(contents)
 
 
 def _key_text(operator: OperatorRecord) -> str:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from statekit.job.chaining import Pass, passes
+from statekit.job.chaining import Chain, chains
 from statekit.job.plan import Operator, Plan
 
 
 def explained(plan: Plan) -> str:
     """How the operators of a plan are run on Spark."""
     lines = [f"job {plan.name}"]
-    for number, each in enumerate(passes(plan), start=1):
+    for number, each in enumerate(chains(plan), start=1):
         lines.append(f"pass {number}, fed by {' and '.join(each.first.streams)}")
         lines += (f"    {line}" for line in _of_pass(plan, each))
     return "\n".join(lines)
 
 
-def _of_pass(plan: Plan, each: Pass) -> Iterator[str]:
+def _of_pass(plan: Plan, each: Chain) -> Iterator[str]:
     first = each.first
     yield from _reading(plan, first)
     if first.declared.key:
@@ -33,7 +33,7 @@ def _of_pass(plan: Plan, each: Pass) -> Iterator[str]:
 
 def _reading(plan: Plan, operator: Operator) -> Iterator[str]:
     """Which columns leave the JVM."""
-    combiner = operator.declared.combiner
+    combiner = operator.declared.traits.combiner
     for stream in operator.streams:
         records = plan.record_of(stream)
         if records is None:
@@ -48,13 +48,13 @@ def _reading(plan: Plan, operator: Operator) -> Iterator[str]:
 
 def _calls(operator: Operator, *, is_shuffled: bool) -> str:
     declared = operator.declared
-    if declared.combiner is not None:
-        told = f"{', '.join(declared.combiner.told)}, combined in Arrow"
-        told += " before the shuffle" if is_shuffled else ""
-        if declared.takes_columns:
-            return f"{told}, kept for many keys at a time"
-        return f"{told}, added to windows for each key and stretch of time"
-    if declared.takes_parts:
+    if declared.traits.combiner is not None:
+        text = f"{', '.join(declared.traits.combiner.description)}, combined in Arrow"
+        text += " before the shuffle" if is_shuffled else ""
+        if declared.traits.takes_columns:
+            return f"{text}, kept for many keys at a time"
+        return f"{text}, added to windows for each key and stretch of time"
+    if declared.traits.takes_parts:
         return "called with the records of a key together"
     if declared.takes_runs:
         whose = "key" if declared.key else "shard"

@@ -12,6 +12,7 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
 from statekit.job.explain import explained
+from statekit.job.options import RunOptions, StartOptions
 from statekit.job.plan import Plan, Source, check_name
 from statekit.job.progress import OutputCallback, Run, RunningJob
 from statekit.job.stream import Stream
@@ -56,6 +57,11 @@ class Job(Plan):
     def __init__(self, name: str, *, key_groups: int | None = None) -> None:
         check_name("job", name)
         super().__init__(name, None if key_groups is None else check_groups(key_groups))
+
+    def __repr__(self) -> str:
+        sources = ", ".join(source.name for source in self.sources) or "none"
+        operators = ", ".join(operator.name for operator in self.operators) or "none"
+        return f"<Job {self.name!r}: sources {sources}; operators {operators}>"
 
     @overload
     def source(self, name: str, record_type: type[T]) -> Stream[T]: ...
@@ -127,25 +133,59 @@ class Job(Plan):
         drain: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> Run:
-        """Run in this process over iterables, without Spark. See `statekit.local.run`."""
-        return _runtime("statekit.runtime.local", "run")(  # type: ignore[no-any-return]
-            self,
-            inputs,
-            outputs=outputs,
-            checkpoint=checkpoint,
+        """Run in this process until the inputs end, without Spark.
+
+        With a checkpoint, the run is exactly-once as on Spark: how many records of each input are
+        in the state is committed with the state, and a run that continues skips as many. So an
+        input must give the same records again, from its start.
+
+        Parameters:
+            inputs: an iterable of records per source; dicts are turned into the source's type.
+            outputs: a callback `(records, epoch)` per sink; sinks without one are collected.
+            checkpoint: a directory, an object store URL or an open repository; None keeps nothing.
+            from_savepoint: the directory or URL of a savepoint that a new checkpoint starts from. A
+                checkpoint that was made from it continues from its last epoch.
+            parallelism: shards per operator; None takes what the checkpoint has, or 1.
+            epoch_size: records per input and epoch.
+            backend: where rows are kept while the job runs; for tests, working copies of your own.
+            working_directory: of the "rocksdb" backend; None for a temporary one.
+            rocksdb: what that backend may spend of memory and disk.
+            bases: when it takes base snapshots, which keep restores short.
+            keep_copies: whether working copies stay when the run ends, so that the next run need
+                not restore them. None: unless event time has ended, as no run can follow then.
+            allow_dropped_state: continue although the code no longer declares a stored state, or
+                has no callback for timers that may be set.
+            from_epoch: roll the checkpoint back to this epoch, then continue from there. A second
+                start with it is refused once epochs have followed.
+            retention: which epochs of the checkpoint are kept; None for all of them.
+            drain: advance event time to its end after the last record, so that all event-time
+                timers fire. Pass False if later runs continue from the checkpoint with more
+                records.
+            clock: returns the wall clock time in microseconds since 1970 UTC; None for the
+                machine's.
+
+        Returns:
+            The records of each sink without a callback, and how many epochs were committed.
+
+        Raises:
+            ProcessError: an input or output does not fit, or the user's function failed.
+            RestoreError: the checkpoint cannot be continued, or not with these inputs.
+            StatekitError: for other reasons, each with its class.
+        """
+        options = RunOptions(
             from_savepoint=from_savepoint,
             parallelism=parallelism,
-            epoch_size=epoch_size,
-            backend=backend,
+            allow_dropped_state=allow_dropped_state,
+            from_epoch=from_epoch,
+            retention=retention,
             working_directory=working_directory,
             rocksdb=rocksdb,
             keep_copies=keep_copies,
             bases=bases,
-            allow_dropped_state=allow_dropped_state,
-            from_epoch=from_epoch,
-            retention=retention,
-            drain=drain,
             clock=clock,
+        )
+        return _runtime("statekit.runtime.local", "run")(  # type: ignore[no-any-return]
+            self, inputs, outputs or {}, checkpoint, options, epoch_size, backend, drain=drain
         )
 
     def start(
@@ -170,17 +210,60 @@ class Job(Plan):
         drain: bool | None = None,
         clock: Callable[[], int] | None = None,
     ) -> RunningJob:
-        """Run on Spark, over a DataFrame per source. See `statekit.spark.start`."""
-        return _runtime("statekit.spark", "start")(  # type: ignore[no-any-return]
-            self,
-            spark,
-            inputs,
-            outputs,
-            checkpoint=checkpoint,
+        """Run on Spark, over a DataFrame per source.
+
+        Streaming frames give one epoch per micro-batch. Static frames are one bounded epoch over
+        all of their rows, which is committed when this returns: starting again over the same frames
+        adds their rows once more.
+
+        Parameters:
+            spark: the session.
+            inputs: a frame per source of the job.
+            outputs: a sink per sink of the job: `sinks.parquet(path)`, `sinks.writer(format)`, or a
+                function `(df, epoch)`.
+            checkpoint: a directory or object store URL; Spark's own part is in `spark/` below it.
+            from_savepoint: the directory or URL of a savepoint that a new checkpoint starts from;
+                Spark continues after what was read until then. A checkpoint that was made from it
+                continues from its last epoch.
+            parallelism: shards per operator; None takes what the checkpoint or the savepoint has,
+                or the number of cores Spark runs with. It may differ at every start.
+            trigger: as for `DataStreamWriter.trigger`, such as `{"availableNow": True}`; a text is
+                a processing time.
+            query_name: of the streaming query.
+            allow_dropped_state: continue although the code no longer declares a stored state, or
+                has no callback for timers that may be set.
+            from_epoch: roll the checkpoint back to this epoch, with Spark's part, then continue
+                from there. Parquet sinks take back the outputs of later epochs; other sinks cannot.
+                A second start with it is refused once epochs have followed.
+            retention: which epochs of the checkpoint are kept; None for all of them.
+            working_directory: for working copies, on each worker's local disk. None: the machine's
+                temporary directory if Spark runs in this process alone; on a cluster, each
+                executor's own, which Spark removes with the application.
+            rocksdb: what each worker may spend of memory, and working copies of its disk.
+            keep_copies: whether working copies on the driver's host stay when a bounded run or a
+                drain ends, so that the next start need not restore them. None: unless event time
+                has ended, as no run can follow then. Those of a stopped stream always stay.
+            bases: when base snapshots are taken, which keep restores short.
+            heartbeat: make an epoch at least this often even if no records arrive, so that
+                processing-time timers fire; a timedelta or a text such as "1 second".
+            drain: advance event time to its end after the last record, so that all event-time
+                timers fire; no later run can continue then. None: for static frames. A stream can
+                only drain with the trigger availableNow, and does not if it is stopped before.
+            clock: returns the wall clock time in microseconds since 1970 UTC; None for the
+                machine's.
+
+        Returns:
+            A `statekit.spark.Query`.
+
+        Raises:
+            StateTypeError: inputs or outputs are not the job's.
+            ProcessError: a column is missing, or cannot be read as its field.
+            RestoreError: the checkpoint cannot be continued.
+            StatekitError: for other reasons not to start, each with its class.
+        """
+        options = StartOptions(
             from_savepoint=from_savepoint,
             parallelism=parallelism,
-            trigger=trigger,
-            query_name=query_name,
             allow_dropped_state=allow_dropped_state,
             from_epoch=from_epoch,
             retention=retention,
@@ -188,9 +271,14 @@ class Job(Plan):
             rocksdb=rocksdb,
             keep_copies=keep_copies,
             bases=bases,
+            clock=clock,
+            trigger=trigger,
+            query_name=query_name,
             heartbeat=heartbeat,
             drain=drain,
-            clock=clock,
+        )
+        return _runtime("statekit.spark.start", "start_query")(  # type: ignore[no-any-return]
+            self, spark, inputs, outputs, checkpoint, options
         )
 
 

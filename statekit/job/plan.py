@@ -10,11 +10,11 @@ from pydantic import ValidationError
 
 from statekit.checkpoint.job_file import KeyFieldRecord, OperatorRecord, StateRecord
 from statekit.checkpoint.sealed_json import faults_of
+from statekit.codec.annotations import show
 from statekit.errors import StateTypeError
 from statekit.functions.process import Process
 from statekit.keygroup import DEFAULT_GROUPS
 from statekit.names import name_fault
-from statekit.records.declaration import show
 from statekit.records.union import Records
 from statekit.state.base import StateSpec
 from statekit.state.ttl import ttl_text
@@ -75,6 +75,7 @@ class Operator:
         parts = schema.items if len(self.declared.key) > 1 and fields is not None else ()
         waiting = self.declared.ordered
         types = [part.to_json() for part in parts] or [whole] * len(self.declared.key)
+        definition = self.declared.traits.definition
         return OperatorRecord(
             name=self.name,
             inputs=self.inputs,
@@ -89,8 +90,8 @@ class Operator:
             timers=self.declared.handles_timers,
             timer_names=self.declared.timer_names or None,
             ordered=waiting.schema.to_json() if waiting is not None else None,
-            definition=self.declared.definition,
-            widths=dict(self.declared.widths),
+            definition=None if definition is None else dict(definition),
+            widths=dict(self.declared.traits.widths),
         )
 
 
@@ -291,7 +292,7 @@ def _state_record(spec: StateSpec) -> StateRecord:
         fingerprint = f"{spec.key_codec.schema.fingerprint}-{fingerprint}"
     return StateRecord(
         name=spec.name,
-        kind=spec.kind.kind_name,
+        kind=spec.kind.name,
         codec=spec.codec.name,
         types=types,
         fingerprint=fingerprint,
@@ -304,7 +305,7 @@ def _state_record(spec: StateSpec) -> StateRecord:
 def _state_text(spec: StateSpec) -> str:
     key = f"{spec.key_codec.schema} → " if spec.key_codec is not None else ""
     expires = "" if spec.ttl is None else f", {ttl_text(spec.ttl)}"
-    return f"{spec.kind.kind_name}[{key}{spec.codec.schema}]{expires}"
+    return f"{spec.kind.name}[{key}{spec.codec.schema}]{expires}"
 
 
 def _drawn_under(operator: Operator, stream: str) -> Iterator[tuple[str, Operator | None]]:

@@ -11,7 +11,7 @@ OutputCallback = Callable[[list[Any], int], None]
 """What takes the outputs of an epoch: `(records, epoch)`. A replay gives the same epoch number."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """What a run in this process did.
 
@@ -24,6 +24,12 @@ class Run:
     outputs: dict[str, list[Any]] = field(default_factory=dict)
     epochs: int = 0
     last_epoch: int | None = None
+
+    def __repr__(self) -> str:
+        counts = [f"{len(records)} records for {name}" for name, records in self.outputs.items()]
+        last = "none" if self.last_epoch is None else self.last_epoch
+        parts = [f"{self.epochs} epochs", f"last epoch {last}", *counts]
+        return f"<Run: {', '.join(parts)}>"
 
     def take(self, emitted: Mapping[str, list[Any]]) -> None:
         """Add what one epoch emitted per sink."""
@@ -43,9 +49,9 @@ class Progress:
         epoch: its number.
         batch: Spark's number of the micro-batch; None for a bounded run.
         records_in: records read from sources.
-        records_out: records put out by all operators.
+        records_out: records emitted by all operators.
         seconds: from the start of the epoch to its commit.
-        late: records that came too late, in all operators.
+        late: late records of all operators.
         watermarks: per operator with event time, what its watermark was.
         processing_time: the one instant that the epoch took place at.
         state_rows, state_bytes: what each `operator.state` holds after it.

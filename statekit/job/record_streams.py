@@ -19,11 +19,7 @@ class RecordForm(Protocol):
         """Stored records as an operator receives them."""
 
     def copies(self, stored: list[Any]) -> list[Any]:
-        """The same records for one more consumer, which may change them."""
-
-
-class _Inputs(OutputType):
-    told_as = "record"
+        """Copies of the records for another consumer, which may change them."""
 
 
 class SourceForm:
@@ -36,7 +32,7 @@ class SourceForm:
         self._records = records
         # Other kinds of record types, such as rows of Spark, make records anew in `coerce`.
         self._by_class = {
-            member.cls: _Inputs.of(member.cls, where=f"{records.where}, input")
+            member.cls: OutputType(member.cls, f"{records.where}, input", noun="record")
             for member in records.members
             if type(member) is RecordType
         }

@@ -20,13 +20,6 @@ from statekit.state.row_versions import Hook, hook_for, value_schema
 
 GENERATIONS_MAX = 255
 
-_ROOTS = {
-    "list": "element",
-    "operator_list": "element",
-    "map": "entry",
-    "broadcast": "entry",
-}
-
 
 @dataclass(frozen=True)
 class Succession:
@@ -138,8 +131,7 @@ def _why(stored: PastState, declared: StateRecord) -> str | None:
     """Why rows of a former declaration do not read rightly; None if they do."""
     if stored.codec != declared.codec:
         return f"rows were written by the codec {stored.codec} and would be by {declared.codec}"
-    root = _ROOTS.get(declared.kind, "value")
-    return why_unreadable(value_schema(stored), value_schema(declared), root)
+    return why_unreadable(value_schema(stored), value_schema(declared), declared.shape.value)
 
 
 def _is_converted(before: PastState, declared: StateRecord, hooks: Sequence[Hook]) -> bool:
@@ -189,4 +181,4 @@ def _heading(state: StateRecord) -> str:
 
 def _parts(state: StateRecord) -> list[tuple[str, Schema]]:
     key = [("key", Schema.from_json(state.types["key"]))] if "key" in state.types else []
-    return [*key, (_ROOTS.get(state.kind, "value"), value_schema(state))]
+    return [*key, (state.shape.value, value_schema(state))]

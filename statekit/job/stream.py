@@ -29,6 +29,10 @@ class Stream(Generic[T]):
         self._job = job
         self._names = names
 
+    def __repr__(self) -> str:
+        types = " | ".join(dict.fromkeys(map(self._type_name, self._names)))
+        return f"<Stream {self.name!r} of {types}>"
+
     @property
     def name(self) -> str:
         """Of the source or operator that the records come from; of all of them for a union."""
@@ -104,7 +108,7 @@ class Stream(Generic[T]):
             )
         given = (broadcast,) if isinstance(broadcast, Stream) else broadcast
         broadcasts = _names_of(self._job, "process(broadcast=…)", given)
-        if declared.combiner is not None and len(self._names) > 1:
+        if declared.traits.combiner is not None and len(self._names) > 1:
             raise StateTypeError(
                 f"{declared.name} takes what is made of the records of one stream, and {self.name} "
                 "is a union: ask for windows of the union itself"
@@ -116,7 +120,7 @@ class Stream(Generic[T]):
         return Stream(self._job, name)
 
     def _check_broadcast(self, declared: Process[Any, ..., U], streams: tuple[str, ...]) -> None:
-        """Make sure that what is broadcast is handled, and the other way round."""
+        """Check that broadcast streams have handlers, and handlers have streams."""
         taken = declared.handlers.record_type
         if taken is None and streams:
             raise StateTypeError(
@@ -134,14 +138,14 @@ class Stream(Generic[T]):
             self._check_fed(f"{declared.name}.on_broadcast", taken, streams)
 
     def _check_fed(self, who: str, taken: Records, streams: tuple[str, ...]) -> None:
-        """Make sure that streams have just those records that are taken."""
+        """Check that streams have exactly the records that a function takes."""
         wanted = {member.cls: member.name for member in taken.members}
         fed = set()
         for stream in streams:
             given = self._job.record_of(stream)
             if given is None or any(member.cls not in wanted for member in given.members):
                 raise StateTypeError(
-                    f"{who} takes {taken.name}; stream {stream!r} has {self._told(stream)}: "
+                    f"{who} takes {taken.name}; stream {stream!r} has {self._misfit(stream)}: "
                     "declare both with the same type"
                 )
             fed |= {member.cls for member in given.members}
@@ -152,15 +156,19 @@ class Stream(Generic[T]):
                 f"{' or '.join(missing)}: add one, or take no such records"
             )
 
-    def _told(self, stream: str) -> str:
-        """What a stream has, where it is not what is wanted."""
-        given = self._job.record_of(stream)
-        if given is not None:
-            return given.name
+    def _type_name(self, stream: str) -> str:
+        """The name of the type of a stream's records."""
+        records = self._job.record_of(stream)
+        if records is not None:
+            return records.name
         output = self._job.operator(stream).declared.output_type
-        if output is None:
-            return "no records"
-        return f"{output.name}, which is not one type of records"
+        return "no records" if output is None else output.name
+
+    def _misfit(self, stream: str) -> str:
+        """What a stream has, for messages about another type that is wanted."""
+        records, name = self._job.record_of(stream), self._type_name(stream)
+        is_record = records is not None or name == "no records"
+        return name if is_record else f"{name}, which is not one type of records"
 
     def window(
         self,
@@ -173,14 +181,14 @@ class Stream(Generic[T]):
         emit: Literal["close", "change"] = "close",
         ordered: bool = False,
     ) -> Windowed[T]:
-        """Gather these records by key and window; then say what is to be known of each window.
+        """Group these records by key and window; call a method of the result for an operator.
 
         Parameters:
             window: `tumbling`, `sliding` or `session`.
             key, event_time, lateness, ordered: as for `@process`.
-            allowed_lateness: how long a window that was put out stays for records that come later
-                still; it is put out again in each epoch in which it gets any.
-            emit: put a window out once it is complete ("close"), or at each record ("change").
+            allowed_lateness: how long a window is kept for late records after it has fired. It
+                fires again, with the updated result, in each epoch in which it gets any.
+            emit: let a window fire once it is complete ("close"), or at each record ("change").
 
         Raises:
             StateTypeError: an option cannot be; the message names it.
@@ -236,7 +244,7 @@ class Stream(Generic[T]):
         """Keep counts, sums, extremes and means of fields for each key.
 
         No function is called per record: records are combined in Arrow before they are shuffled.
-        Each epoch puts out one result for every key that it had records of: the key fields, and a
+        Each epoch emits one result for every key that it had records of: the key fields, and a
         field per aggregate. The states are called like these: `get`, queries, savepoints and
         rescaling find them as any other. An aggregate that is added later begins with nothing.
 
@@ -280,7 +288,7 @@ class Stream(Generic[T]):
         for name in self._names:
             given = self._job.record_of(name)
             if given is None:
-                told = self._told(name)
+                told = self._misfit(name)
                 raise StateTypeError(f"stream {name!r} has {told}: there is nothing to {doing}")
             found |= {member.cls: member for member in given.members}
         first, *others = found.values()
@@ -300,7 +308,7 @@ class Stream(Generic[T]):
 
     @property
     def late(self) -> Stream[Any]:
-        """The records that came too late for this operator, as they came in.
+        """The late records of this operator, as they arrived.
 
         Without a sink or another operator they are dropped, and counted in any case.
 
@@ -317,7 +325,7 @@ class Stream(Generic[T]):
         return Stream(self._job, self._job.operator(self.name).late)
 
     def sink(self, name: str) -> Stream[T]:
-        """Let these records leave the job under a name; returns the stream itself.
+        """Emit these records from the job under a name; returns the stream itself.
 
         Raises:
             StateTypeError: the name is taken, or cannot be; or this is a union.
@@ -361,6 +369,9 @@ class Windowed(Generic[T]):
     def __init__(self, stream: Stream[T], windowing: Windowing) -> None:
         self._stream = stream
         self._windowing = windowing
+
+    def __repr__(self) -> str:
+        return f"<Windowed {self._stream.name!r}: {self._windowing}>"
 
     @overload
     def count(self, *, name: str | None = None, into: type[U]) -> Stream[U]: ...

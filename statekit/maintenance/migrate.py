@@ -19,11 +19,11 @@ from statekit.backend.change_file import Changes
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import JobFile, StateRecord
-from statekit.checkpoint.lineage import changed_contents
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest, last_epoch
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_history import changed_contents
 from statekit.clock import now_us, unique_id
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import CorruptCheckpointError, StatekitError
@@ -33,13 +33,13 @@ from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession
 from statekit.keygroup import group_range
 from statekit.state.base import StateSpec
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.state.row_versions import generation_codec
 from statekit.state.ttl import stamp_of
 from statekit.working_copy.unpacked_shard import ShardRows
 
 Told = Callable[[str, int, int], None]
-"""Is told how far it has come: the operator, how many of its shards are done, and of how many."""
+"""Called with the operator, the number of its shards that are done, and of all its shards."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class _Rewriting:
     report: StateReport
     spec: StateSpec
     codec: ValueCodec[object]
-    visit: Visit
+    scope: KeyScope
     bytes_added: int = 0
 
     @property
@@ -107,7 +107,7 @@ class Migration:
         """Rewrite what is to be rewritten and commit it; the new epoch, or None without need.
 
         Parameters:
-            told: is told how far it has come.
+            told: is called with the progress.
             dry: change nothing, and go on where a row cannot be converted.
 
         Raises:
@@ -177,7 +177,7 @@ class Migration:
         self, operator: str, before: OperatorEpoch | None, wanted: list[StateReport]
     ) -> None:
         """Take the number of rows from the manifest where no row is read, and it says it."""
-        if before is None or not all(shard.is_counted for shard in before.shards):
+        if before is None:
             return
         for report in self.reports:
             if report.succession.operator == operator and report not in wanted:
@@ -193,8 +193,8 @@ class Migration:
         dry: bool,
     ) -> ShardState | None:
         """Rewrite the rows of a shard; where it stands then, None if nothing changed."""
-        visit = Visit(operator.name, self.epoch, Batch(), lambda: None)
-        work = [_rewriting(operator, number, report, visit) for report in reports]
+        scope = KeyScope(operator.name, self.epoch, Batch(), lambda: None)
+        work = [_rewriting(operator, number, report, scope) for report in reports]
         unpacked = ShardRows(self.repository, operator.name, self.last)
         with unpacked.opened(shard, [state.name for state in work]) as backend:
             stored = [
@@ -205,7 +205,7 @@ class Migration:
         if not any(stored):
             return None
         sizes = dict(shard.bytes)
-        for state in work if shard.is_counted else ():
+        for state in work:
             sizes[state.name] = sizes.get(state.name, 0) + state.bytes_added
         stands = {"attempt": unique_id(), "changed": self.epoch, "bytes": sizes}
         made = changed_contents(self.repository, operator.name, shard, files, self.last.epoch)
@@ -255,15 +255,15 @@ def _rewritten(state: StateRecord) -> StateRecord:
     return state.model_copy(update={"generation": 0, "past": ()})
 
 
-def _rewriting(operator: Operator, number: int, report: StateReport, visit: Visit) -> _Rewriting:
+def _rewriting(operator: Operator, number: int, report: StateReport, scope: KeyScope) -> _Rewriting:
     record = report.succession.record
     spec = next(spec for spec in operator.declared.states if spec.name == record.name)
     codec = spec.codec
     if spec.kind.is_local:
-        visit = replace(visit, shard=number)
+        scope = replace(scope, shard=number)
     if record.generation:
-        codec = generation_codec(codec, record, spec.hooks, visit)
-    return _Rewriting(report, spec, codec, visit)
+        codec = generation_codec(codec, record, spec.hooks, scope)
+    return _Rewriting(report, spec, codec, scope)
 
 
 def _batches(
@@ -276,20 +276,20 @@ def _batches(
 ) -> Iterator[Batch]:
     """The changes that make all rows of a state what they would be if written now."""
     decode_key, batch, report = operator.declared.key_codec.decode, Batch(), state.report
-    visit = state.visit
+    scope = state.scope
     write = state.spec.codec.encode
     for row_key, row in backend.scan(state.name, *group_bounds(*groups)):
         report.rows = (report.rows or 0) + 1
-        if visit.shard is None:
-            visit.key = decode_key(row_key, 2)[0]
+        if scope.shard is None:
+            scope.key = decode_key(row_key, 2)[0]
         stamp = stamp_of(row) if report.succession.stored.era else b""
         try:
-            now = stamp + write(_read(row[len(stamp) :], state, visit))
+            now = stamp + write(_read(row[len(stamp) :], state, scope))
         except StatekitError as error:
             if not dry:
                 raise
             report.failed += 1
-            report.first_failure = report.first_failure or f"{visit.place}: {error}"
+            report.first_failure = report.first_failure or f"{scope.place}: {error}"
             continue
         if now == row:
             continue
@@ -303,11 +303,11 @@ def _batches(
         yield batch
 
 
-def _read(row: bytes, state: _Rewriting, visit: Visit) -> object:
+def _read(row: bytes, state: _Rewriting, scope: KeyScope) -> object:
     """The value of a row, as the declared type; errors say where."""
     try:
         return state.codec.decode(row)
     except CorruptCheckpointError as error:
         raise CorruptCheckpointError(
-            f"state {state.name!r} of operator {visit.operator!r} at key {visit.key!r}: {error}"
+            f"state {state.name!r} of operator {scope.operator!r} at key {scope.key!r}: {error}"
         ) from error

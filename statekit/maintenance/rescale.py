@@ -16,10 +16,11 @@ from itertools import chain
 from statekit.backend.change_file_sums import CHECKSUMS, MutationSum, MutationSums
 from statekit.backend.interface import MemoryBackend, StateSize
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.lineage import Lineage, replay, standing_lineage
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.offline import check_at_rest, last_epoch
+from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import RestorePlan, restore_plan
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_layout import rescaled
 from statekit.clock import now_us, unique_id
@@ -30,7 +31,7 @@ from statekit.state.base import StateSpec
 from statekit.state.redistribution import check_type, redistributed, rule_of
 
 Progress = Callable[[int, int], None]
-"""Is told how many bytes were verified, and how many there are."""
+"""Called with the number of bytes verified, and of all bytes."""
 
 
 @dataclass
@@ -67,7 +68,7 @@ def rescale_offline(
     Parameters:
         parallelism: shards per operator.
         job: whose checkpoint it is; None goes by what is stored.
-        progress: is told how far it is.
+        progress: is called with the progress.
 
     Raises:
         RestoreError: nothing is committed yet, an epoch was begun and is to be finished first, or
@@ -135,21 +136,21 @@ def declared_states(job: Job | None, stored: JobFile) -> dict[str, tuple[StateSp
 def _verify(
     repository: Repository, done: Rescaled, local: dict[str, list[str]], progress: Progress
 ) -> None:
-    """Hold the new layout against the old one: every file whole, every mutation in one shard.
+    """Compare the new layout with the old one: every file intact, every mutation in one shard.
 
     Parameters:
         local: per operator the states of shards, which were redistributed.
     """
     before, after = done.before, done.after
     groups = before.key_groups
-    lineages = {
-        name: standing_lineage(repository, before, name, 0, groups - 1) for name in before.operators
+    plans = {
+        name: restore_plan(repository, before, name, 0, groups - 1) for name in before.operators
     }
-    bases = {name: _base_files(found) for name, found in lineages.items()}
+    bases = {name: _base_files(found) for name, found in plans.items()}
     total = sum(
-        ref.size for name, found in lineages.items() for ref in (*found.change_files, *bases[name])
+        ref.size for name, found in plans.items() for ref in (*found.change_files, *bases[name])
     )
-    for name, found in lineages.items():
+    for name, found in plans.items():
         sums = MutationSums(groups)
         counted = _counted(repository, found.change_files, sums)
         for size in chain(counted, _checked(repository, bases[name])):
@@ -164,7 +165,7 @@ def _verify(
         _check_redistributed(repository, name, found, done, of_shards)
 
 
-def _based(found: Lineage) -> Iterator[int]:
+def _based(found: RestorePlan) -> Iterator[int]:
     """The key groups whose rows start from a base."""
     if found.base is not None:
         yield from range(found.first, found.last + 1)
@@ -172,7 +173,7 @@ def _based(found: Lineage) -> Iterator[int]:
         yield from _based(part)
 
 
-def _base_files(found: Lineage) -> list[FileRef]:
+def _base_files(found: RestorePlan) -> list[FileRef]:
     """RocksDB's own files of all bases, each one once."""
     databases = (database for base in found.bases for database in base.databases)
     return list(dict.fromkeys(ref for database in databases for ref in database.files.values()))
@@ -241,8 +242,6 @@ def _check_partition(
 
 
 def _check_counts(name: str, before: OperatorEpoch, after: OperatorEpoch, local: list[str]) -> None:
-    if not all(shard.is_counted for shard in after.shards):
-        return
     for held, there_are in ((before.rows, after.rows), (before.bytes, after.bytes)):
         old, new = ({k: n for k, n in of.items() if k not in local} for of in (held, there_are))
         if old != new:
@@ -250,7 +249,7 @@ def _check_counts(name: str, before: OperatorEpoch, after: OperatorEpoch, local:
 
 
 def _check_redistributed(
-    repository: Repository, name: str, found: Lineage, done: Rescaled, local: list[str]
+    repository: Repository, name: str, found: RestorePlan, done: Rescaled, local: list[str]
 ) -> None:
     """Make sure that of state of shards there is what was put, and nothing else.
 
@@ -263,7 +262,7 @@ def _check_redistributed(
     repository.replay(backend, waiting, 0, done.after.key_groups - 1)
     rows, size = after.rows, after.bytes
     told = {state: StateSize(rows.get(state, 0), size.get(state, 0)) for state in local}
-    if all(shard.is_counted for shard in after.shards) and (held := backend.sizes()) != told:
+    if (held := backend.sizes()) != told:
         raise _differs(name, f"its operator state is to have {told} and has {held}")
 
 

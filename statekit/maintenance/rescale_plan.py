@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 
 from statekit.backend.interface import StateSize, total_size
@@ -108,9 +109,7 @@ def what_moves(
     for name, before in reader.manifest.operators.items():
         record = reader.operator(name)
         groups = None if fast else _counted(reader, record)
-        known: Callable[[ShardState], StateSize | None] = _Told(record.holds_by_key)
-        if groups is not None:
-            known = _Counted(groups)
+        known = partial(_size_of_shard, groups, record.holds_by_key)
         after = planned.operators[name]
         plans.append(
             OperatorPlan(
@@ -195,27 +194,18 @@ def _counted(reader: CheckpointReader, record: OperatorRecord) -> Groups:
     return {group: total_size(sizes) for group, sizes in found.items()}
 
 
-@dataclass(frozen=True)
-class _Counted:
-    groups: Groups
-
-    def __call__(self, shard: ShardState) -> StateSize:
-        return _size_within(self.groups, shard.first_group, shard.last_group)
-
-
-@dataclass(frozen=True)
-class _Told:
-    """What a manifest says of some states in a shard."""
-
-    states: Sequence[str]
-
-    def __call__(self, shard: ShardState) -> StateSize | None:
-        if shard.is_part or not shard.is_counted:
-            return None
-        return StateSize(
-            sum(shard.rows.get(name, 0) for name in self.states),
-            sum(shard.bytes.get(name, 0) for name in self.states),
-        )
+def _size_of_shard(
+    groups: Groups | None, states: Sequence[str], shard: ShardState
+) -> StateSize | None:
+    """The size of a shard: counted, or else as the manifest says; None if it does not say."""
+    if groups is not None:
+        return _size_within(groups, *shard.groups)
+    if shard.is_part:
+        return None
+    return StateSize(
+        sum(shard.rows.get(name, 0) for name in states),
+        sum(shard.bytes.get(name, 0) for name in states),
+    )
 
 
 def _size_within(groups: Groups, first: int, last: int) -> StateSize:

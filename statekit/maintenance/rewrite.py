@@ -23,12 +23,12 @@ from statekit.backend.mutation import Batch, read_changes
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord
-from statekit.checkpoint.lineage import local_rows
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest, last_epoch
+from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_contents import Chain
+from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
@@ -41,16 +41,16 @@ SCRATCH_BYTES = 32 << 30
 """So many bytes of rows are gathered on the local disk before they are written."""
 
 Progress = Callable[[int, int | None], None]
-"""Is told how many rows were dealt with, and how many there are; None if nobody knows."""
+"""Called with the number of rows done, and of all rows; None if that is not known."""
 
-Verified = Callable[[str, str, "Contents"], None]
-"""Is told the operator, the state, or what stands for timers, and what it holds."""
+Verified = Callable[[str, str, "RowChecksum"], None]
+"""Called with the operator, the state or index family, and the checksum of its rows."""
 
 _REPORTED_ROWS = 10_000
 
 
 @dataclass
-class Contents:
+class RowChecksum:
     """What a state holds, in any order, under any number of key groups, in any shards.
 
     Attributes:
@@ -78,7 +78,7 @@ class Contents:
 
 @dataclass
 class _NewShard:
-    """A shard in the making."""
+    """A shard that is being written."""
 
     groups: tuple[int, int]
     rows: dict[str, int]
@@ -96,11 +96,19 @@ class _NewShard:
             changed=None if blank else epoch,
             files=tuple(self.files),
             is_complete=True,
-            chain=Chain().behind(self.files),
+            chain=_chain_of(self.files),
             rows={} if blank else self.rows,
             bytes={} if blank else self.bytes,
             wake_us=self.wake_us,
         )
+
+
+def _chain_of(files: Iterable[FileRef]) -> ReplayCost:
+    """The chain of change files that a shard begins with."""
+    chain = ReplayCost()
+    for file in files:
+        chain = chain.followed_by(file, 0)
+    return chain
 
 
 class ShardsWriter:
@@ -129,7 +137,7 @@ class ShardsWriter:
         scratch_bytes: int = SCRATCH_BYTES,
     ) -> None:
         self.rows = KeyedRows(operator, key_groups)
-        self.contents = {family: Contents() for family in self.rows.families}
+        self.contents = {family: RowChecksum() for family in self.rows.families}
         self.repository = repository
         self._operator = operator
         self._all = (*self.rows.families, *self.rows.indexes)
@@ -204,12 +212,12 @@ class ShardsWriter:
         local: Mapping[str, list[LocalRows]],
         count: RowCount,
     ) -> tuple[ShardState, ...]:
-        """Write all of these rows, and hold what was written against them.
+        """Write all of these rows, and compare the files with them.
 
         Parameters:
             rows: family, parts of the row key, row.
             epoch, local: as for `finish`.
-            count: is told of each row, written and read back.
+            count: counts each row when it is written, and when it is read back.
 
         Raises:
             CorruptCheckpointError: what was written is not what was given.
@@ -236,7 +244,7 @@ class ShardsWriter:
             self._distribute()
 
     def _distribute(self) -> None:
-        """Write what was gathered to files, shard by shard, and begin anew."""
+        """Write the gathered rows to files, shard by shard, and start with an empty database."""
         if self._backend is None:
             return
         for shard in self._shards:
@@ -271,16 +279,16 @@ def verify(
     repository: Repository,
     operator: OperatorRecord,
     shards: Sequence[ShardState],
-    contents: Mapping[str, Contents],
+    contents: Mapping[str, RowChecksum],
     key_groups: int,
 ) -> Iterator[None]:
-    """Read new shards back and hold them against what they are to hold; yields after each row.
+    """Read new shards back and compare them with the expected checksums; yields after each row.
 
     Raises:
         CorruptCheckpointError: they do not hold it.
     """
     rows = KeyedRows(operator, key_groups)
-    found = {family: Contents() for family in rows.families}
+    found = {family: RowChecksum() for family in rows.families}
     for shard in shards:
         for ref in shard.files:
             with repository.open_verified(ref) as file:
@@ -331,9 +339,9 @@ def stored_rows(
                 for row_key, row in backend.scan(family, *group_bounds(*shard.groups)):
                     found[family] += 1
                     yield family, rows.parts(family, row_key), row
-    counted = None if epoch is None else rows_held(epoch)
+    counted = {} if epoch is None else epoch.rows
     for family, count in found.items():
-        if counted is not None and count != counted.get(family, 0):
+        if count != counted.get(family, 0):
             raise CorruptCheckpointError(
                 f"{repository.url}, epoch {manifest.epoch}: the files hold {count} rows of "
                 f"{operator.name}.{family}, the manifest says {counted.get(family, 0)}. Restore "
@@ -341,22 +349,8 @@ def stored_rows(
             )
 
 
-def rows_held(epoch: OperatorEpoch) -> dict[str, int] | None:
-    """How many rows an operator holds per state; None if not all of its shards were counted."""
-    if not all(shard.is_counted for shard in epoch.shards):
-        return None
-    return epoch.rows
-
-
-def carried_over(epoch: OperatorEpoch | None, shards: tuple[ShardState, ...]) -> OperatorEpoch:
-    """An operator that stands where it did, in other shards."""
-    if epoch is None:
-        return OperatorEpoch(shards=shards)
-    return epoch.at_rest(shards, undivided_rows={}, undivided_bytes={})
-
-
 class RowCount:
-    """Rows dealt with so far, told now and then."""
+    """Counts rows, and reports the count now and then."""
 
     def __init__(self, total: int | None, tell: Progress | None) -> None:
         self._total = total
@@ -364,15 +358,87 @@ class RowCount:
         self._rows = 0
 
     def one(self) -> None:
-        """Another row."""
+        """Count a row."""
         self._rows += 1
         if self._tell is not None and self._rows % _REPORTED_ROWS == 0:
             self._tell(self._rows, self._total)
 
     def end(self) -> None:
-        """That was all."""
+        """Report the final count."""
         if self._tell is not None:
             self._tell(self._rows, self._total)
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """All rows of a checkpoint or a savepoint.
+
+    Parameters:
+        epoch: the rows are those after this epoch.
+        rows: returns the rows of an operator's keys: family, parts of the row key, row.
+        local_rows: returns what each operator state of an operator holds, for each shard in order.
+    """
+
+    epoch: int
+    rows: Callable[[OperatorRecord], Iterable[tuple[str, RowParts, bytes]]]
+    local_rows: Callable[[OperatorRecord], dict[str, list[LocalRows]]]
+
+
+def write_operators(
+    repository: Repository,
+    job: JobFile,
+    source: RowSource,
+    *,
+    epoch: int,
+    parallelism: int,
+    count: RowCount,
+    specs: Mapping[str, Sequence[StateSpec]] | None,
+    scratch_bytes: int,
+    verified: Verified | None = None,
+) -> dict[str, tuple[ShardState, ...]]:
+    """Write all rows to files of new shards, and read them back. Commits nothing.
+
+    Returns the new shards per operator.
+
+    Parameters:
+        repository: where the files go.
+        job: its operators are written, with its number of key groups.
+        epoch: that the new shards will belong to.
+        parallelism: shards per operator.
+        count: counts each row when it is written, and when it is read back.
+        specs: per operator, its states as the code declares them, for functions that redistribute
+            operator state.
+        verified: is called with the checksum of each state after it was read back.
+        scratch_bytes: how much to gather on the local disk at a time.
+
+    Raises:
+        RescaleError: operator state has no rule for the parallelism.
+        CorruptCheckpointError: a file is missing or altered, or the new rows are not the old ones.
+    """
+    # Redistribute first, before any row is read: a rule may be missing, and a function may fail.
+    local = {operator.name: source.local_rows(operator) for operator in job.operators}
+    moved = moved_by_operator(job.operators, specs or {}, local, parallelism, source.epoch)
+    new_shards = {}
+    for operator in job.operators:
+        with ShardsWriter(
+            repository,
+            operator,
+            parallelism=parallelism,
+            key_groups=job.key_groups,
+            scratch_bytes=scratch_bytes,
+        ) as writer:
+            rows = source.rows(operator)
+            new_shards[operator.name] = writer.written(rows, epoch, moved[operator.name], count)
+        if verified is not None:
+            for family, contents in writer.contents.items():
+                verified(operator.name, family, contents)
+    return new_shards
+
+
+def _in_new_shards(before: OperatorEpoch | None, shards: tuple[ShardState, ...]) -> OperatorEpoch:
+    if before is None:
+        return OperatorEpoch(shards=shards)
+    return before.at_rest(shards, undivided_rows={}, undivided_bytes={})
 
 
 def rewrite_checkpoint(
@@ -390,8 +456,8 @@ def rewrite_checkpoint(
     Parameters:
         parallelism: shards per operator; None for as many as there are.
         key_groups: None for as many as there are.
-        progress: is told how far it is.
-        verified: is told what each state was found to hold, once it was read back.
+        progress: is called with the progress.
+        verified: is called with the checksum of each state after it was read back.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
         scratch_bytes: how much to gather on the local disk at a time.
@@ -408,26 +474,26 @@ def rewrite_checkpoint(
     check_at_rest(repository, last)
     # The rows of states that were given up are left behind.
     job = stored.model_copy(update={"key_groups": groups, "dropped": {}})
-    # Before any row: a rule may be missing, and a function may fail.
-    held = {operator.name: local_rows(repository, operator, last) for operator in job.operators}
-    moved = moved_by_operator(job.operators, specs or {}, held, shards, last.epoch)
-    rows = rows_to_read(job, last)
-    count = RowCount(None if rows is None else 2 * rows, progress)
-    operators = {}
-    for operator in job.operators:
-        with ShardsWriter(
-            repository,
-            operator,
-            parallelism=shards,
-            key_groups=groups,
-            scratch_bytes=scratch_bytes,
-        ) as writer:
-            rows_of = stored_rows(repository, operator, last)
-            made = writer.written(rows_of, last.epoch + 1, moved[operator.name], count)
-        if verified is not None:
-            for family, contents in writer.contents.items():
-                verified(operator.name, family, contents)
-        operators[operator.name] = carried_over(last.operators.get(operator.name), made)
+    count = RowCount(2 * rows_to_read(job, last), progress)
+    new_shards = write_operators(
+        repository,
+        job,
+        RowSource(
+            last.epoch,
+            rows=lambda operator: stored_rows(repository, operator, last),
+            local_rows=lambda operator: local_rows(repository, operator, last),
+        ),
+        epoch=last.epoch + 1,
+        parallelism=shards,
+        count=count,
+        specs=specs,
+        verified=verified,
+        scratch_bytes=scratch_bytes,
+    )
+    operators = {
+        name: _in_new_shards(last.operators.get(name), shards_of_operator)
+        for name, shards_of_operator in new_shards.items()
+    }
     _, reference = repository.settle_job_file(job)
     manifest = last.followed_by(
         job_file=reference,
@@ -444,13 +510,11 @@ def rewrite_checkpoint(
     return manifest
 
 
-def rows_to_read(job: JobFile, manifest: EpochManifest) -> int | None:
-    """How many rows a job holds after an epoch; None if not all shards were counted."""
+def rows_to_read(job: JobFile, manifest: EpochManifest) -> int:
+    """How many rows a job holds after an epoch."""
     total = 0
     for operator in job.operators:
         epoch = manifest.operators.get(operator.name)
-        held = {} if epoch is None else rows_held(epoch)
-        if held is None:
-            return None
-        total += sum(held.get(family, 0) for family in operator.holds)
+        rows = {} if epoch is None else epoch.rows
+        total += sum(rows.get(family, 0) for family in operator.holds)
     return total

@@ -1,8 +1,8 @@
 """Compute the unpacked size of the batches of an Arrow file before they are read.
 
-A compressed buffer says how long it is unpacked, and Arrow makes that much room before it unpacks.
-Zeros are compressed to a ten-thousandth, so a small file can ask for all the memory that there is.
-Arrow has no limit to set; so the numbers are looked up before Arrow sees the file.
+A compressed buffer states its unpacked size, and Arrow allocates that much before it unpacks.
+Zeros compress to a ten-thousandth, so a small file can ask for more memory than there is. Arrow has
+no limit to set, so the sizes are checked before Arrow reads the file.
 
 Source: https://arrow.apache.org/docs/format/Columnar.html and the flatbuffers File.fbs and
 Message.fbs beside it. A table of a flatbuffer begins with the offset of its vtable, which has the
@@ -19,21 +19,20 @@ from typing import IO, Any
 import pyarrow as pa
 
 UNPACKED_BYTES_MAX = (2 << 30) + (64 << 20)
-"""The most that a batch of a file may take: offsets of 32 bits lead no further than 2 GiB, beside
-which a batch has a few other rows and their keys."""
+"""The largest batch: offsets of 32 bits allow 2 GiB of values, and some more for keys."""
 
 _MAGIC = b"ARROW1"
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 
 def check_unpacked(file: IO[bytes] | pa.NativeFile) -> None:
-    """Make sure that each batch of an Arrow file may be unpacked; leaves the file at its start.
+    """Check the unpacked size of each batch of an Arrow file; leaves the file at its start.
 
     Parameters:
         file: readable and seekable.
 
     Raises:
-        ValueError: one takes more than `UNPACKED_BYTES_MAX`, or it is no Arrow file.
+        ValueError: a batch takes more than `UNPACKED_BYTES_MAX`, or it is not an Arrow file.
     """
     try:
         for offset, size in _blocks(file):
@@ -56,7 +55,7 @@ class _Table:
         self._vtable = at - _number(data, "<i", at)
 
     def _field(self, number: int) -> int | None:
-        """Where a field is; None if it is absent."""
+        """The offset of a field; None if it is absent."""
         place = 4 + 2 * number
         if place >= _number(self._data, "<H", self._vtable):
             return None
@@ -86,9 +85,9 @@ class _Table:
 
 def _number(data: bytes, form: str, at: int) -> int:
     if at < 0:
-        raise IndexError(f"an offset leads to {at}")
-    found: int = struct.unpack_from(form, data, at)[0]
-    return found
+        raise IndexError(f"an offset points to {at}")
+    number: int = struct.unpack_from(form, data, at)[0]
+    return number
 
 
 def _root(data: bytes) -> _Table:
@@ -96,7 +95,7 @@ def _root(data: bytes) -> _Table:
 
 
 def _blocks(file: IO[bytes] | pa.NativeFile) -> Iterator[tuple[int, int]]:
-    """Where the metadata of each dictionary and batch is, and how long."""
+    """Offset and length of the metadata of each dictionary and batch."""
     end = file.seek(0, os.SEEK_END)
     tail = 4 + len(_MAGIC)
     size, magic = struct.unpack(f"<i{len(_MAGIC)}s", _read(file, end - tail, tail))
@@ -111,7 +110,7 @@ def _blocks(file: IO[bytes] | pa.NativeFile) -> Iterator[tuple[int, int]]:
 
 
 def _unpacked_sizes(file: IO[bytes] | pa.NativeFile, offset: int, size: int) -> Iterator[int]:
-    """How long each buffer of a message is once it is unpacked."""
+    """The unpacked size of each buffer of a message."""
     metadata = _read(file, offset, size)
     is_marked = metadata[:4] == b"\xff\xff\xff\xff"  # files of old versions lack the mark
     message = _root(metadata[8 if is_marked else 4 :])
@@ -129,6 +128,6 @@ def _unpacked_sizes(file: IO[bytes] | pa.NativeFile, offset: int, size: int) -> 
 
 def _read(file: IO[bytes] | pa.NativeFile, at: int, size: int) -> bytes:
     if at < 0 or size < 0:
-        raise IndexError(f"an offset leads to {at}")
+        raise IndexError(f"an offset points to {at}")
     file.seek(at)
     return bytes(file.read(size))

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 
 def comparable(column: pa.ChunkedArray) -> pa.Array:
-    """What a column is sorted by: integers for anything that is like them, and bytes for texts."""
+    """A column that sorts in the same order faster: integers, or bytes for text."""
     kind = column.type
     if pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
         column = column.cast(pa.int32() if kind.bit_width <= 32 else pa.int64())
@@ -19,7 +19,7 @@ def comparable(column: pa.ChunkedArray) -> pa.Array:
 
 
 def sort_keys(column: pa.Array) -> list[pa.Array]:
-    """Columns without null by which rows are sorted as they are by one that may have nulls.
+    """Columns without null that sort rows like a column with nulls, which come first.
 
     >>> [key.to_pylist() for key in sort_keys(pa.array([3, None, 1]))]
     [[1, 0, 1], [3, 3, 1]]
@@ -32,7 +32,7 @@ def sort_keys(column: pa.Array) -> list[pa.Array]:
 
 
 def order_by(keys: Sequence[pa.Array]) -> pa.Array:
-    """The numbers of rows in their order by columns without null.
+    """The row numbers in the order of columns without null.
 
     >>> order_by([pa.array([1, 0, 1]), pa.array([b"b", b"c", b"a"])]).to_pylist()
     [1, 2, 0]
@@ -42,7 +42,7 @@ def order_by(keys: Sequence[pa.Array]) -> pa.Array:
 
 
 def _rank(key: pa.Array) -> pa.Array:
-    """Integers in the same order. Of values that come often, each is compared once."""
+    """Integers in the same order. Equal values are compared once."""
     if pa.types.is_integer(key.type):
         return key
     values = key.dictionary_encode()

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 DIGITS = 38
-"""Of Spark's decimals, and of those of 128 bits."""
+"""The digits of Spark's decimals, and of decimals of 128 bits."""
 
 
 def summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column whose sum is exact, where a type holds it: Arrow's sums overflow silently."""
+    """A column whose sum is exact: Arrow's sums overflow silently."""
     if pa.types.is_duration(column.type):
         column = column.cast(pa.int64())
     if pa.types.is_decimal(column.type):
@@ -24,40 +24,40 @@ def summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of which Arrow finds the least and largest values."""
+    """A column whose least and largest values Arrow can find."""
     return column.cast(pa.int64()) if pa.types.is_duration(column.type) else column
 
 
-def kept_as(verb: str, given: pa.DataType) -> pa.DataType:
-    """What an aggregate of values of a type is kept as: it may be more than one of them.
+def stored_type(verb: str, input_type: pa.DataType) -> pa.DataType:
+    """The type of the results of an aggregate; a sum may need a wider type than its input.
 
-    >>> kept_as("sum", pa.int16()), kept_as("max", pa.float32())
+    >>> stored_type("sum", pa.int16()), stored_type("max", pa.float32())
     (DataType(int64), DataType(float))
     """
-    if pa.types.is_decimal(given) and verb == "sum":
-        return pa.decimal128(DIGITS, given.scale)
-    if pa.types.is_integer(given):
+    if pa.types.is_decimal(input_type) and verb == "sum":
+        return pa.decimal128(DIGITS, input_type.scale)
+    if pa.types.is_integer(input_type):
         return pa.int64()
-    if pa.types.is_floating(given) and verb == "sum":
+    if pa.types.is_floating(input_type) and verb == "sum":
         return pa.float64()
-    return given
+    return input_type
 
 
-def to_kept(values: pa.ChunkedArray, kept: pa.DataType) -> pa.ChunkedArray:
-    """Aggregates as what they are kept as.
+def cast_stored(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+    """Results of an aggregate as their stored type.
 
     Raises:
-        pa.ArrowInvalid: one of them does not fit.
+        pa.ArrowInvalid: a value does not fit.
     """
-    if pa.types.is_duration(kept):  # Arrow makes durations of integers only
+    if pa.types.is_duration(target):  # Arrow casts only integers to durations
         values = values.cast(pa.int64())
-    return values.cast(kept)
+    return values.cast(target)
 
 
-def fits(values: pa.ChunkedArray, kept: pa.DataType) -> bool:
-    """Whether all of these aggregates fit what they are to be kept as."""
+def fits(values: pa.ChunkedArray, target: pa.DataType) -> bool:
+    """Whether all results fit their stored type."""
     try:
-        to_kept(values, kept)
+        cast_stored(values, target)
     except pa.ArrowInvalid:
         return False
     return True

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from statekit.codec.annotations import peel, show
 from statekit.records.arrow_scalars import (
     SCALARS,
     Check,
@@ -21,15 +22,7 @@ from statekit.records.arrow_scalars import (
     choices,
     instances,
 )
-from statekit.records.declaration import (
-    MAPPINGS,
-    SEQUENCES,
-    Misfit,
-    flavour_of,
-    peel,
-    shorten,
-    show,
-)
+from statekit.records.declaration import MAPPINGS, SEQUENCES, ValueMismatch, flavour_of, shorten
 from statekit.records.record_type import RecordType
 
 
@@ -40,11 +33,11 @@ class OutputRows:
     names: tuple[str, ...]
     columns: tuple[OutputColumn, ...]
     split: Callable[[list[Any]], list[list[Any]]]
-    """Values -> their columns; raises Misfit if a value is not of the declared type."""
+    """Splits values into columns; raises ValueMismatch if a value has another type."""
     annotations: tuple[Any, ...]
-    """Of the parts."""
+    """The types of the parts."""
     single: Callable[[Any], tuple[Any, ...]]
-    """The parts of one value of exactly `cls`; LookupError or AttributeError if it lacks one."""
+    """The parts of one value of exactly `cls`; LookupError or AttributeError if one is absent."""
     cls: type
 
 
@@ -73,7 +66,7 @@ def tuple_rows(member: Any, path: str, stack: tuple[Any, ...]) -> OutputRows:
         of_tuple(values)
         if not set(map(len, values)) <= {size}:
             wrong = next(value for value in values if len(value) != size)
-            raise Misfit(f"{path or 'the output'} needs {size} elements, got {len(wrong)}")
+            raise ValueMismatch(f"{path or 'the output'} needs {size} elements, got {len(wrong)}")
         return [list(map(operator.itemgetter(index), values)) for index in range(size)]
 
     return OutputRows(names, columns, split, arguments, tuple, tuple)
@@ -86,8 +79,8 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
     columns, annotations = [], tuple(map(record_type.column_annotation, fields.values()))
     for name, annotation in zip(names, annotations, strict=True):
         columns.append(output_column(annotation, f"{path}.{name}", (*stack, cls)))
-    real = dict if flavour == "typeddict" else cls
-    of_type = instances((real,), path, record_type.name)
+    instance_class = dict if flavour == "typeddict" else cls
+    of_type = instances((instance_class,), path, record_type.name)
     if flavour == "typeddict":
         split = _dict_split(record_type, path, of_type)
         return OutputRows(names, tuple(columns), split, annotations, _dict_parts(names), dict)
@@ -98,7 +91,7 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
         try:
             return [list(map(getter, values)) for getter in getters]
         except AttributeError as error:
-            raise Misfit(f"{path} has a field that was never set: {error}") from error
+            raise ValueMismatch(f"{path} has a field that was never set: {error}") from error
 
     single = record_type.getter(names) if len(names) > 1 else _parts(getters)
     return OutputRows(names, tuple(columns), split_attributes, annotations, single, cls)
@@ -109,7 +102,7 @@ def _parts(getters: list[Callable[[Any], Any]]) -> Callable[[Any], tuple[Any, ..
 
 
 def _dict_parts(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """The parts of a dict that has exactly these keys; any other is checked the long way."""
+    """A function from a dict with exactly these keys to its parts; LookupError for other dicts."""
 
     def parts(value: dict[str, Any]) -> tuple[Any, ...]:
         if len(value) != len(names):
@@ -129,7 +122,7 @@ def _dict_split(
         of_type(values)
         extra = set(itertools.chain.from_iterable(values)) - declared
         if extra:
-            raise Misfit(f"{path} declares no field {', '.join(sorted(map(repr, extra)))}")
+            raise ValueMismatch(f"{path} declares no field {', '.join(sorted(map(repr, extra)))}")
         columns = []
         for name, field in fields.items():
             try:
@@ -138,7 +131,7 @@ def _dict_split(
                 else:
                     columns.append([value.get(name) for value in values])
             except KeyError:
-                raise Misfit(f"{path} needs a field {name!r}") from None
+                raise ValueMismatch(f"{path} needs a field {name!r}") from None
         return columns
 
     return split
@@ -202,14 +195,14 @@ def _one_of(parts: list[OutputColumn], nullable: bool, path: str, declared: str)
     def fits(column: OutputColumn, value: Any) -> bool:
         try:
             column.check([value])
-        except Misfit:
+        except ValueMismatch:
             return False
         return True
 
     def check(values: list[Any]) -> None:
         for value in values:
             if not (value is None and nullable) and not any(fits(part, value) for part in parts):
-                raise Misfit(f"{path} is declared as {declared}, got {shorten(value)}")
+                raise ValueMismatch(f"{path} is declared as {declared}, got {shorten(value)}")
 
     return check
 
@@ -225,17 +218,19 @@ def _nullable(column: OutputColumn) -> OutputColumn:
     def check(values: list[Any]) -> None:
         column.check(without_nulls(values))
 
-    def lower(values: list[Any]) -> list[Any]:
-        assert column.lower is not None
-        lowered = iter(column.lower(without_nulls(values)))
-        return [None if value is None else next(lowered) for value in values]
+    def to_arrow(values: list[Any]) -> list[Any]:
+        assert column.to_arrow is not None
+        converted = iter(column.to_arrow(without_nulls(values)))
+        return [None if value is None else next(converted) for value in values]
 
     return dataclasses.replace(
         column,
         check=check,
         nullable=True,
-        lower=None if column.lower is None else lower,
-        own=column.own | {types.NoneType} if column.own else column.own,
+        to_arrow=None if column.to_arrow is None else to_arrow,
+        exact_types=column.exact_types | {types.NoneType}
+        if column.exact_types
+        else column.exact_types,
         guards={**column.guards, types.NoneType: None} if column.guards else {},
     )
 
@@ -245,9 +240,9 @@ def _struct(rows: OutputRows, path: str, declared: str) -> OutputColumn:
         for column, part in zip(rows.columns, rows.split(values), strict=True):
             column.check(part)
 
-    def lower(values: list[Any]) -> list[Any]:
+    def to_arrow(values: list[Any]) -> list[Any]:
         parts = [
-            part if column.lower is None else column.lower(part)
+            part if column.to_arrow is None else column.to_arrow(part)
             for column, part in zip(rows.columns, rows.split(values), strict=True)
         ]
         return [dict(zip(rows.names, row, strict=True)) for row in zip(*parts, strict=True)]
@@ -259,7 +254,7 @@ def _struct(rows: OutputRows, path: str, declared: str) -> OutputColumn:
         return OutputColumn(path, declared, check, problem=problem)
     named = zip(rows.names, rows.columns, strict=True)
     arrow = pa.struct([pa.field(n, column.arrow, nullable=column.nullable) for n, column in named])
-    return OutputColumn(path, declared, check, arrow, lower=lower)
+    return OutputColumn(path, declared, check, arrow, to_arrow=to_arrow)
 
 
 def _list(origin: Any, element: OutputColumn, path: str, declared: str) -> OutputColumn:
@@ -270,21 +265,21 @@ def _list(origin: Any, element: OutputColumn, path: str, declared: str) -> Outpu
         of_type(values)
         element.check(list(itertools.chain.from_iterable(values)))
 
-    def lower(values: list[Any]) -> list[Any]:
+    def to_arrow(values: list[Any]) -> list[Any]:
         flat = list(itertools.chain.from_iterable(values))
-        lowered = iter(flat if element.lower is None else element.lower(flat))
-        lists = [list(itertools.islice(lowered, len(value))) for value in values]
+        converted = iter(flat if element.to_arrow is None else element.to_arrow(flat))
+        lists = [list(itertools.islice(converted, len(value))) for value in values]
         return list(map(_ordered, lists)) if unordered else lists
 
     if element.problem:
         return OutputColumn(path, declared, check, problem=element.problem)
     arrow = pa.list_(pa.field("element", element.arrow, nullable=element.nullable))
-    needed = unordered or element.lower is not None
-    return OutputColumn(path, declared, check, arrow, lower=lower if needed else None)
+    needed = unordered or element.to_arrow is not None
+    return OutputColumn(path, declared, check, arrow, to_arrow=to_arrow if needed else None)
 
 
 def _ordered(values: list[Any]) -> list[Any]:
-    """A set's elements in an order that a replay repeats, if they have an order."""
+    """The elements of a set, sorted if they can be, so that a replay repeats their order."""
     try:
         return sorted(values)
     except TypeError:
@@ -306,10 +301,10 @@ def _map(
         key.check(keys)
         value.check(items)
 
-    def lower(values: list[Any]) -> list[Any]:
+    def to_arrow(values: list[Any]) -> list[Any]:
         keys, items = parts(values)
-        keys = keys if key.lower is None else key.lower(keys)
-        entries = zip(keys, items if value.lower is None else value.lower(items), strict=True)
+        keys = keys if key.to_arrow is None else key.to_arrow(keys)
+        entries = zip(keys, items if value.to_arrow is None else value.to_arrow(items), strict=True)
         return [list(itertools.islice(entries, len(each))) for each in values]
 
     problem = key.problem or value.problem
@@ -318,4 +313,4 @@ def _map(
     if problem:
         return OutputColumn(path, declared, check, problem=problem)
     arrow = pa.map_(key.arrow, pa.field("value", value.arrow, nullable=value.nullable))
-    return OutputColumn(path, declared, check, arrow, lower=lower)
+    return OutputColumn(path, declared, check, arrow, to_arrow=to_arrow)

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
+from statekit.codec.annotations import peel, show
 from statekit.errors import ProcessError, StateTypeError
+from statekit.records.arrow_reader import (
+    ColumnMismatch,
+    Read,
+    column_reader,
+    field_reader,
+    record_builder,
+)
 from statekit.records.arrow_scalars import OutputColumn
 from statekit.records.arrow_writer import (
     OutputRows,
@@ -16,10 +27,11 @@ from statekit.records.arrow_writer import (
     record_rows,
     tuple_rows,
 )
-from statekit.records.copies import Copy
-from statekit.records.declaration import flavour_of, peel, shorten, show
+from statekit.records.copies import Copy, copier
+from statekit.records.declaration import flavour_of, shorten
 from statekit.records.record_type import RecordType
-from statekit.records.stored_form import StoredForm
+
+Columns = Sequence[list[Any]]
 
 HINT = (
     "It works in-process only: a Spark sink needs a schema. Yield a record whose fields have "
@@ -28,20 +40,34 @@ HINT = (
 
 
 class OutputType:
-    """The declared output of a function. `record_type` is None for scalars and tuples.
+    """The type that a function emits, compiled from the T of its `Iterator[T]`.
+
+    A type without an Arrow type is accepted; only `arrow_schema` and `to_batch` refuse it.
+
+    Args:
+        annotation: the declared type.
+        where: the declaration, for messages.
+        noun: what messages call one of the values.
+
+    Attributes:
+        record_type: the same as a record type; None for scalars and tuples.
+
+    Raises:
+        StateTypeError: the annotation names a type that cannot be resolved.
 
     >>> from typing import NamedTuple
     >>> class Count(NamedTuple):
     ...     tail: str
     ...     flights: int
-    >>> counts = OutputType.of(Count, where="count, output")
+    >>> counts = OutputType(Count, where="count, output")
     >>> counts.to_batch([Count("N1", 2)]).to_pylist()
     [{'tail': 'N1', 'flights': 2}]
     """
 
-    def __init__(self, annotation: Any, where: str) -> None:
+    def __init__(self, annotation: Any, where: str, noun: str = "output") -> None:
         self.annotation = annotation
         self.where = where
+        self._noun = noun
         self.name = show(annotation)
         self.record_type: RecordType | None = None
         members, nullable, _ = peel(annotation)
@@ -61,23 +87,6 @@ class OutputType:
             self._columns, self._names = self._rows.columns, self._rows.names
         self._guards = tuple(column.guards for column in self._columns)
 
-    told_as = "output"
-    """What one of them is called in errors."""
-
-    @classmethod
-    def of(cls, annotation: Any, *, where: str) -> OutputType:
-        """The output type of an annotation; `where` names the declaration in errors.
-
-        Types without an Arrow type pass, until someone asks for `arrow_schema`.
-
-        Raises:
-            StateTypeError: the annotation names a type that cannot be resolved.
-
-        >>> OutputType.of(tuple[str, int], where="count, output").arrow_schema.names
-        ['_1', '_2']
-        """
-        return cls(annotation, where)
-
     @functools.cached_property
     def arrow_schema(self) -> Any:
         """The schema of the batches: a column per field, `_1`, `_2`, ... or `value`.
@@ -85,7 +94,7 @@ class OutputType:
         Raises:
             StateTypeError: a type has no Arrow type; names the field and says what to do.
 
-        >>> OutputType.of(int, where="count, output").arrow_schema
+        >>> OutputType(int, where="count, output").arrow_schema
         value: int64 not null
         """
         problem = next((column.problem for column in self._columns if column.problem), "")
@@ -107,31 +116,24 @@ class OutputType:
             StateTypeError: the declared type has no Arrow schema.
             ProcessError: an output does not fit; names the field, its type, the value, the output.
 
-        >>> OutputType.of(int, where="count, output").to_batch([1.5])  # doctest: +ELLIPSIS
+        >>> OutputType(int, where="count, output").to_batch([1.5])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         statekit.errors.ProcessError: count, output: output 0, 1.5, does not fit int: ...
         """
         schema = self.arrow_schema
-        try:
-            arrays = self._arrays(records)
-        except Exception as error:
-            raise self._explained(records, error) from error
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return pa.RecordBatch.from_arrays(self._checked_arrays(records), schema=schema)
 
     def check_all(self, records: list[Any]) -> None:
         """Raise the ProcessError that `to_batch` would raise, without the batch.
 
-        >>> OutputType.of(int, where="count, output").check_all([1, 2, 3])
+        >>> OutputType(int, where="count, output").check_all([1, 2, 3])
         """
-        try:
-            self._arrays(records)
-        except Exception as error:
-            raise self._explained(records, error) from error
+        self._checked_arrays(records)
 
     def check(self, record: Any) -> None:
-        """`check_all` for one output: it costs about 1 µs for flat records of common types.
+        """`check_all` for one output: about 1 µs for flat records of common types.
 
-        >>> OutputType.of(int, where="count, output").check(3)
+        >>> OutputType(int, where="count, output").check(3)
         """
         rows = self._rows
         try:
@@ -150,50 +152,109 @@ class OutputType:
         return None
 
     @functools.cached_property
-    def _form(self) -> StoredForm:
-        return StoredForm(self.annotation, self.record_type, self._rows, self._columns)
-
-    @functools.cached_property
     def copy(self) -> Copy | None:
         """Copies one output when it is emitted; None if outputs cannot change."""
-        return self._form.copy
+        return copier(self.annotation)
 
     def stored(self, records: list[Any]) -> list[Any]:
-        """The outputs in the form that their declared type stores, after checking each of them.
+        """The outputs as a reader of their columns gets them, after checking each of them.
 
-        A sink gets them so. They are what Spark would read from the columns, such as 1.0 for an
-        int in a float field. Returns `records` itself if nothing has to change.
+        An int in a float field becomes a float, for example. Returns `records` itself if no value
+        has to change.
 
         Raises:
             ProcessError: an output does not fit, as for `to_batch`.
 
-        >>> OutputType.of(tuple[str, float], where="count, output").stored([("a", 1)])
+        >>> OutputType(tuple[str, float], where="count, output").stored([("a", 1)])
         [('a', 1.0)]
         """
         try:
             values = self._values(records)
             arrays = list(map(_array, self._columns, values))
-            return self._form.stored(records, values, arrays)
+            return self._with_stored_values(records, values, arrays)
         except Exception as error:
             raise self._explained(records, error) from error
 
     def received(self, stored: list[Any]) -> list[Any]:
-        """Stored outputs as the next operator receives them: the class computes its fields anew.
+        """Stored outputs as the next operator receives them, made by the constructor again.
 
         Raises:
             ProcessError: the class refuses a record.
         """
+        if self._rows is None or not self._computes_fields or not stored:
+            return stored
         try:
-            return self._form.received(stored)
+            return self._build(self._rows.split(stored), len(stored))
         except Exception as error:
             raise ProcessError(
-                f"{self.where}: {self.name} refuses a record that is made from the fields of "
+                f"{self.where}: {self.name} refuses a record with the fields of "
                 f"another one: {error}"
             ) from error
 
     def copies(self, stored: list[Any]) -> list[Any]:
-        """The same records for one more consumer, which may change them."""
-        return self._form.copies(stored)
+        """Copies of the records for another consumer, which may change them."""
+        return stored if self.copy is None else list(map(self.copy, stored))
+
+    def _with_stored_values(
+        self, records: list[Any], values: Columns, arrays: Sequence[Any]
+    ) -> list[Any]:
+        """Checked records with the values that are read back from their arrays.
+
+        The class computes no field again. Values without an Arrow type stay as they are.
+        """
+        is_changed = False
+        columns = []
+        for column, read, part, array in zip(
+            self._columns, self._readers, values, arrays, strict=True
+        ):
+            if read is not None and not column.is_stored(part):
+                part, is_changed = read(array), True
+            columns.append(part)
+        if self._rows is None:
+            return columns[0] if self.record_type is None else records
+        if self._computes_fields:
+            if not is_changed:
+                return records
+            rows = (dict(zip(self._names, row, strict=True)) for row in zip(*columns, strict=True))
+            return list(map(_replaced, records, rows))
+        if not is_changed and set(map(type, records)) <= {self._rows.cls}:
+            return records
+        return self._build(columns, len(records))
+
+    @functools.cached_property
+    def _computes_fields(self) -> bool:
+        """Whether the class computes fields when a record is made."""
+        if self.record_type is None or self._rows is None:
+            return False
+        fields = self.record_type.fields or {}
+        return self.record_type.may_change_fields or not all(f.init for f in fields.values())
+
+    @functools.cached_property
+    def _readers(self) -> tuple[Read | None, ...]:
+        """A reader for each column; None for a column without an Arrow type."""
+        annotations = (self.annotation,) if self._rows is None else self._rows.annotations
+        return tuple(map(self._reader, self._columns, annotations))
+
+    def _reader(self, column: OutputColumn, annotation: Any) -> Read | None:
+        if column.arrow is None:
+            return None
+        try:
+            if self.record_type is None:
+                return column_reader(annotation, column.arrow, column.path)
+            return field_reader(self.record_type, annotation, column.arrow, column.path)
+        except ColumnMismatch:
+            return None
+
+    @functools.cached_property
+    def _build(self) -> Callable[[Columns, int], list[Any]]:
+        """A function from columns, and the number of records, to records."""
+        record_type = self.record_type
+        if record_type is None:
+            return lambda columns, count: list(zip(*columns, strict=True))
+        fields = record_type.fields or {}
+        places = [place for place, name in enumerate(self._names) if fields[name].init]
+        build = record_builder(record_type, [self._names[place] for place in places])
+        return lambda columns, count: build([columns[place] for place in places], count)
 
     def _values(self, records: list[Any]) -> list[list[Any]]:
         return [records] if self._rows is None else self._rows.split(records)
@@ -202,19 +263,37 @@ class OutputType:
         arrays = map(_array, self._columns, self._values(records))
         return [array for array in arrays if array is not None]
 
+    def _checked_arrays(self, records: list[Any]) -> list[Any]:
+        try:
+            return self._arrays(records)
+        except Exception as error:
+            raise self._explained(records, error) from error
+
     def _explained(self, records: list[Any], error: Exception) -> ProcessError:
         """The error about the first output that does not fit, found by checking one by one."""
-        found, cause = "a batch of outputs", error
+        subject, cause = "a batch of outputs", error
         for index, record in enumerate(records):
             try:
                 self._arrays([record])
-            except Exception as first:  # noqa: BLE001 - told with its output
-                found, cause = f"{self.told_as} {index}, {shorten(record)},", first
+            except Exception as first:  # noqa: BLE001 - becomes a part of the message
+                subject, cause = f"{self._noun} {index}, {shorten(record)},", first
                 break
-        return ProcessError(f"{self.where}: {found} does not fit {self.name}: {cause}")
+        return ProcessError(f"{self.where}: {subject} does not fit {self.name}: {cause}")
 
 
 def _array(column: OutputColumn, values: list[Any]) -> Any:
     """The array of values after checking them; None if the column has no Arrow type."""
     column.check(values)
     return None if column.arrow is None else column.build(values)
+
+
+def _replaced(record: Any, values: dict[str, Any]) -> Any:
+    """A copy of a record with other values, made without its constructor."""
+    if hasattr(record, "model_copy"):
+        return record.model_copy(update=values)
+    replaced = copy.copy(record)
+    is_struct = isinstance(replaced, msgspec.Struct)
+    assign = msgspec.structs.force_setattr if is_struct else object.__setattr__
+    for name, value in values.items():
+        assign(replaced, name, value)
+    return replaced

@@ -1,10 +1,10 @@
 """Panes: intervals of event time in which all records belong to the same windows.
 
-Of windows of one size that begin at equal distances, an instant is in others than the instant
-before if a window begins there, or one ends. Where the size is a multiple of the distance, these
-are the same instants; else there are two panes from each beginning to the next.
+A pane of tumbling or sliding windows begins where a window begins or ends. If the size is a
+multiple of the slide, these are the same instants. Otherwise there are two panes from one beginning
+to the next.
 
-Records of a key that follow each other without a gap are in one session, whatever else is in it.
+A pane of sessions has the records of a key that follow each other within the gap.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statekit.records.arrow_sort import comparable, order_by, sort_keys
 from statekit.timestamp import MIN_MICROS, micros_to_datetime
 
 LATE = -1
-"""The pane of all that is late."""
+"""The pane of all late records."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class SlidingPanes:
     """The panes of tumbling and sliding windows, as numbers, alike for all keys.
 
     Parameters:
-        event_time: the field that says when a record happened.
+        event_time: the field with the event time.
         size_us: how long a window lasts.
-        every_us: from the start of one window to that of the next.
-        origin_us: where one starts.
+        every_us: from the start of one window to the start of the next.
+        origin_us: where some window starts.
 
     >>> panes = SlidingPanes("at", size_us=14, every_us=10, origin_us=0)
-    >>> found = panes.of([], pa.chunked_array([[-1, 0, 3, 4, 9, 10]]), late_us=-1).to_pylist()
-    >>> found[0], [pane - found[1] for pane in found[1:]]
+    >>> late, *others = panes.of([], pa.chunked_array([[-1, 0, 3, 4, 9, 10]]), -1).to_pylist()
+    >>> late, [pane - others[0] for pane in others]
     (-1, [0, 0, 1, 1, 2])
     """
 
@@ -47,7 +47,7 @@ class SlidingPanes:
     def of(
         self, keys: Sequence[pa.ChunkedArray], times: pa.ChunkedArray, late_us: int
     ) -> pa.ChunkedArray:
-        """The pane of each record; late ones have one of their own.
+        """The pane of each record; `LATE` for late records.
 
         Parameters:
             keys: the columns of the key.
@@ -66,13 +66,13 @@ class SlidingPanes:
 
 @dataclass(frozen=True)
 class SessionPanes:
-    """Records of a key that follow each other without a gap. Late ones fill none.
+    """Panes of records of a key that follow each other within a gap. Late records fill no gap.
 
-    A pane is known by its first event time: what is in another part of the records may well touch
-    it, and only the session that both are added to knows.
+    The number of a pane is its first event time. Panes of other batches may touch it: the session
+    merges them.
 
     Parameters:
-        event_time: the field that says when a record happened.
+        event_time: the field with the event time.
         gap_us: how long a key is silent between two sessions.
 
     >>> panes = SessionPanes("at", gap_us=10)
@@ -90,18 +90,20 @@ class SessionPanes:
         """The pane of each record, as for `SlidingPanes`."""
         if not len(times):
             return times
-        is_late, at = pc.less_equal(times, late_us), times.combine_chunks()
-        by = [key for column in keys for key in sort_keys(comparable(column))]
-        by += [is_late.combine_chunks().cast(pa.int8()), at]
-        order = order_by(by)
-        *others, at = (column.take(order) for column in by)
-        begins = pc.greater_equal(pc.subtract(at.slice(1), at.slice(0, len(at) - 1)), self.gap_us)
+        is_late, time = pc.less_equal(times, late_us), times.combine_chunks()
+        sorted_by = [key for column in keys for key in sort_keys(comparable(column))]
+        sorted_by += [is_late.combine_chunks().cast(pa.int8()), time]
+        order = order_by(sorted_by)
+        *others, time = (column.take(order) for column in sorted_by)
+        gaps = pc.subtract(time.slice(1), time.slice(0, len(time) - 1))
+        begins = pc.greater_equal(gaps, self.gap_us)
         for column in others:
             is_other = pc.not_equal(column.slice(1), column.slice(0, len(column) - 1))
             begins = pc.or_(begins, is_other)
         begins = pa.concat_arrays([pa.array([True]), begins])
         number = pc.subtract(pc.cumulative_sum(begins.cast(pa.int64())), 1)
-        firsts = at.filter(begins).take(number).take(pc.sort_indices(order))  # as they came
+        in_input_order = pc.sort_indices(order)
+        firsts = time.filter(begins).take(number).take(in_input_order)
         return pc.if_else(is_late, LATE, pc.subtract(firsts, MIN_MICROS))
 
 

@@ -1,12 +1,12 @@
-"""Preaggregate records per key in Arrow, before rows are made of them.
+"""Combine records per key in Arrow, before any Python function is called.
 
-A row has the key, how many records it stands for, and a value per part. Arrow's hash aggregation
-runs in one thread, so that the same batch always gives the same rows, nearly in the order in which
-keys first came.
+A combined row has the key, the number of its records, and a value per aggregate. Arrow's hash
+aggregation runs in one thread, so the same batch always gives the same rows, nearly in the order in
+which keys first occur.
 
-For windows there is a row for each key and pane, and one for all late records of the key. It has
-the pane, too, and the largest event time: by that it is in the windows that its records are in, or
-late as they are. In sessions it is from its pane to that time.
+With windows there is a row per key and pane, and one row for all late records of the key. It also
+has the pane and the largest event time, so it is in the same windows as its records. In sessions a
+row lasts from its pane to that time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from typing import Any, Literal, NamedTuple, Optional, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from statekit.codec.annotations import peel
 from statekit.errors import ProcessError, StateTypeError
-from statekit.records.arrow_sums import DIGITS, comparable, fits, kept_as, summable, to_kept
-from statekit.records.declaration import peel, shorten
+from statekit.records.arrow_sums import DIGITS, cast_stored, comparable, fits, stored_type, summable
+from statekit.records.declaration import shorten
 from statekit.records.output_type import OutputType
 from statekit.records.panes import LATE, Panes, first_of
-from statekit.records.rebatch import gathered
+from statekit.records.rebatch import rebatched
 from statekit.records.record_type import RecordType
 from statekit.timestamp import MAX_MICROS, MIN_MICROS
 from statekit.watermark import BEGINNING
@@ -34,56 +35,58 @@ from statekit.watermark import BEGINNING
 Verb = Literal["count", "sum", "min", "max"]
 
 
-class Part(NamedTuple):
-    """What is made of some records.
+class PartialAggregate(NamedTuple):
+    """An aggregate of some records of a key.
 
     Parameters:
-        verb: how.
-        field: of which values other than None; None counts the records themselves.
+        verb: the aggregate function.
+        field: whose values other than None are aggregated; None counts the records.
     """
 
     verb: Verb
     field: str | None
 
 
-_AGAIN = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
-"""How rows that were combined are combined once more."""
+_MERGE_VERBS = {"count": "sum", "sum": "sum", "min": "min", "max": "max"}
+"""The function that merges the results of each aggregate function."""
 
 _Groups = dict[str, pa.ChunkedArray]
-_Asked = list[tuple[str, pa.ChunkedArray | None]]
-"""Aggregates, each of a column; None for one of the rows themselves."""
+_Aggregates = list[tuple[str, pa.ChunkedArray | None]]
+"""Functions, each with its column; None to count rows."""
 
-# Arrow looks each record up in a table of the keys: many at a time, as the table is made anew.
+# Each aggregation builds a hash table of the keys, so it gets many records.
 _RECORDS_AT_ONCE = 500_000
 _ROWS_AT_ONCE = 1_000_000
-_BYTES_AT_ONCE = 64 * 1024 * 1024  # if that is less
+_BYTES_AT_ONCE = 64 * 1024 * 1024
 
 _FIRST = "__statekit_first"  # the number of the first row of a key
 
 _WIDER = {float: pa.float64(), decimal.Decimal: pa.decimal128(DIGITS, 0)}
-"""What fields of these types are where their column has integers."""
+"""The Arrow type of these fields if their column has integers."""
 
 
 class Combiner:
     """Combines records of a type by key.
 
     Parameters:
-        record: their type, whose fields are known.
+        record: their type, whose fields are declared.
         key: names of the fields that records are grouped by.
-        parts: what is to be known of each group.
-        panes: by which records are grouped beside; None without windows.
+        parts: the aggregates of each group.
+        panes: also group by these; None without windows.
 
     Attributes:
-        combined: the rows, as records: the key, the pane, the number of records, the parts, and the
-            largest event time in microseconds; pane and time for windows only.
+        combined: the record type of the rows: the key, the pane, the number of records, the
+            aggregates, and the largest event time in microseconds. Pane and time exist for windows
+            only.
         key_size: how many fields the key has.
-        number_at: the place of the number of records; the parts follow it.
+        number_at: the index of the number of records; the aggregates follow it.
 
     >>> class Order(NamedTuple):
     ...     customer: str
     ...     cents: int
     >>> record = RecordType.of(Order, where="example")
-    >>> combiner = Combiner(record, ("customer",), [Part("sum", "cents"), Part("max", "cents")])
+    >>> parts = [PartialAggregate("sum", "cents"), PartialAggregate("max", "cents")]
+    >>> combiner = Combiner(record, ("customer",), parts)
     >>> combiner.records([Order("ada", 5), Order("bob", 1), Order("ada", 2)])
     [Combined(customer='ada', number=2, part_1=7, part_2=5), \
 Combined(customer='bob', number=1, part_1=1, part_2=1)]
@@ -93,7 +96,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         self,
         record: RecordType,
         key: tuple[str, ...],
-        parts: Sequence[Part],
+        parts: Sequence[PartialAggregate],
         panes: Panes | None = None,
     ) -> None:
         self._record = record
@@ -102,30 +105,32 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         self._parts = tuple(parts)
         self._panes = panes
         times = () if panes is None else (panes.event_time,)
-        looked_at = dict.fromkeys((*key, *(part.field for part in parts if part.field), *times))
-        types = {name: _annotation(record, name) for name in looked_at}
-        self._required = [name for name, of in types.items() if not peel(of)[1]]
+        fields = dict.fromkeys((*key, *(part.field for part in parts if part.field), *times))
+        types = {name: _annotation(record, name) for name in fields}
+        self._required = [name for name, annotation in types.items() if not peel(annotation)[1]]
         name = record.name if record.name.isidentifier() else "Record"  # a generic model's is none
-        self._needed = _named_tuple(name, types, record.where)
-        pane, self.number, *values, time = _names_beside(key, len(self._parts))
-        self._by = key if panes is None else (*key, pane)
-        self.number_at = len(self._by)
-        # How each value of a row is combined once more, by its name.
-        self._again = {
-            name: _AGAIN[part.verb] for name, part in zip(values, self._parts, strict=True)
+        self._projected = _named_tuple(name, types, record.where)
+        pane, self.number, *values, time = _free_names(key, len(self._parts))
+        self._group_names = key if panes is None else (*key, pane)
+        self.number_at = len(self._group_names)
+        # The function that merges each value of a row, by the value's name.
+        self._merges = {
+            name: _MERGE_VERBS[part.verb] for name, part in zip(values, self._parts, strict=True)
         }
-        made = {name: types[name] for name in key}
-        made |= dict.fromkeys((*self._by[len(key) :], self.number), int)
-        made |= {name: _kept(part, types) for name, part in zip(values, self._parts, strict=True)}
+        row_types = {name: types[name] for name in key}
+        row_types |= dict.fromkeys((*self._group_names[len(key) :], self.number), int)
+        for name, part in zip(values, self._parts, strict=True):
+            is_count = part.verb == "count" or part.field is None
+            row_types[name] = int if is_count else Optional[types[part.field]]  # noqa: UP045
         if panes is not None:
-            self._again[time] = "max"
-            made[time] = int
-        self.combined = _named_tuple("Combined", made, record.where)
+            self._merges[time] = "max"
+            row_types[time] = int
+        self.combined = _named_tuple("Combined", row_types, record.where)
 
     @property
-    def told(self) -> list[str]:
-        """What is made of the records of a key, in words."""
-        parts = dict.fromkeys(self._parts) or (Part("count", None),)
+    def description(self) -> list[str]:
+        """The aggregates of a key, in words."""
+        parts = dict.fromkeys(self._parts) or (PartialAggregate("count", None),)
         return [part.verb + ("" if part.field is None else f" of {part.field}") for part in parts]
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
@@ -133,28 +138,28 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return self.rows(schema.empty_table()).schema
 
     def read(self, columns: Collection[str] | None = None) -> RecordType:
-        """What is read of a source: the fields looked at, or all of them, to make records first.
+        """The record type to read from a source: only the fields needed, or all to make records.
 
         Parameters:
-            columns: of the source; None: as many as the records have fields.
+            columns: of the source; None if it has a column for each field.
         """
-        return self._record if self.makes_records(columns) else self._needed
+        return self._record if self.makes_records(columns) else self._projected
 
     def makes_records(self, columns: Collection[str] | None = None) -> bool:
-        """Whether what is in a field only a record can tell, and no column.
+        """Whether records must be made before they are combined: the class computes fields.
 
         Parameters:
-            columns: of the source; None: as many as the records have fields.
+            columns: of the source; None if it has a column for each field.
         """
         fields = self._record.fields or {}
         if self._record.may_change_fields:
             return True
-        names = self._needed.field_names
+        names = self._projected.field_names
         is_absent = columns is not None and not set(columns).issuperset(names)
         return is_absent or not all(fields[name].init for name in names)
 
     def records(self, records: Sequence[Any], late_us: int = BEGINNING) -> list[Any]:
-        """The rows of records, as records.
+        """The combined rows of records, as records.
 
         Parameters:
             late_us: the watermark that makes a record late.
@@ -162,11 +167,11 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         Raises:
             ProcessError: a record does not fit its type, or a sum is too large.
         """
-        rows = self._grouped(*self._asked(self._columns(records), late_us))
+        rows = self._grouped(*self._aggregated(self._columns(records), late_us))
         return _read(self.combined, rows)
 
     def rows(self, table: pa.Table, late_us: int = BEGINNING) -> pa.Table:
-        """The rows of a table of what is to be `read`.
+        """The combined rows of a table with the columns of `read`.
 
         Parameters:
             late_us: the watermark that makes a record late.
@@ -174,95 +179,93 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         Raises:
             ProcessError: a record does not fit its type, or a sum is too large.
         """
-        return self._grouped(*self._asked(self._checked(table), late_us))
+        return self._grouped(*self._aggregated(self._checked(table), late_us))
 
-    def each(self, batches: Iterable[pa.RecordBatch], late_us: int) -> Iterator[pa.RecordBatch]:
-        """A row for each record, as if it had been combined; what stands around them stays so.
+    def combined_sorted(
+        self, batches: Iterable[pa.RecordBatch], late_us: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The combined rows of each of some batches sorted by key, in the same order.
 
         Parameters:
-            batches: with a column before and one behind those that are to be `read`.
+            batches: with the columns of `read` between two others, which keep the values of the
+                first record of a row.
             late_us: the watermark that makes a record late.
 
         Raises:
-            ProcessError: a record does not fit its type.
+            ProcessError: a record does not fit its type, or a sum is too large.
         """
         for batch in batches:
-            if not batch.num_rows:
-                continue
-            table = pa.Table.from_batches([batch])
-            groups, asked = self._asked(self._checked(table), late_us)
-            one = pa.repeat(pa.scalar(1, pa.int64()), len(batch))
-            columns = list(groups.values())
-            for verb, column in asked:
-                value = one
-                if column is not None and verb == "count":
-                    value = pc.is_valid(column).cast(pa.int64())
-                elif column is not None:  # of the type that rows of several records have
-                    value = column.cast(kept_as(verb, column.type))
-                columns.append(value)
-            first, *_, last = batch.schema.names
-            names = [first, *groups, self.number, *self._again, last]
-            rows = pa.table([table.column(0), *columns, table.column(last)], names)
-            yield from rows.combine_chunks().to_batches()
+            if batch.num_rows:
+                table = pa.Table.from_batches([batch])
+                outer = table.select([0, table.num_columns - 1])
+                grouping = self._aggregated(self._checked(table), late_us)
+                rows = self._in_order(outer, *grouping)
+                first, last, *names = rows.column_names
+                yield from rows.select([first, *names, last]).combine_chunks().to_batches()
 
     def _checked(self, table: pa.Table) -> pa.Table:
-        """What is looked at of records, which fit their type."""
+        """The columns that are aggregated, after checking them."""
         if self.makes_records(table.column_names):
             return self._columns(_read(self._record, table))
         if any(table.column(name).null_count for name in self._required):
-            _read(self._needed, table)  # says which record has a None, and fails
+            _read(self._projected, table)  # raises an error that names the record
         return table
 
-    def in_pieces(self, batches: Iterable[pa.RecordBatch], late_us: int) -> Iterator[pa.Table]:
-        """The rows of many batches, combined as far as memory allows.
+    def combined_batches(
+        self, batches: Iterable[pa.RecordBatch], late_us: int
+    ) -> Iterator[pa.Table]:
+        """The combined rows of many batches; one row per key as far as memory allows.
 
         Parameters:
             late_us: the watermark that makes a record late.
         """
-        records = gathered(batches, rows=_RECORDS_AT_ONCE, size=_BYTES_AT_ONCE)
-        made = (self.rows(pa.Table.from_batches(held), late_us) for held in records)
-        for tables in gathered(made, rows=_ROWS_AT_ONCE, size=_BYTES_AT_ONCE):
-            yield tables[0] if len(tables) == 1 else self.again(pa.concat_tables(tables))
+        records = rebatched(batches, rows=_RECORDS_AT_ONCE, size=_BYTES_AT_ONCE)
+        combined = (self.rows(pa.Table.from_batches(some), late_us) for some in records)
+        for tables in rebatched(combined, rows=_ROWS_AT_ONCE, size=_BYTES_AT_ONCE):
+            if len(tables) == 1:
+                yield tables[0]
+            else:
+                rows = pa.concat_tables(tables)
+                yield self._grouped(self._groups(rows), self._merging(rows))
 
     def merged(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """The rows of batches in which those of a key follow each other: one for each, in order.
+        """Merge rows of batches sorted by key: one row per key and pane, in order.
 
-        What stands in front of the key, the first of its rows says.
+        Columns before the key have the values of the first row.
         """
-        held: pa.Table | None = None
+        pending: pa.Table | None = None
         for batch in batches:
             rows = pa.table(batch.columns, batch.schema.names)
-            if held is not None:
-                last = len(held) - 1
+            if pending is not None:
+                last = len(pending) - 1
                 if last:
-                    yield held.slice(0, last)
-                rows = pa.concat_tables([held.slice(last), rows])  # its key may go on
-            held = self._in_order(rows)
-        if held is not None:
-            yield held
+                    yield pending.slice(0, last)
+                rows = pa.concat_tables([pending.slice(last), rows])  # its key may continue
+            outer = rows.select(range(rows.column_names.index(self._key[0])))
+            pending = self._in_order(outer, self._groups(rows), self._merging(rows))
+        if pending is not None:
+            yield pending
 
-    def again(self, rows: pa.Table) -> pa.Table:
-        """Rows that have been combined, of several tables: one for each key and pane."""
-        return self._grouped(self._groups(rows), self._asked_again(rows))
+    def _in_order(self, outer: pa.Table, groups: _Groups, aggregates: _Aggregates) -> pa.Table:
+        """`_grouped` in the order in which groups first occur.
 
-    def _in_order(self, rows: pa.Table) -> pa.Table:
-        """The same, in the order in which keys first came; what stands before the key stays so."""
-        before = rows.column_names.index(self._key[0])
-        numbers = pc.indices_nonzero(rows.column(self.number))  # of all rows: none stands for none
-        asked = [*self._asked_again(rows), ("min", pa.chunked_array([numbers]))]
-        made = self._grouped(self._groups(rows), asked, [_FIRST])
-        made = made.take(pc.sort_indices(made.column(_FIRST)))
-        columns = rows.select(range(before)).take(made.column(_FIRST)).columns
-        names = [*rows.column_names[:before], *made.column_names[:-1]]
-        return pa.table([*columns, *made.columns[:-1]], names)
+        Parameters:
+            outer: columns to put in front; a group has the values of its first row.
+        """
+        row_numbers = pa.chunked_array([range(len(outer))], pa.int64())
+        rows = self._grouped(groups, [*aggregates, ("min", row_numbers)], [_FIRST])
+        rows = rows.take(pc.sort_indices(rows.column(_FIRST)))
+        columns = outer.take(rows.column(_FIRST)).columns
+        names = [*outer.column_names, *rows.column_names[:-1]]
+        return pa.table([*columns, *rows.columns[:-1]], names)
 
     def _groups(self, rows: pa.Table) -> _Groups:
-        return {name: rows.column(name) for name in self._by}
+        return {name: rows.column(name) for name in self._group_names}
 
-    def _asked_again(self, rows: pa.Table) -> _Asked:
-        """What is asked for of rows, to combine them once more."""
-        asked = [("sum", rows.column(self.number))]
-        return asked + [(verb, rows.column(name)) for name, verb in self._again.items()]
+    def _merging(self, rows: pa.Table) -> _Aggregates:
+        """The aggregates that merge combined rows."""
+        number: _Aggregates = [("sum", rows.column(self.number))]
+        return number + [(verb, rows.column(name)) for name, verb in self._merges.items()]
 
     def first_of(self, row: Any) -> dt.datetime:
         """The first event time of the records of a row, for sessions."""
@@ -273,26 +276,26 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         time: int = row[-1]
         return time
 
-    def _asked(self, table: pa.Table, late_us: int) -> tuple[_Groups, _Asked]:
-        """What records are grouped by, by name, and what is asked for of each group."""
-        asked: _Asked = [("count_all", None)]
+    def _aggregated(self, table: pa.Table, late_us: int) -> tuple[_Groups, _Aggregates]:
+        """The columns that records are grouped by, by name, and the aggregates of each group."""
+        aggregates: _Aggregates = [("count_all", None)]
         for part in self._parts:
             column = None if part.field is None else self._values(table, part.field)
-            asked.append((part.verb if part.field else "count_all", column))
+            aggregates.append((part.verb if part.field else "count_all", column))
         groups = {name: table.column(name) for name in self._key}
         if self._panes is not None:
             times = self._times(table, self._panes.event_time)
             keys = list(groups.values())
-            groups[self._by[-1]] = panes = self._panes.of(keys, times, late_us)
-            asked = _without_late(asked, panes)
-            asked.append(("max", times))
-        return groups, asked
+            groups[self._group_names[-1]] = panes = self._panes.of(keys, times, late_us)
+            aggregates = _without_late(aggregates, panes)
+            aggregates.append(("max", times))
+        return groups, aggregates
 
     def _values(self, table: pa.Table, field: str) -> pa.ChunkedArray:
-        """What is in a field, of the type that it is declared as: integers may be more."""
+        """The values of a field. Integers are cast to the declared type."""
         column, (kinds, *_) = table.column(field), peel(_annotation(self._record, field))
         if pa.types.is_integer(column.type) and kinds[0] in _WIDER:
-            return column.cast(_WIDER[kinds[0]], safe=False)  # as fields are read
+            return column.cast(_WIDER[kinds[0]], safe=False)
         return column
 
     def _times(self, table: pa.Table, name: str) -> pa.ChunkedArray:
@@ -300,82 +303,78 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         times = table.column(name).cast(pa.int64())
         ends = pc.min_max(times).as_py().values()
         if times.null_count or any(not MIN_MICROS <= (end or 0) <= MAX_MICROS for end in ends):
-            # Reading fails where an instant is none in Python, and says which record has it.
-            without = next(r for r in _read(self._needed, table) if getattr(r, name) is None)
+            # Reading raises an error that names the record if Python cannot hold its time.
+            records = _read(self._projected, table)
+            timeless = next(record for record in records if getattr(record, name) is None)
             raise ProcessError(
-                f"{self._record.where}: event time {name!r} of {shorten(without)} is no instant: "
+                f"{self._record.where}: event time {name!r} of {shorten(timeless)} is no instant: "
                 "give each record one, or leave such records out"
             )
         return times
 
     def _grouped(
-        self,
-        groups: _Groups,
-        asked: _Asked,
-        more: Sequence[str] = (),
+        self, groups: _Groups, aggregates: _Aggregates, extra: Sequence[str] = ()
     ) -> pa.Table:
-        """A column per group, and one per aggregate that is asked for.
+        """A row per group: a column for each key of the group, then one for each aggregate.
 
         Parameters:
-            groups: what rows are grouped by, by name.
-            more: names of those that are asked for beside what a row has.
+            groups: the columns that rows are grouped by, by name.
+            extra: names of aggregates that combined rows do not have.
         """
         columns, names = list(groups.values()), [f"key_{n}" for n in range(len(groups))]
-        made: list[tuple[Any, str]] = []
-        for n, (verb, column) in enumerate(asked):
+        arrow_aggregates: list[tuple[Any, str]] = []
+        for n, (verb, column) in enumerate(aggregates):
             if column is not None:
                 columns.append(summable(column) if verb == "sum" else comparable(column))
                 names.append(f"value_{n}")
-            made.append(([] if column is None else f"value_{n}", verb))
+            arrow_aggregates.append(([] if column is None else f"value_{n}", verb))
         grouped = pa.table(columns, names).group_by(names[: len(groups)], use_threads=False)
-        found = grouped.aggregate(made).columns
-        keys = dict(zip(groups, found, strict=False))
+        results = grouped.aggregate(arrow_aggregates).columns
+        keys = dict(zip(groups, results, strict=False))
         values = [
-            column if given is None else self._back(verb, column, given.type, keys)
-            for column, (verb, given) in zip(found[len(groups) :], asked, strict=True)
+            result if column is None else self._stored(verb, result, column.type, keys)
+            for result, (verb, column) in zip(results[len(groups) :], aggregates, strict=True)
         ]
-        return pa.table([*keys.values(), *values], [*keys, self.number, *self._again, *more])
+        return pa.table([*keys.values(), *values], [*keys, self.number, *self._merges, *extra])
 
-    def _back(
+    def _stored(
         self,
         verb: str,
-        made: pa.ChunkedArray,
-        given: pa.DataType,
+        result: pa.ChunkedArray,
+        input_type: pa.DataType,
         keys: dict[str, pa.ChunkedArray],
     ) -> pa.ChunkedArray:
-        """An aggregate with the type of the values it was made of, or a wider one.
+        """The results of an aggregate, as the type that combined rows have.
 
         Parameters:
-            keys: that it is of, for messages.
+            keys: of the results, for messages.
         """
         if verb == "count":
-            return made
-        wanted = kept_as(verb, given)
+            return result
+        target = stored_type(verb, input_type)
         try:
-            return to_kept(made, wanted)
+            return cast_stored(result, target)
         except pa.ArrowInvalid as error:
-            at = next(n for n in range(len(made)) if not fits(made.slice(n, 1), wanted))
-            key = ", ".join(f"{name}={keys[name][at].as_py()!r}" for name in self._key)
+            row = next(n for n in range(len(result)) if not fits(result.slice(n, 1), target))
+            key = ", ".join(f"{name}={keys[name][row].as_py()!r}" for name in self._key)
             raise ProcessError(
-                f"{self._record.where}: a sum of {given} values, that of the key {key}, does not "
-                f"fit {wanted}: {error}; sum a field of Decimal, or of float"
+                f"{self._record.where}: a sum of {input_type} values, that of the key {key}, does "
+                f"not fit {target}: {error}; sum a field of Decimal, or of float"
             ) from error
 
     def _columns(self, records: Sequence[Any]) -> pa.Table:
-        """The fields that are looked at."""
-        made = self._outputs.to_batch(list(map(self._take, records)))
-        return pa.Table.from_batches([made])
+        """The aggregated fields of records, as columns."""
+        batch = self._outputs.to_batch(list(map(self._project, records)))
+        return pa.Table.from_batches([batch])
 
     @cached_property
     def _outputs(self) -> OutputType:
-        made = OutputType.of(self._needed.cls, where=self._record.where)
-        made.told_as = "record"
-        return made
+        return OutputType(self._projected.cls, self._record.where, noun="record")
 
     @cached_property
-    def _take(self) -> Callable[[Any], Any]:
-        """What is looked at of a record."""
-        names, cls = self._needed.field_names, self._needed.cls
+    def _project(self) -> Callable[[Any], Any]:
+        """A function from a record to its aggregated fields."""
+        names, cls = self._projected.field_names, self._projected.cls
         if self._record.flavour == "typeddict":
             return lambda record: cls._make(map(record.get, names))  # a key may be absent
         get = self._record.getter(names)
@@ -383,8 +382,8 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
 
 
 @contextlib.contextmanager
-def told_with(operator: str) -> Iterator[None]:
-    """Errors about records say which operator takes them."""
+def with_operator_name(operator: str) -> Iterator[None]:
+    """Put the name of an operator in front of errors about its records."""
     try:
         yield
     except ProcessError as error:
@@ -397,13 +396,13 @@ def _read(record: RecordType, table: pa.Table) -> list[Any]:
 
 
 def has_columns(record: RecordType, fields: Iterable[str]) -> bool:
-    """Whether columns say what is in these fields of records, and combined rows can have them."""
+    """Whether fields can be combined: columns contain their values, and rows can have them."""
     if record.may_change_fields:
         return False
     try:
         _named_tuple("Fields", dict.fromkeys(fields, Any), record.where)
         for name in fields:
-            _ = OutputType.of(_annotation(record, name), where=record.where).arrow_schema
+            _ = OutputType(_annotation(record, name), where=record.where).arrow_schema
     except (StateTypeError, ValueError):  # ValueError: a name that no NamedTuple may have
         return False
     return True
@@ -414,34 +413,25 @@ def _annotation(record: RecordType, name: str) -> Any:
     return record.column_annotation(record.fields[name])
 
 
-def _kept(part: Part, types: dict[str, Any]) -> Any:
-    """The type of what a part is kept as."""
-    if part.verb == "count":
-        return int
-    assert part.field is not None, "it is of a field"
-    of_field = types[part.field]
-    return Optional[of_field]  # noqa: UP045
-
-
 def _named_tuple(name: str, types: dict[str, Any], where: str) -> RecordType:
-    made = cast("Any", NamedTuple)(name, list(types.items()))
-    return RecordType.of(made, where=where)
+    cls = cast("Any", NamedTuple)(name, list(types.items()))
+    return RecordType.of(cls, where=where)
 
 
-def _names_beside(key: tuple[str, ...], parts: int) -> list[str]:
-    """Names of columns that no field of the key has."""
+def _free_names(key: tuple[str, ...], parts: int) -> list[str]:
+    """Names of the columns of rows, other than those of the key."""
     names = ["pane", "number", *(f"part_{n + 1}" for n in range(parts)), "time"]
     while not set(key).isdisjoint(names):
         names = [f"{name}_" for name in names]
     return names
 
 
-def _without_late(asked: _Asked, panes: pa.ChunkedArray) -> _Asked:
-    """The same without the values of late records, which nobody wants: they are counted."""
+def _without_late(aggregates: _Aggregates, panes: pa.ChunkedArray) -> _Aggregates:
+    """The same aggregates without the values of late records, which are only counted."""
     late = pc.equal(panes, LATE)
     if not pc.any(late).as_py():
-        return asked
+        return aggregates
     return [
         (verb, column if column is None else pc.if_else(late, pa.scalar(None, column.type), column))
-        for verb, column in asked
+        for verb, column in aggregates
     ]

@@ -14,10 +14,15 @@ import msgspec
 import pydantic
 
 from statekit.errors import ProcessError
-from statekit.records.arrow_reader import Unfit, record_assembler, record_builder, record_columns
+from statekit.records.arrow_reader import (
+    ColumnMismatch,
+    record_assembler,
+    record_builder,
+    record_columns,
+)
 from statekit.records.declaration import (
-    Misfit,
     RecordDeclaration,
+    ValueMismatch,
     shorten,
 )
 
@@ -31,18 +36,18 @@ class RecordType(RecordDeclaration):
     ...     tail: str
     ...     delay: float | None = None
     >>> flight = RecordType.of(Flight, where="turnaround, parameter 'flight'")
-    >>> flight.flavour, flight.field_names, flight.fields["delay"].nullable
-    ('namedtuple', ('tail', 'delay'), True)
+    >>> flight.flavour, flight.field_names, flight.fields["delay"].required
+    ('namedtuple', ('tail', 'delay'), False)
     """
 
     @property
     def members(self) -> tuple[RecordType, ...]:
-        """The types that a record may be of: this one. A `RecordUnion` has several."""
+        """The types of records: this one. A `RecordUnion` has several."""
         return (self,)
 
     @property
     def may_change_fields(self) -> bool:
-        """Whether a record may come out with other values than its columns hold."""
+        """Whether the class may change values when a record is made from columns."""
         return self.flavour == "pydantic" or hasattr(self.cls, "__post_init__")
 
     def reader(self, schema: Any, *, first_column: int = 0) -> RecordReader:
@@ -96,22 +101,26 @@ class RecordType(RecordDeclaration):
     def _validate(self, value: Mapping[str, Any]) -> Any:
         if self.flavour == "pydantic":
             return self.cls.model_validate(dict(value))
-        if self.flavour == "struct":
+        if self.flavour == "msgspec":
             return msgspec.convert(dict(value), self.cls, strict=True, dec_hook=_foreign)
-        # Field by field: msgspec takes NamedTuples only from sequences, and what it would cache
-        # on other classes cannot be pickled, so that the class could not be sent to a worker.
+        # Field by field: msgspec takes NamedTuples only from sequences, and it would cache on other
+        # classes what cannot be pickled, so that the class could not be sent to a worker.
         fields = self.fields or {}
-        absent = [name for name, field in fields.items() if name not in value and field.required]
+        absent = [
+            name
+            for name, field in fields.items()
+            if name not in value and field.required and field.init
+        ]
         if absent:
             raise ValueError(f"it has no {', '.join(map(repr, absent))}")
-        known = {
+        values = {
             name: msgspec.convert(
-                value[name], _as_msgspec_has_it(field.annotation), strict=True, dec_hook=_foreign
+                value[name], _for_msgspec(field.annotation), strict=True, dec_hook=_foreign
             )
             for name, field in fields.items()
             if name in value and field.init
         }
-        return self.cls(**known)
+        return self.cls(**values)
 
     def getter(self, fields: tuple[str, ...]) -> Callable[[Any], Any]:
         """A C-speed getter of one field (a scalar) or of several (a tuple).
@@ -164,7 +173,7 @@ class RecordReader:
         columns = list(schema)[first_column:]
         try:
             names, self._values = record_columns(record_type, columns, record_type.name)
-        except Unfit as error:
+        except ColumnMismatch as error:
             raise ProcessError(f"{record_type.where}: {error}") from None
         self._build = record_builder(record_type, names)
 
@@ -180,7 +189,7 @@ class RecordReader:
             raise self._explained(batch, error) from error
 
     def columns(self, batch: Any) -> list[list[Any]]:
-        """The values of each field, of all rows, without records that are made of them.
+        """The values of each field, of all rows, without making records.
 
         Raises:
             ProcessError: a row does not fit, as for `read`.
@@ -196,34 +205,34 @@ class RecordReader:
     def _explained(self, batch: Any, error: Exception) -> ProcessError:
         """The error about the first row that does not fit, found by reading them one by one."""
         record_type = self.record_type
-        found, cause = "a batch", error
+        subject, cause = "a batch", error
         for index in range(batch.num_rows):
             row = batch.slice(index, 1)
             try:
                 self._read(row)
-            except Exception as first:  # noqa: BLE001 - told with its row
-                found = f"row {index} of a batch, {_show_row(row, self._first)},"
+            except Exception as first:  # noqa: BLE001 - becomes a part of the message
+                subject = f"row {index} of a batch, {_show_row(row, self._first)},"
                 cause = first
                 break
         return ProcessError(
-            f"{record_type.where}: {found} does not fit {record_type.name}: {cause}"
+            f"{record_type.where}: {subject} does not fit {record_type.name}: {cause}"
         )
 
 
-def _as_msgspec_has_it(annotation: Any) -> Any:
-    """An annotation with msgspec's aware datetime in the place of pydantic's."""
+def _for_msgspec(annotation: Any) -> Any:
+    """An annotation with msgspec's aware datetime instead of pydantic's."""
     if annotation is pydantic.AwareDatetime:
         return typing.Annotated[dt.datetime, msgspec.Meta(tz=True)]
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
-        return typing.Union[tuple(map(_as_msgspec_has_it, arguments))]  # noqa: UP007
+        return typing.Union[tuple(map(_for_msgspec, arguments))]  # noqa: UP007
     if isinstance(annotation, types.GenericAlias):
-        return types.GenericAlias(origin, tuple(map(_as_msgspec_has_it, arguments)))
+        return types.GenericAlias(origin, tuple(map(_for_msgspec, arguments)))
     return annotation
 
 
 def _foreign(cls: Any, value: Any) -> Any:
-    """msgspec's hook: what it does not know itself, pydantic validates."""
+    """msgspec's hook: pydantic validates the types that msgspec does not know."""
     return pydantic.TypeAdapter(cls).validate_python(value)
 
 
@@ -231,7 +240,7 @@ def _show_row(row: Any, first: int) -> str:
     columns = list(row.schema)[first:]
     try:
         return shorten(record_assembler(_PLAIN, columns, "")(row.columns[first:], 1)[0])
-    except (Misfit, ValueError, OverflowError):  # a date that Python cannot hold
+    except (ValueMismatch, ValueError, OverflowError):  # a date that Python cannot hold
         return shorten(str(row))
 
 

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from statekit.codec.annotations import peel, show
 from statekit.errors import ProcessError, StateTypeError
-from statekit.records.declaration import peel, shorten, show
+from statekit.records.declaration import shorten
 from statekit.records.record_type import RecordType
 
 
 class RecordUnion:
-    """Types whose instances are records of one stream. Their class tells them apart.
+    """Several record types of one stream. A record belongs to the type of its class.
 
     >>> from typing import NamedTuple
     >>> class Order(NamedTuple):
@@ -34,20 +35,20 @@ class RecordUnion:
 
     @property
     def cls(self) -> Any:
-        """What a record is annotated with."""
+        """The union of the classes."""
         return typing.Union[tuple(self._by_class)]  # noqa: UP007  built at run time
 
     @property
     def may_change_fields(self) -> bool:
-        """Whether a record may come out with other values than its columns hold."""
+        """Whether a class may change values when a record is made from columns."""
         return any(member.may_change_fields for member in self.members)
 
     def coerce(self, value: Any) -> Any:
         """An instance of one of the types passes as it is.
 
         Raises:
-            ProcessError: it is something else. Nobody can tell which of the types a mapping is
-                meant to be, nor what else is in an instance of a subclass.
+            ProcessError: it is something else. A mapping could be of several types, and an
+                instance of a subclass could have more fields.
         """
         if type(value) in self._by_class:
             return value
@@ -76,19 +77,20 @@ class RecordUnion:
 
 
 Records = RecordType | RecordUnion
-"""What can be done with the records of a stream, of one type or of several."""
+"""The one or several record types of a stream."""
 
 
 def records_of(*annotations: Any, where: str) -> Records:
     """The record type or types of annotations; `where` names the declaration in errors.
 
     Raises:
-        StateTypeError: it is no record type, or a union whose members cannot be told apart.
+        StateTypeError: it is not a record type, or a union whose members are not distinct
+            classes.
 
     >>> records_of(dict, where="count, parameter 'row'").name
     'dict'
     """
-    if isinstance(annotations[0], RecordType):  # made by who reads such records
+    if isinstance(annotations[0], RecordType):  # a subclass with its own reader
         return replace(annotations[0], where=where)
     peeled = [peel(annotation) for annotation in annotations]
     members: list[Any] = []
@@ -96,15 +98,17 @@ def records_of(*annotations: Any, where: str) -> Records:
         members += [member for member in parts if member not in members]
     if len(members) < 2:
         return RecordType.of(annotations[0], where=where)
-    told = " | ".join(map(show, annotations))
+    declared = " | ".join(map(show, annotations))
     if any(nullable for _, nullable, _ in peeled):
-        raise StateTypeError(f"{where}: {told} allows None, which no stream has: leave None out")
-    found = tuple(RecordType.of(member, where=where) for member in members)
-    for record_type in found:
+        raise StateTypeError(
+            f"{where}: {declared} allows None, which no stream has: leave None out"
+        )
+    record_types = tuple(RecordType.of(member, where=where) for member in members)
+    for record_type in record_types:
         if record_type.flavour in ("dict", "typeddict"):
             raise StateTypeError(
-                f"{where}: {record_type.name} cannot be told from the others of {told} "
-                "by its class, since its records are plain dicts: use a NamedTuple, a dataclass, a "
-                "Struct or a pydantic model"
+                f"{where}: {record_type.name} cannot be distinguished from the others of "
+                f"{declared} by its class, since its records are plain dicts: use a NamedTuple, a "
+                "dataclass, a Struct or a pydantic model"
             )
-    return RecordUnion(found, where)
+    return RecordUnion(record_types, where)

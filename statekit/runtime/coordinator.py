@@ -15,8 +15,8 @@ from statekit.checkpoint.manifest import (
     ShardPlan,
     ShardReport,
     ShardState,
-    epoch_path,
 )
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import Retention, check_retention
 from statekit.clock import now_us, unique_id
@@ -26,6 +26,7 @@ from statekit.errors import (
     RestoreError,
 )
 from statekit.job.job import Job
+from statekit.job.options import RunOptions
 from statekit.job.plan import Operator
 from statekit.keygroup import group_range
 from statekit.runtime.shard_reports import OperatorReports
@@ -76,23 +77,11 @@ class Coordinator:
         self._by_name = {operator.name: operator for operator in job.operators}
 
     @classmethod
-    def open(
-        cls,
-        job: Job,
-        repository: Repository,
-        *,
-        parallelism: int | None = None,
-        allow_dropped_state: bool = False,
-        from_epoch: int | None = None,
-        retention: Retention | None = None,
-        clock: Callable[[], int] | None = None,
-    ) -> Self:
+    def open(cls, job: Job, repository: Repository, options: RunOptions | None = None) -> Self:
         """Prepare a checkpoint for a job, as `open_checkpoint` does, and return its coordinator.
 
         Parameters:
-            parallelism: shards per operator; None takes what the checkpoint has, or 1.
-            allow_dropped_state, from_epoch, retention: as for `Job.run`.
-            clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
+            options: of the run; None keeps all epochs and takes the checkpoint's parallelism, or 1.
 
         Raises:
             RestoreError: the checkpoint belongs to another job, or cannot go back to that epoch.
@@ -102,15 +91,10 @@ class Coordinator:
         """
         if not job.operators:
             raise RestoreError(f"job {job.name!r} has no operator: nothing would be computed")
-        retention = check_retention(retention)
-        start = open_checkpoint(
-            job,
-            repository,
-            parallelism=parallelism,
-            allow_dropped_state=allow_dropped_state,
-            from_epoch=from_epoch,
-        )
-        coordinator = cls(job, repository, start, retention=retention, clock=clock)
+        options = options or RunOptions()
+        retention = check_retention(options.retention)
+        start = open_checkpoint(job, repository, options)
+        coordinator = cls(job, repository, start, retention=retention, clock=options.clock)
         coordinator.begun = repository.begun(coordinator.epoch)
         return coordinator
 
@@ -268,7 +252,7 @@ class Coordinator:
     def plan(self, operator: str, shard: int) -> ShardPlan:
         """What the worker of a shard needs to know to make the next epoch."""
         reached, states = self._watermark(operator), self._record(operator).states
-        earliest = self._by_name[operator].declared.earliest_us
+        earliest = self._by_name[operator].declared.traits.earliest_us
         return ShardPlan(
             checkpoint_id=self.job_file.id,
             operator=operator,

@@ -1,8 +1,7 @@
-"""Key iteration: which key is processed next, and when changes are flushed.
+"""Key iteration: moves the key scope of a shard from key to key, and flushes the states.
 
-States keep what they know of the keys behind them, with all that changed, until some hundred have
-been visited; then each hands its changes to the batch, all at once. A key that comes back finds
-them in the rows that it reads.
+States keep the rows and changes of up to some hundred keys in memory. Then each state writes all of
+its changes to the batch at once. If a key occurs again later, its states read those rows.
 """
 
 from __future__ import annotations
@@ -17,64 +16,67 @@ from typing import Any, Literal
 from statekit.codec.key_codec import KeyCodec
 from statekit.errors import ProcessError, StateTypeError
 from statekit.keygroup import pack_group
-from statekit.records.keyed_batch import KeyedBatch, KeyRuns, ManyKeys
-from statekit.state.key_scope import Visit
+from statekit.records.keyed_batch import KeyColumns, KeyedBatch, KeyRuns
+from statekit.state.key_scope import KeyScope
 
-# At most so many keys are visited before changes are handed on; at first, a sixteenth of it.
+# States are flushed after at most this many keys; at the start of a shard, after a sixteenth.
 KEYS_MAX = 256
 
-# The same where a function takes many keys at a time.
-TOGETHER_MAX = 4_096
+# The same for functions that take many keys at a time.
+COLUMN_KEYS_MAX = 4_096
 
-# Fewer if what they hand on is larger than this.
+# States are flushed after fewer keys if they flushed more bytes than this the last time.
 _BYTES_MAX = 512 * 1024
 
-# How many keys are looked ahead at a time.
-_COMING_MAX = 64
+# How many keys the prediction of the next keys returns.
+_NEXT_KEYS_MAX = 64
 
 _NOTHING: Any = object()
 
 Handled = tuple[Literal["record", "record taken last", "first record", "key"], Any]
-"""What a function was given last, behind what it is."""
+"""The object that a function was called with last, after the word for it in messages."""
 
 
-class KeyWalk:
-    """Takes a visit from key to key of a shard.
+class KeyIteration:
+    """Moves the key scope from key to key of a shard.
 
     Parameters:
-        visit: what all states share.
+        scope: the key scope of the shard.
         codec: of the keys.
-        fields: that the key is made of.
+        fields: the names of the key fields.
+
+    Attributes:
+        is_between: whether an error is about the key that is being left, and not about a record.
+        unread: the error with which reading the records failed, whatever the function that took
+            them raised.
     """
 
-    def __init__(self, visit: Visit, codec: KeyCodec[Any], fields: tuple[str, ...]) -> None:
-        self._visit = visit
+    def __init__(self, scope: KeyScope, codec: KeyCodec[Any], fields: tuple[str, ...]) -> None:
+        self._scope = scope
         self._codec = codec
         self._fields = fields
         self._token: Any = _NOTHING
         self._at_once = self._left = max(1, KEYS_MAX // 16)
-        # Of the keys of the chunk, and of those before it whose changes have not been handed on.
+        # Of the keys of this batch, and of earlier keys that have not been flushed.
         self._prefixes: list[bytes] = []
-        # Of a key whose records are taken together: some of them, and those not taken yet.
+        # If the function takes all records of a key: some records of it, and those not taken yet.
         self._some: Sequence[Any] = ()
         self._following: Iterator[Any] = iter(())
         self.is_between = False
-        """Whether an error came up on the way to a key: it is about no record that is handled."""
         self.unread: BaseException | None = None
-        """Why no more records can be read, whatever the function makes of it that takes them."""
-        visit.coming = self._coming
+        scope.next_keys = self._next_keys
 
-    def records(self, chunk: KeyedBatch, records: Iterator[Any]) -> Iterator[Any]:
-        """The records of a chunk, each when the visit has come to its key.
+    def records(self, batch: KeyedBatch, records: Iterator[Any]) -> Iterator[Any]:
+        """Yield the records of a batch, each after the key scope entered its key.
 
         Parameters:
-            records: those of the chunk, from its first one on.
+            records: of the batch, from its first record on.
 
         Raises:
-            ProcessError: something cannot be a key.
+            ProcessError: a value cannot be a key.
         """
-        runs = self._begun(chunk)
-        yield from islice(records, runs.going_on)
+        runs = self._begun(batch)
+        yield from islice(records, runs.continued)
         enter, following = self.enter, records.__next__
         for prefix, key, size in zip(runs.prefixes, runs.keys, runs.sizes, strict=False):
             enter(prefix, key)
@@ -82,60 +84,62 @@ class KeyWalk:
                 yield following()
             else:
                 yield from islice(records, size)
-        self._ended(chunk, runs)
+        self._ended(batch, runs)
 
     def at_times(
         self, records: Iterator[Any], times: Sequence[int], then_us: int | None = None
     ) -> Iterator[Any]:
-        """Records, each at its event time.
+        """Yield records, with the event clock at the time of each.
 
         Parameters:
-            then_us: what it is behind the last of them.
+            then_us: the event time after the last record.
         """
-        visit = self._visit
-        for record, visit.event_us in zip(records, times, strict=True):
+        clocks = self._scope.clocks
+        for record, clocks.event_us in zip(records, times, strict=True):
             yield record
-        visit.event_us = then_us
+        clocks.event_us = then_us
 
-    def runs(self, chunks: Iterator[KeyedBatch]) -> Iterator[Iterator[Any]]:
-        """The records of each key, once the visit has come to it; also out of several chunks.
+    def runs(self, batches: Iterator[KeyedBatch]) -> Iterator[Iterator[Any]]:
+        """Yield the records of each key, after the key scope entered it.
+
+        The records of a key may continue in the following batches.
 
         Raises:
-            ProcessError: something cannot be a key.
+            ProcessError: a value cannot be a key.
         """
-        chunks = self._read(chunks)
-        behind: list[KeyedBatch] = []
+        batches = self._noting_errors(batches)
+        remaining: list[KeyedBatch] = []
 
-        def going_on(token: Any) -> Iterator[Any]:
-            for chunk in chunks:
-                count = len(chunk.tokens)
-                size = next((n for n, t in enumerate(chunk.tokens) if t != token), count)
+        def continued(token: Any) -> Iterator[Any]:
+            for batch in batches:
+                count = len(batch.tokens)
+                size = next((n for n, t in enumerate(batch.tokens) if t != token), count)
                 if size:
-                    yield from self._records_of_key(chunk, 0, size, self._visit.event_us)
+                    yield from self._records_of_key(batch, 0, size, self._scope.clocks.event_us)
                 if size < count:
-                    behind.append(chunk.behind(size))
+                    remaining.append(batch.without_first(size))
                     return
 
-        while (chunk := behind.pop() if behind else next(chunks, None)) is not None:
-            self._token = _NOTHING  # a key comes with all of its records
-            runs, start, count = self._begun(chunk), 0, len(chunk.records)
+        while (batch := remaining.pop() if remaining else next(batches, None)) is not None:
+            self._token = _NOTHING  # each key is entered with all of its records
+            runs, start, count = self._begun(batch), 0, len(batch.records)
             for prefix, key, size in zip(runs.prefixes, runs.keys, runs.sizes, strict=False):
                 self.enter(prefix, key)
                 end = start + size
-                records = self._records_of_key(chunk, start, end)
+                records = self._records_of_key(batch, start, end)
                 if end == count:
-                    records = chain(records, going_on(chunk.tokens[-1]))
+                    records = chain(records, continued(batch.tokens[-1]))
                 yield records
-                deque(records, maxlen=0)  # those that were not asked for
-                if self.unread is not None:  # and the function went on as if there were no more
+                deque(records, maxlen=0)  # those that the function did not take
+                if self.unread is not None:  # and the function caught the error
                     raise self.unread
                 start = end
-            self._ended(chunk, runs)
+            self._ended(batch, runs)
 
-    def _read(self, chunks: Iterator[KeyedBatch]) -> Iterator[KeyedBatch]:
-        """Chunks; if one cannot be read, why is kept."""
+    def _noting_errors(self, batches: Iterator[KeyedBatch]) -> Iterator[KeyedBatch]:
+        """Yield batches; keep the error if one cannot be read."""
         try:
-            yield from chunks
+            yield from batches
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -143,165 +147,167 @@ class KeyWalk:
             raise
 
     def _records_of_key(
-        self, chunk: KeyedBatch, start: int, end: int, before_us: int | None = None
+        self, batch: KeyedBatch, start: int, end: int, before_us: int | None = None
     ) -> Iterator[Any]:
-        """Some records, all of the current key, each at its event time where it has one.
+        """Return records of the current key that set the event clock when they are taken.
 
         Parameters:
-            before_us: the latest of those before them.
+            before_us: the latest event time of earlier records of the key; None if there are none.
         """
-        self._some = some = chunk.records[start:end]
+        self._some = some = batch.records[start:end]
         self._following = following = iter(some)
-        if not chunk.times:
+        if not batch.times:
             return following
-        times = chunk.times[start:end]
+        times = batch.times[start:end]
         if before_us is None:
-            self._visit.event_us = before_us = times[0]  # for what is done before one is taken
+            self._scope.clocks.event_us = before_us = times[0]  # until a record is taken
         return self.at_times(following, times, max(before_us, *times))
 
     def handled(self) -> Handled:
-        """The record that was taken last of those of a key; before any was, the first."""
+        """Return the record of the key that was taken last; before any was, the first one."""
         taken = len(self._some) - length_hint(self._following)
         return ("record taken last", self._some[taken - 1]) if taken else self._begins_with()
 
     def _begins_with(self) -> Handled:
-        return ("first record", self._some[0]) if self._some else ("key", self._visit.key)
+        return ("first record", self._some[0]) if self._some else ("key", self._scope.key)
 
-    def together(self, chunks: Iterator[KeyedBatch]) -> Iterator[ManyKeys]:
-        """The keys of chunks that have one row for each, many at a time.
+    def columns(self, batches: Iterator[KeyedBatch]) -> Iterator[KeyColumns]:
+        """Yield many keys at a time, of batches that have one row per key.
 
-        What is done with some of them is in the batch, or in the backend, before others come.
+        The changes of the keys are in the batch, or in the backend, before the next keys are taken.
 
         Raises:
-            ProcessError: something cannot be a key.
+            ProcessError: a value cannot be a key.
         """
-        visit = self._visit
-        for chunk in chunks:
-            keys = ManyKeys.of(chunk, self._codec)
+        scope = self._scope
+        for batch in batches:
+            keys = KeyColumns.of(batch, self._codec)
             self._prefixes = prefixes = keys.prefixes
             if len(prefixes) < len(keys.keys):
                 at = len(prefixes)
-                self.prefix(chunk.groups[at], chunk.keys[at], [c[at] for c in keys.columns])
-            # Where keys do not come in order, some were visited before, as `enter` has it.
+                self.prefix(batch.groups[at], batch.keys[at], [c[at] for c in keys.columns])
+            # If keys are not in order, some were processed before: see `enter`.
             falls = compress(range(1, len(prefixes)), map(ge, prefixes, islice(prefixes, 1, None)))
             for start, end in pairwise((0, *falls, len(prefixes))):
-                if prefixes[start] <= visit.prefix:
-                    visit.spill()
+                if prefixes[start] <= scope.prefix:
+                    scope.spill()
                 while start < end:
                     some = keys.part(start, min(start + self._at_once, end))
                     start += len(some.prefixes)
-                    before = visit.batch.size_bytes
+                    before = scope.batch.size_bytes
                     yield some
-                    visit.prefix, visit.key = some.prefixes[-1], some.keys[-1]
-                    self._resize(visit.batch.size_bytes - before, TOGETHER_MAX)
-                    if visit.batch.full:
-                        visit.spill()
+                    scope.enter(some.prefixes[-1], some.keys[-1])
+                    self._resize(scope.batch.size_bytes - before, COLUMN_KEYS_MAX)
+                    if scope.batch.full:
+                        scope.spill()
 
-    def apart(self, keys: ManyKeys) -> Iterator[ManyKeys]:
-        """Each of the keys by itself, once the visit has come to it."""
-        visit = self._visit
-        for at, (visit.prefix, visit.key) in enumerate(zip(keys.prefixes, keys.keys, strict=True)):
+    def one_by_one(self, keys: KeyColumns) -> Iterator[KeyColumns]:
+        """Yield each of the keys alone, after the key scope entered it."""
+        for at, (prefix, key) in enumerate(zip(keys.prefixes, keys.keys, strict=True)):
+            self._scope.enter(prefix, key)
             yield keys.part(at, at + 1)
 
-    def _begun(self, chunk: KeyedBatch) -> KeyRuns:
-        """The runs of a chunk whose keys are to be entered."""
-        runs = KeyRuns.of(chunk, self._codec, after=self._token)
+    def _begun(self, batch: KeyedBatch) -> KeyRuns:
+        """Return the runs of a batch whose keys are still to be entered."""
+        runs = KeyRuns.of(batch, self._codec, after=self._token)
         self._prefixes = [*self._prefixes[-KEYS_MAX:], *runs.prefixes]
         return runs
 
-    def _ended(self, chunk: KeyedBatch, runs: KeyRuns) -> None:
-        """Take note of the last key of a chunk, unless there is one that cannot be a key."""
+    def _ended(self, batch: KeyedBatch, runs: KeyRuns) -> None:
+        """Remember the last key of a batch.
+
+        Raises:
+            ProcessError: a value of the batch cannot be a key.
+        """
         entered = len(runs.prefixes)
         if entered < len(runs.keys):
-            at = runs.going_on + sum(runs.sizes[:entered])
+            at = runs.continued + sum(runs.sizes[:entered])
             self.is_between = True
-            self.prefix(chunk.groups[at], chunk.keys[at], chunk.records[at])
-        if chunk.tokens:
-            self._token = chunk.tokens[-1]
+            self.prefix(batch.groups[at], batch.keys[at], batch.records[at])
+        if batch.tokens:
+            self._token = batch.tokens[-1]
 
     def enter(self, prefix: bytes, key: Any) -> None:
-        """Leave the current key and go to another."""
-        visit = self._visit
+        """Leave the current key and enter another."""
+        scope = self._scope
         self._left -= 1
-        if self._left < 0 or visit.touched:
-            self._leave()
-        # Keys come in order. One that does not was visited before: its rows may be in the batch,
-        # or on their way there, where reads do not look.
-        if prefix <= visit.prefix:
-            self._hand_on()
-            visit.spill()
-        visit.prefix = prefix
-        visit.key = key
+        if self._left < 0 or scope.touched:
+            self._leave_key()
+        # Keys are in order. A key out of order was processed before: its changes may be in a state
+        # or in the batch, and reads only see the backend.
+        if prefix <= scope.prefix:
+            self._flush()
+            scope.spill()
+        scope.enter(prefix, key)
 
-    def settle(self) -> None:
-        """Leave the key and apply everything, so that reads may start over from any key."""
-        self._hand_on()
-        self._visit.spill()
-        self._visit.prefix = b""
+    def apply_changes(self) -> None:
+        """Leave the key and apply all changes to the backend. Any key may be entered next."""
+        self._flush()
+        self._scope.spill()
+        self._scope.prefix = b""
         self._token = _NOTHING
 
     def finish(self) -> None:
-        """Leave the last key."""
-        self._visit.leave()
+        """Leave the last key and flush all states."""
+        self._scope.flush()
         self._token = _NOTHING
 
     def prefix(self, group: int, key: Any, record: Any) -> bytes:
-        """The start of every row of a key.
+        """Return the start of every row of a key.
+
+        Parameters:
+            record: of the key, for the message.
 
         Raises:
-            ProcessError: it cannot be a key.
+            ProcessError: the value cannot be a key.
         """
         try:
             return pack_group(group) + self._codec.encode(key)
         except StateTypeError as error:
             fields = ", ".join(self._fields)
             raise ProcessError(
-                f"operator {self._visit.operator!r}: key ({fields}) = {key!r} of record "
+                f"operator {self._scope.operator!r}: key ({fields}) = {key!r} of record "
                 f"{shown(record)} cannot be a key: {error}"
             ) from error
 
-    def _leave(self) -> None:
-        """Leave the current key, and let changes be handed on if it is time."""
+    def _leave_key(self) -> None:
+        """Flush the states of the current key; flush all states after enough keys."""
         if self._left < 0:
-            self._hand_on()
+            self._flush()
             return
-        visit = self._visit
-        self.is_between = True  # an error is about the key that is left
-        visit.leave_key()
+        scope = self._scope
+        self.is_between = True
+        scope.flush_key()
         self.is_between = False
-        if visit.batch.full:
-            visit.spill()
+        if scope.batch.full:
+            scope.spill()
 
-    def _hand_on(self) -> None:
-        """Leave the current key and let all changes be handed on."""
-        visit, batch = self._visit, self._visit.batch
+    def _flush(self) -> None:
+        """Leave the current key and flush all states."""
+        scope, batch = self._scope, self._scope.batch
         before = batch.size_bytes
         self.is_between = True
-        visit.leave()
+        scope.flush()
         self.is_between = False
         self._resize(batch.size_bytes - before, KEYS_MAX)
         self._left = self._at_once
         if batch.full:
-            visit.spill()
+            scope.spill()
 
-    def _resize(self, size: int, most: int) -> None:
-        """Take more keys at once, or fewer: large rows are not to wait in numbers.
+    def _resize(self, flushed_bytes: int, keys_max: int) -> None:
+        """Flush after more keys next time; after fewer if their rows are large."""
+        keys = self._at_once
+        too_large = flushed_bytes > _BYTES_MAX
+        self._at_once = max(1, keys // 4) if too_large else min(2 * keys, keys_max)
 
-        Parameters:
-            size: of what those keys handed on.
-            most: as many keys at once.
-        """
-        at_once = self._at_once
-        self._at_once = max(1, at_once // 4) if size > _BYTES_MAX else min(2 * at_once, most)
-
-    def _coming(self, key: bytes) -> Sequence[bytes]:
-        """The prefixes of the keys that are visited next, where the chunk says so."""
+    def _next_keys(self, prefix: bytes) -> Sequence[bytes]:
+        """Return the prefixes of the keys that are processed next, as far as the batch has them."""
         prefixes = self._prefixes
-        at = bisect_right(prefixes, key)
-        return prefixes[at : at + _COMING_MAX]
+        at = bisect_right(prefixes, prefix)
+        return prefixes[at : at + _NEXT_KEYS_MAX]
 
 
 def shown(record: object) -> str:
-    """A record for a message, cut short."""
+    """Return a record as text for a message, truncated."""
     text = repr(record)
     return text if len(text) <= 500 else f"{text[:500]}…"

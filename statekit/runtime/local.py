@@ -5,27 +5,28 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Literal
 
-from statekit.backend.rocksdb_options import RocksOptions, check_options
+from statekit.backend.rocksdb_options import check_options
 from statekit.checkpoint.manifest import ShardReport
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
 from statekit.errors import ProcessError, RestoreError, StateTypeError
 from statekit.functions.process import Process
 from statekit.job.job import Job
+from statekit.job.options import RunOptions
 from statekit.job.plan import Operator
 from statekit.job.progress import OutputCallback, Run
 from statekit.job.record_streams import RecordStreams, SourceForm
-from statekit.keygroup import group_range, key_group, pack_group, shard_of_group
+from statekit.keygroup import group_range, pack_group, shard_of_group
 from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.records.keyed_batch import KeyedBatch
+from statekit.runtime.batch_builder import KeyedBatchBuilder
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.shard import run_shard
+from statekit.runtime.shard_input import ShardInput
 from statekit.watermark import is_late
-from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies
 from statekit.working_copy.uploader import uploader
 
@@ -37,7 +38,7 @@ class LocalRunner:
         job: what to run.
         repository: its checkpoint.
         copies: where shards keep their rows meanwhile.
-        parallelism: shards per operator.
+        options: of the run.
     """
 
     def __init__(
@@ -45,25 +46,12 @@ class LocalRunner:
         job: Job,
         repository: Repository,
         copies: WorkingCopies,
-        *,
-        parallelism: int | None = None,
-        allow_dropped_state: bool = False,
-        from_epoch: int | None = None,
-        retention: Retention | None = None,
-        clock: Callable[[], int] | None = None,
+        options: RunOptions | None = None,
     ) -> None:
         self.job = job
         self.copies = copies
         self._sources = {source.name: SourceForm(source.record_type) for source in job.sources}
-        self.coordinator = Coordinator.open(
-            job,
-            repository,
-            parallelism=parallelism,
-            allow_dropped_state=allow_dropped_state,
-            from_epoch=from_epoch,
-            retention=retention,
-            clock=clock,
-        )
+        self.coordinator = Coordinator.open(job, repository, options)
 
     def epoch(
         self,
@@ -118,11 +106,11 @@ class LocalRunner:
         outputs: list[Any] = []
         reports: list[ShardReport] = []
         self.copies.tidy(plans)
-        for plan, chunk in zip(plans, routed, strict=True):
-            chunks = [chunk] if chunk else []
+        for plan, batch in zip(plans, routed, strict=True):
             broadcast = enumerate(map(streams.for_operator, operator.broadcasts), len(incoming))
-            news = [(number, records) for number, records in broadcast if records]
-            running = run_shard(declared, plan, chunks, coordinator.repository, self.copies, news)
+            not_empty = [(number, records) for number, records in broadcast if records]
+            shard_input = ShardInput(not_empty, [] if batch is None else [batch])
+            running = run_shard(declared, plan, shard_input, coordinator.repository, self.copies)
             try:
                 while True:
                     emitted = next(running)
@@ -143,152 +131,86 @@ def _emits_undeclared(operator: str, emitted: list[Any]) -> ProcessError:
     )
 
 
-_Row = tuple[bytes, int, Any, Any, int, int]
-"""Row prefix, key group, key, record, event time and number of the input of a record."""
-
-
 def _routed(
     operator: Operator, incoming: Sequence[Sequence[Any]], shards: int, groups: int
 ) -> list[KeyedBatch | None]:
-    """The records of each shard, sorted by row prefix and arrival; None for a shard without any.
+    """Return the records of each shard, sorted by row prefix and arrival; None for no records.
 
-    Without a key they are dealt out in turn, each with the first key group of its shard.
+    Without a key they are distributed round robin, each with the first key group of its shard.
 
     Parameters:
         incoming: the records of each input.
     """
-    declared = operator.declared
-    key_of, encode = declared.key_of(), declared.key_codec.encode
-    time_of = None if declared.event_time is None else declared.time_of_taken()
-    rows: list[list[_Row]] = [[] for _ in range(shards)]
-    arriving = ((number, record) for number, of in enumerate(incoming) for record in of)
-    for turn, (number, record) in enumerate(arriving):
+    process = operator.declared
+    builder = KeyedBatchBuilder(process, groups, operator.name)
+    records = [record for of_input in incoming for record in of_input]
+    inputs = [number for number, of_input in enumerate(incoming) for _ in of_input]
+    keys = builder.keys(records)
+    if process.key:
+        record_groups = list(map(builder.key_group, keys, records))
+    else:
+        firsts = [group_range(shard, shards, groups)[0] for shard in range(shards)]
+        record_groups = list(islice(cycle(firsts), len(records)))
+    prefixes = []
+    for key, group, record in zip(keys, record_groups, records, strict=True):
         try:
-            key = key_of(record)
-        except KeyError as error:
-            raise declared.taken.missing(error, record) from None
-        try:
-            encoded = encode(key)
-            if declared.key:
-                group = key_group(key, groups)
-            else:
-                group, _ = group_range(turn % shards, shards, groups)
+            prefixes.append(pack_group(group) + process.key_codec.encode(key))
         except StateTypeError as error:
-            raise ProcessError(
-                f"operator {operator.name!r}: key ({', '.join(declared.key)}) = {key!r} of record "
-                f"{record!r} cannot be a key: {error}"
-            ) from error
-        prefix = pack_group(group) + encoded
-        time = 0 if time_of is None else time_of(record)
-        row = (prefix, group, key, record, time, number)
-        rows[shard_of_group(group, shards, groups)].append(row)
-    return [_chunk(declared, shard, len(incoming)) if shard else None for shard in rows]
+            raise builder.not_a_key(key, record, error) from error
+    batch = builder.batch(keys, record_groups, records, inputs if len(incoming) > 1 else ())
+    batch = batch._replace(tokens=prefixes)  # keys 1 and True are equal
+    places: list[list[int]] = [[] for _ in range(shards)]
+    for place in sorted(range(len(records)), key=prefixes.__getitem__):
+        places[shard_of_group(record_groups[place], shards, groups)].append(place)
+    return [_selected(process, batch, shard) if shard else None for shard in places]
 
 
-def _chunk(declared: Process[Any, Any, Any], rows: list[_Row], inputs: int) -> KeyedBatch:
-    rows.sort(key=lambda row: row[0])  # stable: arrival order within a key
-    chunk = KeyedBatch(*zip(*rows, strict=True))
-    if declared.takes_columns:
-        chunk = chunk._replace(records=tuple(zip(*chunk.records, strict=True)))
-    return chunk if inputs > 1 else chunk._replace(inputs=())
+def _selected(process: Process[Any, Any, Any], batch: KeyedBatch, places: list[int]) -> KeyedBatch:
+    """Return some records of a batch, as columns if the process takes these."""
+    columns = (tuple(map(column.__getitem__, places)) if column else () for column in batch)
+    selected = KeyedBatch(*columns)
+    if process.traits.takes_columns:
+        selected = selected._replace(records=tuple(zip(*selected.records, strict=True)))
+    return selected
 
 
 def run(
     job: Job,
     inputs: Mapping[str, Iterable[Any]],
+    outputs: Mapping[str, OutputCallback],
+    checkpoint: str | Path | Repository | None,
+    options: RunOptions,
+    epoch_size: int,
+    backend: Literal["memory", "rocksdb"] | WorkingCopies,
     *,
-    outputs: Mapping[str, OutputCallback] | None = None,
-    checkpoint: str | Path | Repository | None = None,
-    from_savepoint: str | Path | None = None,
-    parallelism: int | None = None,
-    epoch_size: int = 1000,
-    backend: Literal["memory", "rocksdb"] | WorkingCopies = "memory",
-    working_directory: str | Path | None = None,
-    rocksdb: RocksOptions | None = None,
-    keep_copies: bool | None = None,
-    bases: BaseOptions | None = None,
-    allow_dropped_state: bool = False,
-    from_epoch: int | None = None,
-    retention: Retention | None = DEFAULT_RETENTION,
-    drain: bool = True,
-    clock: Callable[[], int] | None = None,
+    drain: bool,
 ) -> Run:
-    """Run a job in this process until its inputs end.
-
-    With a checkpoint, the run is exactly-once as on Spark: how many records of each input are in
-    the state is committed with the state, and a run that continues skips as many. So an input
-    must give the same records again, from its start.
-
-    Parameters:
-        inputs: an iterable of records per source; dicts are turned into the source's type.
-        outputs: a callback `(records, epoch)` per sink; sinks without one are collected.
-        checkpoint: a directory, an object store URL or an open repository; None keeps nothing.
-        from_savepoint: the directory or URL of a savepoint that a new checkpoint starts from. One
-            that was made of it goes on from where it is.
-        parallelism: shards per operator.
-        epoch_size: records per input and epoch.
-        backend: where rows are kept while the job runs; for tests, working copies of your own.
-        working_directory: of the "rocksdb" backend; a temporary one if not given.
-        rocksdb: what that backend may spend of memory and disk.
-        bases: when it takes base snapshots, which keep restores short.
-        keep_copies: whether working copies stay when the run ends, so that the next one need not
-            make them anew. None: unless event time came to its end, as no run goes on from there.
-        allow_dropped_state: go on although the code no longer declares a stored state, or has no
-            callback for timers that may be set.
-        from_epoch: roll the checkpoint back to this epoch, then go on from there. See
-            `statekit.rollback` for what that does, and `for_start` for a second start.
-        retention: which epochs of the checkpoint are kept; None for all of them.
-        drain: let event time come to its end behind the last record, so that all event-time timers
-            fire. Say False if later runs are to go on from the checkpoint with more records.
-        clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
-
-    Raises:
-        ProcessError: an input or output does not fit, or the user's function failed.
-        RestoreError: the checkpoint cannot be continued, or not with these inputs.
-        StatekitError: whatever else went wrong, each kind with its own class.
-    """
+    """Run a job in this process until its inputs end. See `Job.run`."""
     if isinstance(backend, str) and backend not in ("memory", "rocksdb"):
         raise StateTypeError(f'backend={backend!r}: use "memory" or "rocksdb"')
-    check_options(rocksdb, keep_copies)
+    check_options(options.rocksdb, options.keep_copies)
     for name, records in inputs.items():
         if not isinstance(records, Iterable):
             raise StateTypeError(f"inputs[{name!r}] is {records!r}: give an iterable of records")
-    uncollected = set(outputs or {})
-    job.check_names(inputs, {sink.name for sink in job.sinks} | uncollected)
+    job.check_names(inputs, {sink.name for sink in job.sinks} | set(outputs))
     repository = Repository.in_memory() if checkpoint is None else Repository.of(checkpoint)
-    if from_savepoint is not None:
-        prepare_from_savepoint(
-            from_savepoint,
-            job,
-            repository,
-            parallelism=parallelism,
-            allow_dropped_state=allow_dropped_state,
-            from_epoch=from_epoch,
-        )
+    prepare_from_savepoint(job, repository, options)
     with contextlib.ExitStack() as closing:
         if backend == "memory":
             backend = MemoryCopies()
         elif backend == "rocksdb":
+            working_directory = options.working_directory
             if working_directory is None:
                 scratch = tempfile.TemporaryDirectory(prefix="statekit-")
                 working_directory = closing.enter_context(scratch)
                 closing.callback(uploader().give_up, working_directory)
-            backend = DiskCopies(working_directory, rocksdb, bases)
-        runner = LocalRunner(
-            job,
-            repository,
-            backend,
-            parallelism=parallelism,
-            allow_dropped_state=allow_dropped_state,
-            from_epoch=from_epoch,
-            retention=retention,
-            clock=clock,
-        )
+            backend = DiskCopies(working_directory, options.rocksdb, options.bases)
+        runner = LocalRunner(job, repository, backend, options)
         closing.callback(runner.coordinator.close)
         if outputs and checkpoint is not None:
             runner.coordinator.notes_beginnings = True  # until the commit, they may be published
         done = _run_to_the_end(runner, inputs, outputs, epoch_size, drain=drain)
-        if not runner.coordinator.keeps_copies(keep_copies):
+        if not runner.coordinator.keeps_copies(options.keep_copies):
             backend.forget(runner.coordinator.job_file.id)
     return done
 
@@ -296,14 +218,14 @@ def run(
 def _run_to_the_end(
     runner: LocalRunner,
     inputs: Mapping[str, Iterable[Any]],
-    outputs: Mapping[str, OutputCallback] | None,
+    outputs: Mapping[str, OutputCallback],
     epoch_size: int,
     *,
     drain: bool,
 ) -> Run:
     """Epochs until the inputs end, and until event time does if it is to be drained."""
     coordinator, sinks = runner.coordinator, runner.job.sinks
-    done = Run({sink.name: [] for sink in sinks if sink.name not in (outputs or {})})
+    done = Run({sink.name: [] for sink in sinks if sink.name not in outputs})
     if coordinator.was_draining:
         while not coordinator.is_drained:
             done.take(runner.epoch({}, outputs=outputs, what="drain"))

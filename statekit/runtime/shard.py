@@ -10,23 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from statekit.backend.change_file import Changes
 from statekit.backend.interface import StateSize
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import EXPIRY
-from statekit.checkpoint.lineage import changed_contents
 from statekit.checkpoint.manifest import ShardPlan, ShardReport, ShardState
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_history import changed_contents
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.functions.process import Process
-from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
+from statekit.records.keyed_batch import KeyedBatch
+from statekit.runtime.shard_input import ShardInput
 from statekit.runtime.task import ShardTask
 from statekit.state.timers import DUE
 from statekit.working_copy.copies import WorkingCopies, WorkingCopy
@@ -41,23 +41,19 @@ RARE_COLLECTION = (50_000, 20, 100)
 def run_shard(
     declared: Process[Any, Any, Any],
     plan: ShardPlan,
-    chunks: Iterable[KeyedBatch],
+    records: ShardInput,
     repository: Repository,
     copies: WorkingCopies,
-    news: Iterable[BroadcastRecords] = (),
 ) -> Generator[list[Any], None, ShardReport]:
     """Run one shard for one epoch: yields lists of outputs, returns the report.
 
     A shard without records does not open its copy, unless a timer is due, or its rows are to be
     counted. If the generator is closed early or fails, the
     copy is given back untrusted where it was written, and nothing refers to what was stored.
-
-    Parameters:
-        news: records that every shard is given. They are taken before the first chunk is.
     """
     with _rare_collection():
         try:
-            return (yield from _run(declared, plan, chunks, repository, copies, news))
+            return (yield from _run(declared, plan, records, repository, copies))
         except CorruptCheckpointError as missing:
             # Files of the last epoch are never collected: if they were, it is not the last one.
             if plan.base_epoch is None or plan.base_epoch >= repository.first_kept():
@@ -86,15 +82,11 @@ def _rare_collection() -> Iterator[None]:
 def _run(
     declared: Process[Any, Any, Any],
     plan: ShardPlan,
-    chunks: Iterable[KeyedBatch],
+    records: ShardInput,
     repository: Repository,
     copies: WorkingCopies,
-    news: Iterable[BroadcastRecords],
 ) -> Generator[list[Any], None, ShardReport]:
-    coming, waiting = iter(news), iter(chunks)
-    told = next(coming, None)
-    chunk = next(waiting, None) if told is None else None
-    if told is None and chunk is None and not plan.is_due:
+    if not records.has_records() and not plan.is_due:
         return unchanged(plan)
     families = declared.families_in(plan)
     copy = obtained(plan, families, repository, copies)
@@ -107,11 +99,9 @@ def _run(
     try:
         spills = (partial(spill, to) for to in changes)
         task = ShardTask(declared, plan, copy.backend, *spills)
-        if told is not None:
-            for numbered in chain([told], coming):
-                task.broadcast(*numbered)
-            chunk = next(waiting, None)
-        yield from task.run_all(_owned(plan, chunk, waiting))
+        for number, broadcast in records.broadcast():
+            task.broadcast(number, broadcast)
+        yield from task.run_all(_owned(plan, records.batches()))
         yield from task.fire()
         return _concluded(declared, plan, task, changes, copy, repository)
     except BaseException:
@@ -191,7 +181,7 @@ def _changed(
     Parameters:
         files: with the bytes of keys and values in each.
     """
-    before = copy.adopted()
+    before = copy.newest_base()
     contents = changed_contents(
         repository, plan.operator, before, list(files), plan.base_epoch, files
     )
@@ -225,7 +215,7 @@ def _counts(
         for name, size in added.items()
         if name not in INDEXES
     }
-    if base.is_counted and not copy.is_to_be_counted:
+    if not copy.is_to_be_counted:
         return _by_name(known, "rows", "bytes"), {}
     sizes = {name: n for name, n in copy.backend.sizes().items() if name not in INDEXES}
     counts = {**_by_name(sizes, "rows", "bytes"), "is_part": False}
@@ -251,16 +241,14 @@ def unchanged(plan: ShardPlan) -> ShardReport:
     return ShardReport(operator=plan.operator, shard=plan.base)
 
 
-def _owned(
-    plan: ShardPlan, first: KeyedBatch | None, others: Iterator[KeyedBatch]
-) -> Iterator[KeyedBatch]:
-    """Chunks, once it is clear that they are of this shard.
+def _owned(plan: ShardPlan, batches: Iterator[KeyedBatch]) -> Iterator[KeyedBatch]:
+    """Yield batches, after a check that they are of this shard.
 
-    Records come sorted by key group, so the ends of a chunk say whether all are ours.
+    Records come sorted by key group, so the ends of a batch say whether all are ours.
     """
     start, end = plan.base.groups
-    for chunk in chain(() if first is None else (first,), others):
-        for group in (chunk.groups[0], chunk.groups[-1]):
+    for batch in batches:
+        for group in (batch.groups[0], batch.groups[-1]):
             if not start <= group <= end:
                 raise CorruptCheckpointError(
                     f"shard {plan.shard} of operator {plan.operator!r} owns key groups "
@@ -268,4 +256,4 @@ def _owned(
                     "moved between partitions behind statekit's back; nothing of this epoch is "
                     "committed"
                 )
-        yield chunk
+        yield batch

@@ -14,6 +14,7 @@ from statekit.checkpoint.shard_layout import rescaled
 from statekit.clock import unique_id
 from statekit.job.compatibility import check_job_name, continued_job_file
 from statekit.job.job import Job
+from statekit.job.options import RunOptions
 from statekit.keygroup import DEFAULT_GROUPS, check_parallelism
 from statekit.state.redistribution import redistributed
 
@@ -37,14 +38,7 @@ class StartPoint:
     layout: EpochManifest | None
 
 
-def open_checkpoint(
-    job: Job,
-    repository: Repository,
-    *,
-    parallelism: int | None,
-    allow_dropped_state: bool,
-    from_epoch: int | None,
-) -> StartPoint:
+def open_checkpoint(job: Job, repository: Repository, options: RunOptions) -> StartPoint:
     """Check that a job can run on a checkpoint, and prepare the checkpoint for it.
 
     Writes the job file if the checkpoint has none or another one, redistributes operator state for
@@ -60,10 +54,13 @@ def open_checkpoint(
     if latest is None:
         repository.check_checkpoint()
     last = None if latest is None else repository.manifest(latest)
-    rollback = None if from_epoch is None else for_start(repository, job.name, from_epoch)
+    rollback = (
+        None if options.from_epoch is None else for_start(repository, job.name, options.from_epoch)
+    )
     if rollback is not None:
         last = rollback.manifest
-    job_file, reference = _job_file(job, repository, last, allow_dropped_state)
+    job_file, reference = _job_file(job, repository, last, options.allow_dropped_state)
+    parallelism = options.parallelism
     if parallelism is None:
         parallelism = last.parallelism if last else 1
     check_parallelism(parallelism, job_file.key_groups)

@@ -24,24 +24,18 @@ from pyspark.sql import DataFrame
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardReport
 from statekit.errors import IncompleteEpochError, StrayKeyError, UnsortedError
-from statekit.job.chaining import Pass, passes
+from statekit.job.chaining import Chain, chains
 from statekit.job.job import Job
+from statekit.job.options import StartOptions
 from statekit.job.plan import Operator
 from statekit.runtime.coordinator import Coordinator
-from statekit.sinks import Callback, Sink, Writer
+from statekit.sinks.sink import Attempt, Sink
 from statekit.spark.commit_records import Reports
 from statekit.spark.failures import translated
 from statekit.spark.merged_inputs import MergedInputs
-from statekit.spark.pickling import PackedPlans, Shipment, pack
-from statekit.spark.plan import OperatorFrames, late_records
-from statekit.spark.sink_writer import Attempt, write
-from statekit.spark.union_plan import (
-    FirstInput,
-    UnionFrames,
-    initial_frames,
-    layout_of,
-    union_frames,
-)
+from statekit.spark.pickling import PickledFunction, PickledPlans, pickled
+from statekit.spark.plan import FrameOptions, OperatorFrames, late_records
+from statekit.spark.union_plan import FirstInput, UnionFrames, layout_of, record_types
 from statekit.spark.worker import ShardStep, Stage
 from statekit.spark.worker_rows import Layout
 from statekit.working_copy.base_options import BaseOptions
@@ -65,8 +59,7 @@ class EpochRunner:
         coordinator: of the checkpoint.
         outputs: a sink per name.
         directory: for working copies, on each worker's local disk; None is each executor's own.
-        options: what RocksDB may spend in each worker.
-        bases: when base snapshots are taken.
+        options: of the start.
         first_inputs: per operator, rows that it takes in the first epoch before all others.
         context: Spark's.
     """
@@ -76,8 +69,7 @@ class EpochRunner:
         coordinator: Coordinator,
         outputs: Mapping[str, Sink],
         directory: str | None,
-        options: RocksOptions,
-        bases: BaseOptions,
+        options: StartOptions,
         first_inputs: Mapping[str, FirstInput],
         context: SparkContext,
     ) -> None:
@@ -85,16 +77,16 @@ class EpochRunner:
         self._first_inputs = first_inputs
         self._outputs = outputs
         self._directory = directory
-        self._options = options
-        self._bases = bases
-        self._shipments: dict[str, Shipment] = {
-            operator.name: pack(operator.declared) for operator in coordinator.job.operators
+        self._rocksdb = options.rocksdb or RocksOptions()
+        self._bases = options.bases or BaseOptions()
+        self._functions: dict[str, PickledFunction] = {
+            operator.name: pickled(operator.declared) for operator in coordinator.job.operators
         }
-        self._frames: dict[tuple[Pass, bool], OperatorFrames | UnionFrames] = {}
+        self._frames: dict[tuple[Chain, bool], OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
         self._unsorted: set[str] = set()
         self._adapts = True
-        self._passes = passes(coordinator.job)
+        self._chains = chains(coordinator.job)
         self._inputs: Mapping[str, DataFrame] = {}
         self._read: list[DataFrame] = []
         self._is_small: Callable[[], bool] = lambda: False
@@ -102,7 +94,7 @@ class EpochRunner:
         self._reports = Reports(context)
         self._reporter = self._reports.begin()
         self._single_read = _is_single_read(coordinator.job, outputs)
-        self._can_try = not any(map(_keeps_attempts, outputs.values()))
+        self._can_try = not any(sink.may_duplicate for sink in outputs.values())
 
     def run(self, inputs: Mapping[str, DataFrame], *, what: str, batch: int | None = None) -> None:
         """Compute, write and commit one epoch.
@@ -115,9 +107,12 @@ class EpochRunner:
         self._read = [inputs.whole] if isinstance(inputs, MergedInputs) else [*inputs.values()]
         self._is_small = cache(lambda: batch is not None and _is_small(self._read))
         if batch is not None and self._adapts:
-            self._adapts = any(isinstance(sink, Callback) for sink in self._outputs.values())
+            self._adapts = not all(sink.reads_once for sink in self._outputs.values())
             if not self._adapts:
-                _plan_once(self._read[0])
+                # Have Spark plan micro-batches before they run, as for its own stateful queries: to
+                # plan again after each shuffle takes some 40 ms. The session is the stream's own.
+                # Users' functions keep adaptive planning: they may join the frames.
+                self._read[0].sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
         while True:
             self._coordinator.begin(what=what)
             self._reporter = self._reports.begin()
@@ -131,75 +126,76 @@ class EpochRunner:
         self._coordinator.commit(reports, batch=batch)
 
     def _adapts_to(self, error: BaseException) -> bool:
-        """No longer take for granted what an epoch failed by; whether it was that, to run it again.
+        """Drop the assumption that an epoch failed by; returns whether to run the epoch again.
 
         Operators whose keys were found not to be alike run apart, and rows that were found not to
         be in order, and too many to be sorted by their worker, are sorted by Spark.
         """
-        operator = str(error).partition(":")[0]
-        self._written.clear()  # sinks that took the epoch take it once more
+        self._written.clear()  # sinks are written once more
         if isinstance(error, StrayKeyError):
-            self._strayed.add(operator)
-            self._passes = passes(self._coordinator.job, self._strayed)
+            self._strayed.add(error.operator)
+            self._chains = chains(self._coordinator.job, self._strayed)
             return True
-        if isinstance(error, UnsortedError) and self._by_number(operator):
-            self._unsorted.add(operator)
+        if isinstance(error, UnsortedError) and self._by_number(error.operator):
+            self._unsorted.add(error.operator)
             self._frames.clear()
             return True
         return False
 
-    def let_copies_go(self, keep: bool | None) -> None:
-        """Remove working copies on this host that no later run has use for.
+    def remove_copies(self, keep: bool | None) -> None:
+        """Remove working copies on this host that no later run can use.
 
         Parameters:
             keep: whether to keep them; None decides it by what the checkpoint can go on to.
         """
         if self._directory is not None and not self._coordinator.keeps_copies(keep):
-            copies = DiskCopies(self._directory, self._options)
+            copies = DiskCopies(self._directory, self._rocksdb)
             copies.forget(self._coordinator.job_file.id)
 
-    def _frame(self, of: Pass, streams: Mapping[str, DataFrame]) -> DataFrame:
-        operator, tasks = of.first, self._tasks(of.first)
-        is_first = self._coordinator.last is None
-        if is_first and (first := self._first_inputs.get(operator.name)) is not None:
-            both = [first.frame, *_given(operator, streams)]
-            by_number = self._by_number(operator.name)
-            union = initial_frames(first, both, *self._how(of), by_number=by_number)
-            return union.frame(both, self._step(of, Layout((), (), first.reader)), tasks)
-        combines = _combines(operator, tasks)
-        if (of, combines) not in self._frames:
-            likes = _given(operator, streams)
-            self._frames[of, combines] = self._frames_of(of, likes, combines=combines)
-        frames = self._frames[of, combines]
-        step = self._step(of, layout_of(operator, self._coordinator.job), is_combined=combines)
+    def _frame(self, chain: Chain, streams: Mapping[str, DataFrame]) -> DataFrame:
+        operator, tasks = chain.first, self._tasks(chain.first)
+        dfs = [streams[name] for name in operator.streams]
+        first = self._first_inputs.get(operator.name) if self._coordinator.last is None else None
+        if first is not None:
+            dfs = [first.frame, *dfs]
+            types = [first.records, *operator.declared.record_type.members]
+            initial = UnionFrames(dfs, types, 2, self._frame_options(chain))
+            return initial.frame(dfs, self._step(chain, Layout((), (), first.reader)), tasks)
+        job, combines = self._coordinator.job, _combines(operator, tasks)
+        frames = self._frames.get((chain, combines))
+        if frames is None:
+            options = self._frame_options(chain)
+            if len(dfs) > 1:
+                types = record_types(operator, job)
+                frames = UnionFrames(dfs, types, len(operator.inputs), options)
+            else:
+                frames = OperatorFrames(dfs[0], options, combines=combines)
+            self._frames[chain, combines] = frames
+        step = self._step(chain, layout_of(operator, job), is_combined=combines)
         if isinstance(frames, UnionFrames) and (whole := self._whole(operator, frames)):
             return frames.frame_of_whole(whole, operator.streams, step, tasks)
-        return frames.frame(_given(operator, streams), step, tasks)
+        return frames.frame(dfs, step, tasks)
 
-    def _frames_of(
-        self, of: Pass, likes: list[DataFrame], *, combines: bool
-    ) -> OperatorFrames | UnionFrames:
-        by_number = self._by_number(of.first.name)
-        if len(likes) > 1:
-            job = self._coordinator.job
-            return union_frames(likes, job, *self._how(of), by_number=by_number)
-        return OperatorFrames(likes[0], *self._how(of), combines=combines, by_number=by_number)
+    def _frame_options(self, chain: Chain) -> FrameOptions:
+        return FrameOptions(
+            chain.first,
+            chain.last,
+            self._coordinator.parallelism,
+            self._coordinator.key_groups,
+            by_number=self._by_number(chain.first.name),
+        )
 
-    def _how(self, of: Pass) -> tuple[Operator, int, int, Operator]:
-        """The operator of a pass that takes rows, how many shards and groups, and the last one."""
-        return of.first, self._coordinator.parallelism, self._coordinator.key_groups, of.last
-
-    def _step(self, of: Pass, layout: Layout | None, *, is_combined: bool = False) -> ShardStep:
+    def _step(self, chain: Chain, layout: Layout | None, *, is_combined: bool = False) -> ShardStep:
         coordinator = self._coordinator
         stages = (
-            Stage(self._shipments[each.name], PackedPlans(coordinator.plans(each.name)))
-            for each in of.operators
+            Stage(self._functions[each.name], PickledPlans(coordinator.plans(each.name)))
+            for each in chain.operators
         )
         return ShardStep(
             stages=tuple(stages),
             url=coordinator.repository.url,
             directory=self._directory,
-            options=self._options,
+            options=self._rocksdb,
             bases=self._bases,
             key_groups=coordinator.key_groups,
             reporter=self._reporter,
@@ -212,14 +208,14 @@ class EpochRunner:
         return self._can_try and operator not in self._unsorted
 
     def _whole(self, operator: Operator, frames: UnionFrames) -> MergedInputs | None:
-        """What an operator can take all its rows from in one reading, if there is such."""
+        """Return the merged inputs, if an operator can read all its rows from them at once."""
         inputs, names = self._inputs, set(operator.streams)
         if not isinstance(inputs, MergedInputs) or not frames.takes_whole:
             return None
         return inputs if names <= set(inputs) and len(names) == len(operator.streams) else None
 
     def _tasks(self, operator: Operator) -> int | None:
-        """How many tasks of Spark run the shards of an operator; None for one without a shuffle."""
+        """Return how many tasks run the shards of an operator; None for one task and no shuffle."""
         context = self._read[0].sparkSession.sparkContext
         cores: int = context.defaultParallelism  # executors come and go
         last = self._coordinator.last
@@ -236,27 +232,28 @@ class EpochRunner:
         attempt = Attempt(
             epoch=coordinator.epoch,
             writer=coordinator.writer,
-            first=name not in self._written,
-            taken_back=coordinator.without_outputs,
+            is_first=name not in self._written,
+            without_outputs=coordinator.without_outputs,
             check_owner=coordinator.check_owner,
         )
-        write(df, self._outputs[name], attempt)
+        attempt.check_owner()
+        self._outputs[name].write(df, attempt)
         self._written.add(name)
 
     def _late(self, operator: Operator, streams: Mapping[str, DataFrame]) -> DataFrame:
-        shipment = self._shipments[operator.name]
+        function = self._functions[operator.name]
         watermark_us = operator.declared.late_us(self._coordinator.plan(operator.name, 0))
         late = [
-            late_records(streams[name], operator, shipment, watermark_us)
+            late_records(streams[name], operator, function, watermark_us)
             for name in operator.inputs
         ]
         return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), late)
 
     def _at_once(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
-        """Everything in the action of the one sink."""
+        """Compute everything in the action of the one sink."""
         (sink,) = self._coordinator.job.sinks
         streams = _with_outputs(inputs)
-        for each in self._passes:
+        for each in self._chains:
             streams[each.last.name] = self._frame(each, streams)
         self._write(streams[sink.stream], sink.name)
         reports = self._reports.of(self._reporter)
@@ -269,32 +266,32 @@ class EpochRunner:
         return reports
 
     def _persisted(self, inputs: Mapping[str, DataFrame]) -> list[ShardReport]:
-        """Each pass in an action of its own, then the sinks from what is kept."""
+        """Compute each chain in an action of its own, then write the sinks."""
         job = self._coordinator.job
         streams = _with_outputs(inputs)
-        kept: list[DataFrame] = []
+        persisted: list[DataFrame] = []
         try:
-            for each in self._passes:
+            for each in self._chains:
                 first, last = each.first, each.last
                 frame = self._frame(each, streams)
                 if job.sinks_of(last.name) or job.consumers_of(last.name):
                     frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
-                    kept.append(frame)
+                    persisted.append(frame)
                 compute(frame)
                 if job.wants_late(first):
                     streams[first.late] = self._late(first, streams)
                 streams[last.name] = frame
             for sink in job.sinks:
                 self._write(streams[sink.stream], sink.name)
-            # Behind the sinks: what was kept is made again if an executor is lost meanwhile.
+            # After the sinks: a persisted frame is computed again if an executor is lost meanwhile.
             return self._reports.of(self._reporter)
         finally:
-            for frame in kept:
+            for frame in persisted:
                 frame.unpersist()
 
 
 def compute(frame: DataFrame) -> None:
-    """Let Spark compute all rows of a frame, and look at none of their columns."""
+    """Let Spark compute all rows of a frame, and read none of their columns."""
     frame.selectExpr("true as computed").write.format("noop").mode("append").save()
 
 
@@ -303,34 +300,19 @@ def runs_here(context: SparkContext) -> bool:
     return _LOCAL_MASTER.match(str(context.master)) is not None
 
 
-def _given(operator: Operator, streams: Mapping[str, DataFrame]) -> list[DataFrame]:
-    """The frames that feed an operator; each of merged inputs takes calls into the JVM."""
-    return [streams[name] for name in operator.streams]
-
-
 def _combines(operator: Operator, tasks: int | None) -> bool:
-    """Whether records are combined before they go to their shards, and not there.
+    """Whether records are combined before the shuffle, and not in their shards.
 
-    What is not shuffled need not become fewer first; but a record that says itself what its key is
-    has to be made before.
+    Without a shuffle that is not worth it, unless the key of a record is known only once the record
+    is made.
     """
-    combiner = operator.declared.combiner
+    combiner = operator.declared.traits.combiner
     return combiner is not None and (tasks is not None or combiner.makes_records())
 
 
 def _with_outputs(inputs: Mapping[str, DataFrame]) -> ChainMap[str, DataFrame]:
     """The streams of an epoch: its inputs, to which outputs are added without asking for them."""
     return ChainMap({}, inputs)  # type: ignore[arg-type]  # the first one alone is written to
-
-
-def _plan_once(micro_batch: DataFrame) -> None:
-    """Have Spark plan the micro-batches of a stream before they run, and not again meanwhile.
-
-    That is what it does for stateful queries of its own. To plan the rest after each shuffle takes
-    some 40 ms, and shards have their tasks already. The session is one that Spark made for the
-    stream. Users' functions keep what they have: they may well join what they are given.
-    """
-    micro_batch.sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
 
 
 def _is_small(frames: Sequence[DataFrame]) -> bool:
@@ -346,13 +328,8 @@ def _is_small(frames: Sequence[DataFrame]) -> bool:
 
 def _is_single_read(job: Job, outputs: Mapping[str, Sink]) -> bool:
     """Whether every stream is read once, and all flow into one sink which reads once."""
-    if len(job.sinks) != 1 or isinstance(outputs[job.sinks[0].name], Callback):
+    if len(job.sinks) != 1 or not outputs[job.sinks[0].name].reads_once:
         return False
     streams = [source.name for source in job.sources] + [op.name for op in job.operators]
     read = [stream for operator in job.operators for stream in operator.streams]
     return sorted([*read, job.sinks[0].stream]) == sorted(streams)
-
-
-def _keeps_attempts(sink: Sink) -> bool:
-    """Whether what an attempt at an epoch wrote before it failed may stay, and be there twice."""
-    return isinstance(sink, Writer) and sink.format != "noop"

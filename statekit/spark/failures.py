@@ -7,7 +7,7 @@ import re
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from statekit.errors import FencedError, StatekitError, StorageError, error_class
+from statekit.errors import FencedError, RetryError, StatekitError, StorageError, error_class
 
 _STATEKIT_ERROR = re.compile(r"statekit\.errors\.(\w+): (.*?)(?=\n\s*at |\n\nDriver|\Z)", re.DOTALL)
 
@@ -35,7 +35,8 @@ def translated(error: BaseException) -> BaseException:
     found = _STATEKIT_ERROR.findall(text)
     if found:
         name, message = found[-1]
-        made = (error_class(name) or StatekitError)(message.strip())
+        cls, message = error_class(name) or StatekitError, message.strip()
+        made = cls.from_text(message) if issubclass(cls, RetryError) else cls(message)
     elif isinstance(error, PySparkException | Py4JJavaError):
         kind = next((kind for sign, kind in _SPARKS_WORDS.items() if sign in text), None)
         if kind is None:

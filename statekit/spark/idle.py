@@ -9,19 +9,18 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-_PATIENCE_S = 0.5
+_LONGEST_WAIT_S = 0.5
 
 
 class IdleEpochs(threading.Thread):
-    """Watches a stream and calls what makes an epoch without input.
+    """Watches a stream, and makes epochs without input.
 
     Parameters:
         query: the stream.
-        beat: makes an epoch if one is due, and says in how many seconds the next may be; None
+        beat: makes an epoch if one is due, and returns the seconds until the next one; None
             without heartbeats.
-        end: makes the last epochs, when the stream has read all of its input; None to leave them
-            out.
-        failed: is told why there will be no more.
+        end: makes the last epochs, when the stream has read all of its input; None for none.
+        failed: is called with the error that ended the epochs.
     """
 
     def __init__(
@@ -43,25 +42,25 @@ class IdleEpochs(threading.Thread):
         try:
             if self._beat is not None:
                 self._beat_while_active(self._beat)
-            if self._end is not None and self._came_to_its_end():
+            if self._end is not None and self._has_read_all_input():
                 self._end()
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits for the stream
+        except BaseException as error:  # noqa: BLE001 - raised to whoever waits for the stream
             self._failed(error)
 
     def _beat_while_active(self, beat: Callable[[], float]) -> None:
         while not self._stopped.is_set() and self._query.isActive:
-            self._stopped.wait(min(beat(), _PATIENCE_S))
+            self._stopped.wait(min(beat(), _LONGEST_WAIT_S))
 
-    def _came_to_its_end(self) -> bool:
+    def _has_read_all_input(self) -> bool:
         try:
             self._query.awaitTermination()
         except PySparkException:
-            return False  # whoever waits for the query is told
+            return False  # raised to whoever waits for the query
         failed = self._stopped.is_set() or self._query.exception() is not None
         return not failed and _has_read_all(self._query)
 
     def stop(self) -> None:
-        """Make no more; the epoch under way, if there is one, is finished."""
+        """Make no more epochs. A running epoch is finished."""
         self._stopped.set()
         if self is not threading.current_thread():
             self.join()
@@ -70,8 +69,8 @@ class IdleEpochs(threading.Thread):
 def _has_read_all(query: StreamingQuery) -> bool:
     """Whether a stream with the trigger availableNow has ended by itself.
 
-    Anyone can stop it, through `spark.streams` or with the session, and Spark tells that apart in
-    no public way. But it ends by itself only after it looked for one more micro-batch in vain.
+    Anyone can stop it, through `spark.streams` or with the session, and Spark has no public way to
+    tell the two apart. But it ends by itself only after it found no further micro-batch.
     """
     execution: Any = query._jsq
     return bool(execution.streamingQuery().noNewData())

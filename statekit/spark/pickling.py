@@ -16,7 +16,7 @@ import pickle
 import sys
 import typing
 from collections.abc import Iterable, Sequence
-from typing import Any, overload
+from typing import Any
 
 import cloudpickle
 import msgspec
@@ -48,14 +48,14 @@ _CONFIG = (
 )
 
 
-class Shipment:
-    """A packed process function. Small to compare, unpacked once per worker process.
+class PickledFunction:
+    """A pickled process function. Small to compare, unpickled once per worker process.
 
     Attributes:
         data: the pickled function with its types.
         digest: of `data`.
         path: where the sender imports modules from, so that a worker on the same file system finds
-            what was sent by reference.
+            modules that are pickled by reference.
     """
 
     __slots__ = ("data", "digest", "path")
@@ -66,55 +66,48 @@ class Shipment:
         self.path = path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shipment, (self.data, self.path)
+        return PickledFunction, (self.data, self.path)
 
 
-def pack(declared: Process[Any, Any, Any]) -> Shipment:
+def pickled(process: Process[Any, Any, Any]) -> PickledFunction:
     """Pickle a process function for the workers."""
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(declared)
-    return Shipment(buffer.getvalue(), tuple(entry for entry in sys.path if os.path.isabs(entry)))
+    _Pickler(buffer).dump(process)
+    path = tuple(entry for entry in sys.path if os.path.isabs(entry))
+    return PickledFunction(buffer.getvalue(), path)
 
 
-_unpacked: dict[str, Process[Any, Any, Any]] = {}
+_unpickled: dict[str, Process[Any, Any, Any]] = {}
 
 
-def unpack(shipment: Shipment) -> Process[Any, Any, Any]:
-    """The process function of a shipment; the same object for the same shipment."""
-    found = _unpacked.get(shipment.digest)
-    if found is None:
-        for entry in shipment.path:
+def unpickled(function: PickledFunction) -> Process[Any, Any, Any]:
+    """Return the process function; the same object for the same data."""
+    process = _unpickled.get(function.digest)
+    if process is None:
+        for entry in function.path:
             if entry not in sys.path and os.path.isdir(entry):
                 sys.path.append(entry)
-        found = cloudpickle.loads(shipment.data)
-        _unpacked[shipment.digest] = found
-    return found
+        process = _unpickled[function.digest] = cloudpickle.loads(function.data)
+    return process
 
 
-class PackedPlans(Sequence[ShardPlan]):
-    """The plans of all shards. Each task is sent all of them, and unpacks those it looks at.
+class PickledPlans(Sequence[ShardPlan]):
+    """The plans of all shards. Each task gets all of them, and unpickles those it looks at.
 
     Parameters:
         plans: one per shard.
     """
 
     def __init__(self, plans: Iterable[ShardPlan]) -> None:
-        self._packed = tuple(map(pickle.dumps, plans))
+        self._pickled = tuple(map(pickle.dumps, plans))
 
     def __len__(self) -> int:
-        return len(self._packed)
+        return len(self._pickled)
 
-    @overload
-    def __getitem__(self, place: int) -> ShardPlan: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[ShardPlan]: ...
-
-    def __getitem__(self, place: int | slice) -> ShardPlan | list[ShardPlan]:
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
-            return list(map(pickle.loads, self._packed[place]))
-        plan: ShardPlan = pickle.loads(self._packed[place])  # noqa: S301 (the driver's own)
-        return plan
+            return list(map(pickle.loads, self._pickled[place]))
+        return pickle.loads(self._pickled[place])  # noqa: S301 (the driver's own)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

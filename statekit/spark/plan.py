@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -13,8 +14,8 @@ from statekit.errors import ProcessError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Source
 from statekit.records.record_type import RecordType
-from statekit.spark.pickling import Shipment
-from statekit.spark.row_records import RowRecords
+from statekit.spark.column_records import ColumnRecords
+from statekit.spark.pickling import PickledFunction
 from statekit.spark.worker import CombineStep, LateStep, ShardStep, Stage, output_schema
 from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
 
@@ -66,6 +67,32 @@ def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
         _check_consumers(df, operator.late, job)
 
 
+@dataclass(frozen=True)
+class FrameOptions:
+    """What the frames of a chain of operators depend on.
+
+    Parameters:
+        operator: the first operator, whose records are shuffled.
+        last: the operator whose outputs the frame has; the same, or one behind it.
+        shards, groups: how many.
+        by_number: whether Spark sorts rows by one number only, or completely.
+    """
+
+    operator: Operator
+    last: Operator
+    shards: int
+    groups: int
+    by_number: bool
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.operator.declared.key
+
+    @property
+    def output_schema(self) -> spark_types.StructType:
+        return from_arrow_schema(output_schema(self.last.declared.output_type))
+
+
 class OperatorFrames:
     """Makes an operator's frame, epoch after epoch.
 
@@ -76,51 +103,38 @@ class OperatorFrames:
     of the input, which neither the shuffle nor the sort does by itself, and makes a recomputed
     attempt see the same order.
 
-    Each shard is sent a mark, a row that says which shard it is, and sorts before its records. So a
-    shard knows itself from its data, and Spark, which leaves out whatever it can prove to be empty,
-    runs those without records. A task of Spark runs one shard, or several that follow each other.
+    Each shard gets a mark, a row that says which shard it is, and that sorts before its records.
+    So a shard knows itself from its data, and Spark, which leaves out partitions that it can prove
+    to be empty, runs those without records. A task of Spark runs one shard, or several that follow
+    each other.
 
     Parameters:
         like: a frame with the columns of those to come.
-        operator: what runs.
-        shards, groups: how many.
-        last: the operator whose outputs come out; the same, or one behind it.
-        combines: whether an operator with a combiner is sent what is made of its records. A step of
-            its own does that, which takes longer than a few records without it.
-        by_number: whether Spark sorts rows by one number only, or completely.
+        options: of the chain.
+        combines: whether records are combined before the shuffle, if the operator has a combiner.
+            That takes a step of its own, longer than a few records take without it.
     """
 
-    def __init__(
-        self,
-        like: DataFrame,
-        operator: Operator,
-        shards: int,
-        groups: int,
-        last: Operator,
-        *,
-        combines: bool = False,
-        by_number: bool = True,
-    ) -> None:
-        declared = operator.declared
+    def __init__(self, like: DataFrame, options: FrameOptions, *, combines: bool = False) -> None:
+        operator, declared = options.operator, options.operator.declared
         (record_type,) = declared.record_type.members
         self._combined = None
-        if declared.combiner is not None and combines:
+        if declared.traits.combiner is not None and combines:
             self._combined = CombinedFrames(like, operator)
-            like, record_type = self._combined.like, declared.combiner.combined
-        elif declared.combiner is not None:
-            record_type = declared.combiner.read(like.columns)
+            like, record_type = self._combined.like, declared.traits.combiner.combined
+        elif declared.traits.combiner is not None:
+            record_type = declared.traits.combiner.read(like.columns)
         self._record_type = record_type
-        like = projected = projected_to(record_type, like)
-        group = group_expression(projected, operator, shards, groups)
+        like = projected_to(record_type, like)
+        group = group_expression(like, options)
         self._selected = [
             f"cast({group} as int) as {GROUP}",
-            *map(quoted, projected.columns),
+            *map(quoted, like.columns),
             f"monotonically_increasing_id() as {ARRIVAL}",
         ]
-        self._marks = marks(like.selectExpr(*self._selected), shards)
-        order = order_of(projected, declared.key, shards, groups, by_number=by_number)
-        self._routing = Routing(order, shards, groups)
-        self._schema = from_arrow_schema(output_schema(last.declared.output_type))
+        self._marks = marks(like.selectExpr(*self._selected), options.shards)
+        self._routing = Routing(order_of(like, options), options.shards, options.groups)
+        self._schema = options.output_schema
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
         """The outputs of the operator over its one input.
@@ -148,7 +162,7 @@ class CombinedFrames:
     """
 
     def __init__(self, like: DataFrame, operator: Operator) -> None:
-        combiner = operator.declared.combiner
+        combiner = operator.declared.traits.combiner
         assert combiner is not None
         self._late_us = operator.declared.late_us
         read = projected_to(combiner.read(like.columns), like)
@@ -164,7 +178,7 @@ class CombinedFrames:
             stage: the operator in this epoch.
         """
         plan = stage.plans[0]
-        step = CombineStep(stage.shipment, plan.operator, self._late_us(plan))
+        step = CombineStep(stage.function, plan.operator, self._late_us(plan))
         return df.selectExpr(*self._columns).mapInArrow(step, self._schema)
 
 
@@ -200,7 +214,7 @@ class Routing:
 
 
 def late_records(
-    df: DataFrame, operator: Operator, shipment: Shipment, watermark_us: int
+    df: DataFrame, operator: Operator, function: PickledFunction, watermark_us: int
 ) -> DataFrame:
     """The records of an operator's input that are late, as they came in.
 
@@ -210,10 +224,10 @@ def late_records(
     time, (record_type,) = operator.declared.event_time, operator.declared.record_type.members
     assert time is not None
     projected = projected_to(record_type, df)
-    if isinstance(record_type, RowRecords):
+    if isinstance(record_type, ColumnRecords):
         projected = projected.drop(*record_type.derived)
     if record_type.may_change_fields:
-        return projected.mapInArrow(LateStep(shipment, watermark_us), projected.schema)
+        return projected.mapInArrow(LateStep(function, watermark_us), projected.schema)
     return projected.where(f"unix_micros({quoted(time)}) <= {watermark_us}")
 
 
@@ -256,7 +270,7 @@ def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
     if record_type.fields is None:
         return df
     present, made = set(df.columns), {}
-    if isinstance(record_type, RowRecords):
+    if isinstance(record_type, ColumnRecords):
         made = {name: f"{of} as {quoted(name)}" for name, of in record_type.derived.items()}
     names = [name for name in record_type.field_names if name in present or name in made]
     return df.selectExpr(*(made.get(name) or quoted(name) for name in names))
@@ -264,7 +278,7 @@ def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
 
 def with_derived(record_type: RecordType, df: DataFrame) -> DataFrame:
     """With the columns that a record type makes of others, if it makes any."""
-    if isinstance(record_type, RowRecords) and record_type.derived:
+    if isinstance(record_type, ColumnRecords) and record_type.derived:
         return projected_to(record_type, df)
     return df
 
@@ -275,61 +289,42 @@ def quoted(name: str) -> str:
     return f"`{escaped}`"
 
 
-def group_expression(df: DataFrame, operator: Operator, shards: int, groups: int) -> str:
-    """The key group of a record; without a key, records are dealt out to the shards in turn."""
-    keys = [key_expression(df, name, operator.name) for name in operator.declared.key]
+def group_expression(df: DataFrame, options: FrameOptions) -> str:
+    """The key group of a record; without a key, records are distributed round robin."""
+    operator, shards, groups = options.operator, options.shards, options.groups
+    keys = [key_expression(df, name, operator.name) for name in options.key]
     if keys:
         return f"pmod(xxhash64({', '.join(keys)}), {groups})"
     turn = f"pmod(monotonically_increasing_id(), {shards})"
     return f"({turn} * {groups} + {shards - 1}) div {shards}"  # the first key group of that shard
 
 
-def order_of(
-    df: DataFrame,
-    key: tuple[str, ...],
-    shards: int,
-    groups: int,
-    *,
-    inputs: int = 1,
-    by_number: bool,
-) -> list[Column]:
-    """What sorts routed rows, of several inputs by input before they come by arrival.
-
-    Parameters:
-        by_number: by one number only, which leaves the rest to whoever reads the rows.
-    """
-    if by_number:
-        return [by_one_number(df, key, shards, groups, inputs=inputs)]
-    arrival = [F.col(ARRIVAL)] if inputs == 1 else [F.col(INPUT), F.col(ARRIVAL)]
-    return [*_in_order_of_keys(df, key, shards, groups), *arrival]
-
-
-def _in_order_of_keys(
-    df: DataFrame, key: tuple[str, ...], shards: int, groups: int
-) -> list[Column]:
-    """What sorts rows by key group and key. Rows with a mark come before those of their shard.
+def order_of(df: DataFrame, options: FrameOptions, inputs: int = 1) -> list[Column]:
+    """What sorts routed rows by key group, key, input (if there are several) and arrival.
 
     Spark compares the first 8 bytes of the first column and looks at the rows themselves where
     those are equal, which is ten times as slow. By the key group alone most are.
     """
+    key, shards, groups = options.key, options.shards, options.groups
+    if options.by_number:
+        return [by_one_number(df, key, shards, groups, inputs=inputs)]
     first = _sorted_first(df, key[0] if key else None, shards, groups)
     # Texts by their bytes: of a collation, one text may stand between two that are the same.
-    return [first, *(F.col(quoted(name)).cast(_sort_type(df, name)) for name in key)]
+    keys = [F.col(quoted(name)).cast(_sort_type(df, name)) for name in key]
+    arrival = [F.col(ARRIVAL)] if inputs == 1 else [F.col(INPUT), F.col(ARRIVAL)]
+    return [first, *keys, *arrival]
 
 
 def by_one_number(
     df: DataFrame, key: tuple[str, ...], shards: int, groups: int, *, inputs: int = 1
 ) -> Column:
-    """What sorts rows by key group, and if the key is one integer, by key and arrival, too.
-
-    Rows of several inputs come by input before they come by arrival.
+    """What sorts rows by key group and, if the key is one integer, by key, input and arrival.
 
     Spark sorts by one number in a few passes, without comparing rows, which takes half the time,
     and leaves rows of the same number as they came: those of a key that were in one partition.
 
     That is the whole order unless the key is another one or does not fit, there are too many
-    partitions, or Spark had to sort in several pieces. Whoever reads the rows does the rest: see
-    `in_order`.
+    partitions, or Spark had to sort in several pieces. The worker does the rest: see `in_order`.
     """
     name = key[0] if len(key) == 1 and _is_integral(df, key[0]) else None
     return _sorted_first(df, name, shards, groups, _ORIGIN_BITS, inputs)
@@ -343,7 +338,9 @@ def _sorted_first(
     origin_bits: int = 0,
     inputs: int = 1,
 ) -> Column:
-    """What sorts by key group and, as far as that fits the same 64 bits, by key and partition.
+    """A number that sorts by key group and, as far as 64 bits allow, by key and partition.
+
+    The mark of a shard sorts before its rows.
 
     Parameters:
         origin_bits: so many of them are for the input, if there are several, and the partition.

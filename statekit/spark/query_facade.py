@@ -10,15 +10,15 @@ from statekit.spark.idle import IdleEpochs
 
 
 class WholeQuery(StreamingQuery):
-    """A query of Spark's behind whose last rows statekit makes epochs without rows.
+    """A query of Spark after whose last rows statekit makes epochs without rows.
 
     Spark makes such batches within the query, so whoever waits for it waits for them.
 
     Parameters:
         query: Spark's own.
         idle: makes the epochs.
-        settle: makes those that are due now.
-        cause: why there are no more, if one failed.
+        settle: makes the epochs that are due now.
+        failure: returns the error that ended the epochs, if there is one.
     """
 
     def __init__(
@@ -26,12 +26,12 @@ class WholeQuery(StreamingQuery):
         query: StreamingQuery,
         idle: IdleEpochs,
         settle: Callable[[], None],
-        cause: Callable[[], BaseException | None],
+        failure: Callable[[], BaseException | None],
     ) -> None:
         super().__init__(query._jsq)
         self._idle = idle
         self._settle = settle
-        self._cause = cause
+        self._failure = failure
 
     @property
     def isActive(self) -> bool:
@@ -43,8 +43,8 @@ class WholeQuery(StreamingQuery):
             self._idle.join(timeout)
         if self._idle.is_alive():
             return False
-        if ended is not False and (cause := self._cause()) is not None:
-            raise cause
+        if ended is not False and (error := self._failure()) is not None:
+            raise error
         return ended
 
     def processAllAvailable(self) -> None:

@@ -9,13 +9,14 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as spark_types
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.records.record_type import RecordType
+from statekit.spark.column_records import ColumnRecords
 from statekit.spark.merged_inputs import MergedInputs
 from statekit.spark.plan import (
+    FrameOptions,
     Routing,
     group_expression,
     key_expression,
@@ -26,8 +27,7 @@ from statekit.spark.plan import (
     quoted,
     with_derived,
 )
-from statekit.spark.row_records import RowRecords
-from statekit.spark.worker import ShardStep, output_schema
+from statekit.spark.worker import ShardStep
 from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, Layout, UnionRows, row_of
 
 
@@ -52,10 +52,10 @@ def layout_of(operator: Operator, job: Job) -> Layout | None:
         return None
     types = [member.cls for member in operator.declared.record_type.members]
     handled = operator.declared.handlers.record_type
-    news = [] if handled is None else [member.cls for member in handled.members]
+    broadcast = [] if handled is None else [member.cls for member in handled.members]
     return Layout(
         tuple(types.index(_record_type(job, stream).cls) for stream in operator.inputs),
-        tuple(news.index(_record_type(job, stream).cls) for stream in operator.broadcasts),
+        tuple(broadcast.index(_record_type(job, stream).cls) for stream in operator.broadcasts),
     )
 
 
@@ -66,37 +66,9 @@ def _record_type(job: Job, stream: str) -> RecordType:
     return record_type
 
 
-def union_frames(
-    likes: Sequence[DataFrame],
-    job: Job,
-    operator: Operator,
-    shards: int,
-    groups: int,
-    last: Operator,
-    *,
-    by_number: bool,
-) -> UnionFrames:
-    """Makes the frames of an operator that is fed by several streams."""
-    types, inputs = [_record_type(job, stream) for stream in operator.streams], operator.inputs
-    return UnionFrames(
-        likes, types, len(inputs), operator, shards, groups, last, by_number=by_number
-    )
-
-
-def initial_frames(
-    first: FirstInput,
-    likes: Sequence[DataFrame],
-    operator: Operator,
-    shards: int,
-    groups: int,
-    last: Operator,
-    *,
-    by_number: bool,
-) -> UnionFrames:
-    """Makes the frame of the first epoch of an operator with a further input in that epoch."""
-    (records,) = operator.declared.record_type.members
-    types = [first.records, records]
-    return UnionFrames(likes, types, 2, operator, shards, groups, last, by_number=by_number)
+def record_types(operator: Operator, job: Job) -> list[RecordType]:
+    """The record type of each stream of an operator."""
+    return [_record_type(job, stream) for stream in operator.streams]
 
 
 class UnionFrames:
@@ -111,10 +83,7 @@ class UnionFrames:
         likes: frames with the columns of those to come, one per stream.
         types: of the records of each.
         inputs: how many of them are not broadcast, the first ones.
-        operator: what runs.
-        shards, groups: how many.
-        last: the operator whose outputs come out; the same, or one behind it.
-        by_number: whether Spark sorts rows by one number only, or completely.
+        options: of the chain.
 
     Attributes:
         takes_whole: whether it can take rows of inputs that were not taken apart: not where columns
@@ -126,22 +95,17 @@ class UnionFrames:
         likes: Sequence[DataFrame],
         types: Sequence[RecordType],
         inputs: int,
-        operator: Operator,
-        shards: int,
-        groups: int,
-        last: Operator,
-        *,
-        by_number: bool,
+        options: FrameOptions,
     ) -> None:
         self._inputs = inputs
         self._types = list(types)
-        self.takes_whole = not any(of.derived for of in types if isinstance(of, RowRecords))
+        self.takes_whole = not any(of.derived for of in types if isinstance(of, ColumnRecords))
         projected = [projected_to(of, like) for of, like in zip(types, likes, strict=True)]
         rows = [
             spark_types.StructField(row_of(number), df.schema)
             for number, df in enumerate(projected)
         ]
-        key = operator.declared.key
+        operator, key, shards = options.operator, options.key, options.shards
         self._selected: list[list[Column]] = []
         for number, df in enumerate(projected):
             own = F.struct(*(F.col(quoted(name)) for name in df.columns)).alias(row_of(number))
@@ -151,7 +115,7 @@ class UnionFrames:
                 F.monotonically_increasing_id().alias(ARRIVAL),
             ]
             if number < self._inputs:
-                group = F.expr(group_expression(df, operator, shards, groups)).cast("int")
+                group = F.expr(group_expression(df, options)).cast("int")
                 keys = [F.expr(key_expression(df, name, operator.name)).alias(name) for name in key]
                 columns = [group.alias(GROUP), *keys, *columns]
             self._selected.append(columns)
@@ -160,16 +124,16 @@ class UnionFrames:
         self._copies = F.sequence(F.lit(FIRST_MARK - shards + 1), F.lit(FIRST_MARK))
         self._no_group, *self._no_key = map(nothing_as, keyed.schema.fields[: len(key) + 1])
         self._copied = [F.explode(self._copies).alias(GROUP), *self._no_key]
-        order = order_of(keyed, key, shards, groups, inputs=len(types), by_number=by_number)
-        self._routing = Routing(order, shards, groups)
-        self._schema = from_arrow_schema(output_schema(last.declared.output_type))
+        order = order_of(keyed, options, inputs=len(types))
+        self._routing = Routing(order, shards, options.groups)
+        self._schema = options.output_schema
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
         """The outputs of the operator over a frame per stream."""
         given = map(with_derived, self._types, dfs)
         selected = [df.select(*columns) for df, columns in zip(given, self._selected, strict=True)]
-        keyed, news = selected[: self._inputs], selected[self._inputs :]
-        copied = [df.select(*self._copied, "*") for df in news]
+        keyed, broadcast = selected[: self._inputs], selected[self._inputs :]
+        copied = [df.select(*self._copied, "*") for df in broadcast]
         return self._run([*keyed, *copied], step, tasks)
 
     def frame_of_whole(
@@ -181,8 +145,8 @@ class UnionFrames:
             streams: the names of its streams, each another of the inputs.
         """
         chosen = dict(zip(streams, self._selected, strict=True))
-        for news in streams[self._inputs :]:
-            chosen[news] = [self._no_group, *self._no_key, *chosen[news]]
+        for broadcast in streams[self._inputs :]:
+            chosen[broadcast] = [self._no_group, *self._no_key, *chosen[broadcast]]
         rows = inputs.selected(chosen)
         if streams[self._inputs :]:
             copies = F.when(F.col(GROUP).isNull(), self._copies).otherwise(F.array(GROUP))

@@ -19,24 +19,24 @@ from statekit.checkpoint.manifest import ShardPlan
 from statekit.checkpoint.repository import Repository
 from statekit.errors import ProcessError
 from statekit.functions.process import Process
-from statekit.records.keyed_batch import BroadcastRecords
 from statekit.records.output_type import OutputType
-from statekit.records.preaggregate import Combiner, told_with
-from statekit.records.rebatch import gathered
+from statekit.records.preaggregate import Combiner, with_operator_name
+from statekit.records.rebatch import rebatched
 from statekit.runtime.shard import RARE_COLLECTION, run_shard
+from statekit.runtime.shard_input import ShardInput
 from statekit.spark.commit_records import Reporter
-from statekit.spark.pickling import PackedPlans, Shipment, unpack
+from statekit.spark.pickling import PickledFunction, PickledPlans, unpickled
 from statekit.spark.worker_chaining import Outputs
-from statekit.spark.worker_rows import INPUT, Layout, ShardsInTurn, UnionRows, chunks_of
+from statekit.spark.worker_rows import INPUT, Layout, ShardsInTurn, UnionRows, batches_of_rows
 from statekit.spark.worker_sort import in_order
 from statekit.watermark import is_late
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies
 
-# Rows have at least one column; this one is of operators that put nothing out.
+# Rows have at least one column: this one for operators that emit nothing.
 _NOTHING = pa.field("__statekit_nothing", pa.bool_())
 
-# Outputs cross over to Spark in batches of so many rows; in smaller ones, if rows are large.
+# Rows and bytes of a batch of outputs that goes to Spark.
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 1024 * 1024
 
@@ -49,20 +49,20 @@ def output_schema(output_type: OutputType | None) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Stage:
-    """An operator in a pass.
+    """An operator in a chain.
 
     Parameters:
-        shipment: the process function.
+        function: the process function.
         plans: of all shards.
     """
 
-    shipment: Shipment
-    plans: PackedPlans
+    function: PickledFunction
+    plans: PickledPlans
 
 
 @dataclass(frozen=True)
 class ShardStep:
-    """What runs in each partition of the frame of a pass, which holds some of its shards.
+    """What runs in each partition of the frame of a chain, which holds some of its shards.
 
     Parameters:
         stages: the operators, each fed by the one before.
@@ -72,8 +72,8 @@ class ShardStep:
         bases: when base snapshots are taken.
         key_groups: how many there are.
         reporter: what shards report to.
-        layout: of the rows of an operator that is fed by several streams; None for one.
-        is_combined: whether what comes are rows of the first operator's combiner, if it has one.
+        layout: of the rows of an operator with several streams; None for one.
+        is_combined: whether the rows are those of the first operator's combiner, if it has one.
     """
 
     stages: tuple[Stage, ...]
@@ -93,7 +93,7 @@ class ShardStep:
         copies = DiskCopies(directory, self.options, self.bases)
         for stage in self.stages:
             copies.tidy(stage.plans)
-        schema = output_schema(unpack(self.stages[-1].shipment).output_type)
+        schema = output_schema(unpickled(self.stages[-1].function).output_type)
         for shard, rows in ShardsInTurn(batches):
             yield from self._shard(shard, rows, copies, schema)
 
@@ -105,77 +105,75 @@ class ShardStep:
         schema: pa.Schema,
     ) -> Iterator[pa.RecordBatch]:
         first = self.stages[0]
-        declared, plan = unpack(first.shipment), first.plans[shard]
-        news: Iterator[BroadcastRecords] = iter(())
+        declared, plan = unpickled(first.function), first.plans[shard]
         if self.layout is None:
             batches = in_order(batches, declared.key, plan.operator)
-            if declared.combiner is not None and not self.is_combined:
-                batches = _each(declared.combiner, batches, plan, declared.late_us(plan))
-            chunks = chunks_of(declared, batches, self.key_groups)
+            if declared.traits.combiner is not None and not self.is_combined:
+                batches = _combined(declared.traits.combiner, batches, plan, declared.late_us(plan))
+            shard_input = ShardInput((), batches_of_rows(declared, batches, self.key_groups))
         else:
             batches = in_order(batches, (*declared.key, INPUT), plan.operator)
             read = self.layout.reader or UnionRows
-            rows = read(declared, batches, self.layout, self.key_groups)
-            news, chunks = rows.news(), rows.chunks()
+            shard_input = read(declared, batches, self.layout, self.key_groups).shard_input()
         repository = _repository(self.url)
-        running = Outputs(declared, run_shard(declared, plan, chunks, repository, copies, news))
-        passed = [running]
+        running = Outputs(declared, run_shard(declared, plan, shard_input, repository, copies))
+        started = [running]
         try:
             for stage in self.stages[1:]:
-                declared, plan = unpack(stage.shipment), stage.plans[shard]
-                chunks = running.chunks_for(declared, plan, self.key_groups)
-                shard_run = run_shard(declared, plan, chunks, repository, copies)
+                declared, plan = unpickled(stage.function), stage.plans[shard]
+                shard_input = ShardInput((), running.batches_for(declared, plan, self.key_groups))
+                shard_run = run_shard(declared, plan, shard_input, repository, copies)
                 running = Outputs(declared, shard_run)
-                passed.append(running)
-            made = (_output_batch(declared, schema, outputs) for outputs in running)
+                started.append(running)
+            batches_out = (_output_batch(declared, schema, outputs) for outputs in running)
             # Large batches, as each that crosses over to Spark takes time of its own.
-            for held in gathered(made, rows=_BATCH_ROWS, size=_BATCH_BYTES):
-                yield from pa.Table.from_batches(held).combine_chunks().to_batches()
-            for each in passed:
+            for group in rebatched(batches_out, rows=_BATCH_ROWS, size=_BATCH_BYTES):
+                yield from pa.Table.from_batches(group).combine_chunks().to_batches()
+            for each in started:
                 self.reporter.tell(each.report)
         finally:
-            for each in reversed(passed):
+            for each in reversed(started):
                 each.close()
 
 
 @dataclass(frozen=True)
 class CombineStep:
-    """Makes the records of a partition fewer: a row for each key, or each key and pane.
+    """Combines the records of a partition: a row for each key, or each key and pane.
 
     Parameters:
-        shipment: the process function, which has a combiner.
+        function: the process function, which has a combiner.
         operator: its name in the job.
         late_us: the watermark that makes a record late.
     """
 
-    shipment: Shipment
+    function: PickledFunction
     operator: str
     late_us: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _acknowledge_at_once()
-        combiner = unpack(self.shipment).combiner
+        combiner = unpickled(self.function).traits.combiner
         assert combiner is not None
-        with told_with(self.operator):
-            for rows in combiner.in_pieces(batches, self.late_us):
+        with with_operator_name(self.operator):
+            for rows in combiner.combined_batches(batches, self.late_us):
                 yield from rows.to_batches()
 
 
 @dataclass(frozen=True)
 class LateStep:
-    """Leaves those rows of an operator's input whose records are late.
+    """Filters the rows of an operator's input whose records are late.
 
     Parameters:
-        shipment: the process function.
+        function: the process function.
         watermark_us: its watermark.
     """
 
-    shipment: Shipment
+    function: PickledFunction
     watermark_us: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _acknowledge_at_once()
-        declared = unpack(self.shipment)
+        declared = unpickled(self.function)
         time_of = declared.time_of()
         for batch in batches:
             (record_type,) = declared.record_type.members
@@ -184,20 +182,20 @@ class LateStep:
             yield batch.filter(pa.array(late, pa.bool_()))
 
 
-def _each(
+def _combined(
     combiner: Combiner, batches: Iterator[pa.RecordBatch], plan: ShardPlan, late_us: int
 ) -> Iterator[pa.RecordBatch]:
-    """A row for each record of a shard."""
-    with told_with(plan.operator):
-        yield from combiner.each(batches, late_us)
+    """The combined rows of the batches of a shard."""
+    with with_operator_name(plan.operator):
+        yield from combiner.combined_sorted(batches, late_us)
 
 
 @cache
 def _collect_rarely() -> None:
-    """Look for cyclic garbage as seldom as may be, for good, as this process runs shards.
+    """Look for cyclic garbage rarely, until this process ends.
 
-    Behind each task Spark has all objects looked at. What is here before the first shard, most of
-    it modules, is left out of that from now on.
+    After each task Spark runs a full collection. Objects from before the first shard, most of them
+    modules, are left out of it from now on.
     """
     gc.set_threshold(*RARE_COLLECTION)
     gc.freeze()
@@ -234,10 +232,10 @@ def _is_from_here(connection: socket.socket) -> bool:
 
 
 def _executors_directory() -> str:
-    """A place for working copies where Spark keeps what this executor may lose.
+    """Return a directory for working copies that Spark removes with the executor.
 
-    Spark tells its Python workers where blocks are, on the first of the disks it was given. Beside
-    them, on a disk that is meant for it, a copy lives as long as the application or less.
+    Spark passes its Python workers the directories of blocks. Next to the first of them, on a disk
+    that is meant for it, a copy lives as long as the application or less.
     """
     blocks = os.environ["SPARK_LOCAL_DIRS"].split(",")[0]
     return os.path.join(os.path.dirname(blocks), "statekit")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -21,20 +22,21 @@ from statekit.errors import IncompleteEpochError, ProcessError
 from statekit.functions.process import Process
 from statekit.keygroup import key_group
 from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
-from statekit.records.preaggregate import Combiner
 from statekit.records.record_type import RecordReader
-from statekit.spark.row_records import RowRecords
+from statekit.runtime.batch_builder import KeyedBatchBuilder
+from statekit.runtime.shard_input import ShardInput
+from statekit.spark.column_records import ColumnRecords
 
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
 INPUT = "__statekit_input"
 
 FIRST_MARK = -1
-"""What shard 0 is sent in the place of a key group, before all records; shard 1 is sent -2, …"""
+"""The mark of shard 0 in the column of the key group, before all records; that of shard 1 is -2."""
 
 
 def row_of(number: int) -> str:
-    """The column with what an input has in a row."""
+    """The column with the record of an input."""
     return f"__statekit_row_{number}"
 
 
@@ -56,7 +58,7 @@ class Layout:
 class ShardsInTurn:
     """The shards of a Spark partition: for each its number, and an iterator over its batches.
 
-    The batches of one have to be taken before the next one comes; what is left is passed over.
+    The batches of one shard have to be taken before the next shard; the rest is skipped.
 
     Parameters:
         batches: of the partition.
@@ -93,7 +95,7 @@ class ShardsInTurn:
 def _cut_at_marks(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """The batches in pieces: behind a mark, with what it says; without one, what goes on."""
+    """Cut batches at marks: yield pieces, each with the mark before it; None for none."""
     for batch in batches:
         groups = batch.column(GROUP)
         is_mark = pc.less(groups, 0)
@@ -107,52 +109,107 @@ def _cut_at_marks(
             yield groups[start].as_py(), batch.slice(start + 1, end - start - 1)
 
 
-def chunks_of(
-    declared: Process[Any, Any, Any], batches: Iterator[pa.RecordBatch], key_groups: int
+class RowBatchBuilder(KeyedBatchBuilder):
+    """Builds keyed batches of Arrow rows. Reads keys and times from columns where possible."""
+
+    def batch_of_rows(
+        self,
+        rows: pa.RecordBatch,
+        records: list[Any],
+        times: Sequence[int],
+        inputs: Sequence[int] = (),
+    ) -> KeyedBatch:
+        """Return a batch of records and the rows they were read from."""
+        groups, keys = rows.column(GROUP).to_pylist(), self._row_keys(rows, records)
+        if self._process.key and self._process.record_type.may_change_fields:
+            self._check_keys(keys, groups, records)
+        return KeyedBatch(keys, groups, keys, records, times, inputs)
+
+    def _row_keys(self, rows: pa.RecordBatch, records: list[Any]) -> list[Any]:
+        process = self._process
+        if not process.key:
+            return [()] * len(records)
+        if isinstance(process.record_type, ColumnRecords):  # its values are those of the columns
+            columns = [rows.column(name).to_pylist() for name in process.key]
+            return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        first = rows.column(process.key[0])
+        is_plain = len(process.key) == 1 and not pa.types.is_temporal(first.type)
+        if is_plain and not process.record_type.may_change_fields:
+            return list(first.to_pylist())
+        return self.keys(records)
+
+    def row_times(self, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
+        """Return the event time of each row in microseconds; nothing without event time."""
+        process = self._process
+        if process.event_time is None:
+            return ()
+        column = rows.column(process.event_time)
+        if not isinstance(process.record_type, ColumnRecords):
+            type_ = column.type
+            is_plain = pa.types.is_timestamp(type_) and type_.tz and type_.unit == "us"
+            if not is_plain or column.null_count or process.record_type.may_change_fields:
+                return list(map(process.time_of(), records))
+        return list(column.cast(pa.int64()).to_pylist())
+
+    def _check_keys(self, keys: list[Any], groups: list[int], records: list[Any]) -> None:
+        """Check that each record is in the key group of its key.
+
+        The JVM computed the key group from the columns. A validator or `__post_init__` may have
+        changed the field.
+        """
+        last: Any = self  # equals no key
+        for key, group, record in zip(keys, groups, records, strict=True):
+            if key != last:
+                last = key
+                if key_group(key, self._key_groups) != group:
+                    fields = ", ".join(self._process.key)
+                    raise ProcessError(
+                        f"operator {self._operator!r}: {self._process.record_type.name} changes "
+                        f"its key ({fields}) to {key!r} while {record!r} is made, after the "
+                        "records were routed by the columns: change the column in the DataFrame "
+                        "instead"
+                    )
+
+    def batch_of_columns(self, columns: list[list[Any]], groups: list[int]) -> KeyedBatch:
+        """Return a batch of rows of the combiner: the key's columns first, the time last."""
+        combiner = self._process.traits.combiner
+        assert combiner is not None
+        size = combiner.key_size
+        keys = columns[0] if size == 1 else list(zip(*columns[:size], strict=True))
+        if self._process.traits.takes_columns:
+            return KeyedBatch(keys, groups, keys, columns)
+        records = list(map(combiner.combined.cls, *columns))
+        return KeyedBatch(keys, groups, keys, records, columns[-1])
+
+
+def batches_of_rows(
+    process: Process[Any, Any, Any], rows: Iterator[pa.RecordBatch], key_groups: int
 ) -> Iterator[KeyedBatch]:
-    """Typed records of each batch of one stream, from between the key group and the arrival."""
-    (record_type,) = declared.taken.members
+    """Yield keyed batches of the rows of one stream: of one each, unless a combiner merges them."""
+    builder = RowBatchBuilder(process, key_groups)
+    (record_type,) = process.taken.members
     reader = None
-    filled = (batch.remove_column(batch.num_columns - 1) for batch in batches if batch.num_rows)
-    if declared.combiner is not None:
-        yield from _combined_chunks(declared, declared.combiner, filled)
-        return
+    # The last column is the arrival.
+    filled = (batch.remove_column(batch.num_columns - 1) for batch in rows if batch.num_rows)
+    if process.traits.combiner is not None:
+        tables = process.traits.combiner.merged(filled)
+        filled = (batch for table in tables for batch in table.combine_chunks().to_batches())
     for batch in filled:
         if reader is None:
             reader = record_type.reader(batch.schema, first_column=1)
-        records, groups = reader.read(batch), batch.column(0).to_pylist()
-        keys = _keys(declared, batch, records)
-        times = _times(declared, batch, records)
-        if declared.key and record_type.may_change_fields:
-            _check_keys(declared, keys, groups, records, key_groups)
-        yield KeyedBatch(keys, groups, keys, records, times)
-
-
-def _combined_chunks(
-    declared: Process[Any, Any, Any], combiner: Combiner, batches: Iterator[pa.RecordBatch]
-) -> Iterator[KeyedBatch]:
-    """Combined rows, as columns or one by one: partitions had rows of the same keys, too."""
-    reader = None
-    size = combiner.key_size
-    for rows in combiner.merged(batches):
-        (batch,) = rows.combine_chunks().to_batches()
-        if reader is None:
-            reader = combiner.combined.reader(batch.schema, first_column=1)
-        columns, groups = reader.columns(batch), batch.column(0).to_pylist()
-        keys = columns[0] if size == 1 else list(zip(*columns[:size], strict=True))
-        if declared.takes_columns:
-            yield KeyedBatch(keys, groups, keys, columns)
+        if process.traits.combiner is None:
+            records = reader.read(batch)
+            yield builder.batch_of_rows(batch, records, builder.row_times(batch, records))
         else:
-            yield KeyedBatch(
-                keys, groups, keys, list(map(combiner.combined.cls, *columns)), columns[-1]
-            )
+            groups = batch.column(0).to_pylist()
+            yield builder.batch_of_columns(reader.columns(batch), groups)
 
 
 class UnionRows:
-    """Typed records of the batches of several streams. Take the news first, and then the chunks.
+    """Reads the rows of a shard whose operator has several streams.
 
     Parameters:
-        declared: the process function.
+        process: the process function.
         batches: of the shard, without its mark.
         layout: which records the inputs have.
         key_groups: how many there are.
@@ -160,59 +217,55 @@ class UnionRows:
 
     def __init__(
         self,
-        declared: Process[Any, Any, Any],
+        process: Process[Any, Any, Any],
         batches: Iterator[pa.RecordBatch],
         layout: Layout,
         key_groups: int,
     ) -> None:
-        self._declared = declared
+        self._process = process
         self._batches = batches
-        self._key_groups = key_groups
-        self._types = [declared.record_type.members[member] for member in layout.inputs]
-        handled = declared.handlers.record_type
+        self._builder = RowBatchBuilder(process, key_groups)
+        self._types = [process.record_type.members[member] for member in layout.inputs]
+        handled = process.handlers.record_type
         if handled is not None:
             self._types += [handled.members[member] for member in layout.broadcasts]
         self._readers: dict[int, RecordReader] = {}
-        self._first: pa.RecordBatch | None = None
 
-    def news(self) -> Iterator[BroadcastRecords]:
-        """The broadcast records, which come before all others."""
+    def shard_input(self) -> ShardInput:
+        """Return the records of the shard, which are read while they are taken."""
+        return ShardInput(self._broadcast(), self._keyed())
+
+    def _broadcast(self) -> Iterator[BroadcastRecords]:
         for batch in self._batches:
             count = pc.sum(pc.less(batch.column(GROUP), 0)).as_py() or 0
             rows = batch.slice(0, count)
             for number in sorted(set(rows.column(INPUT).to_pylist())):
                 yield number, self._read(number, self._rows(rows, number))
             if count < batch.num_rows:
-                self._first = batch.slice(count)
+                self._batches = chain((batch.slice(count),), self._batches)
                 return
 
-    def chunks(self) -> Iterator[KeyedBatch]:
-        """All other records, those of several inputs in the order of their rows."""
-        if self._first is not None:
-            yield self._chunk(self._first)
-        for batch in self._batches:
-            if batch.num_rows:
-                yield self._chunk(batch)
+    def _keyed(self) -> Iterator[KeyedBatch]:
+        for rows in self._batches:
+            if rows.num_rows:
+                yield self._batch(rows)
 
-    def _chunk(self, batch: pa.RecordBatch) -> KeyedBatch:
-        declared = self._declared
-        groups, numbers = batch.column(GROUP).to_pylist(), batch.column(INPUT).to_pylist()
+    def _batch(self, rows: pa.RecordBatch) -> KeyedBatch:
+        numbers = rows.column(INPUT).to_pylist()
         next_record: dict[int, Callable[[], Any]] = {}
         next_time: dict[int, Callable[[], int]] = {}
         for number in set(numbers):
-            rows = self._rows(batch, number)
-            found = self._read(number, rows)
-            next_record[number] = iter(found).__next__
-            next_time[number] = iter(self._times(number, rows, found)).__next__
+            input_rows = self._rows(rows, number)
+            records = self._read(number, input_rows)
+            next_record[number] = iter(records).__next__
+            next_time[number] = iter(self._times(number, input_rows, records)).__next__
         records = [next_record[number]() for number in numbers]
-        times = [next_time[number]() for number in numbers] if declared.event_time else ()
-        keys = _keys(declared, batch, records)
-        if declared.key and declared.record_type.may_change_fields:
-            _check_keys(declared, keys, groups, records, self._key_groups)
-        return KeyedBatch(keys, groups, keys, records, times, numbers)
+        has_time = self._process.event_time is not None
+        times = [next_time[number]() for number in numbers] if has_time else ()
+        return self._builder.batch_of_rows(rows, records, times, numbers)
 
     def _times(self, number: int, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
-        return _times(self._declared, rows, records)
+        return self._builder.row_times(rows, records)
 
     def _rows(self, batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
         """The rows of one input: the number, so that rows of no columns count, and its columns."""
@@ -228,56 +281,3 @@ class UnionRows:
             reader = self._types[number].reader(rows.schema, first_column=1)
             self._readers[number] = reader
         return reader.read(rows)
-
-
-def _keys(declared: Process[Any, Any, Any], batch: pa.RecordBatch, records: list[Any]) -> list[Any]:
-    """The keys of a batch: from the column where that is the same and faster."""
-    if not declared.key:
-        return [()] * len(records)
-    if isinstance(declared.record_type, RowRecords):  # its values are those of the columns
-        columns = [batch.column(name).to_pylist() for name in declared.key]
-        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-    first = batch.column(declared.key[0])
-    plain = len(declared.key) == 1 and not pa.types.is_temporal(first.type)
-    if plain and not declared.taken.may_change_fields:
-        return list(first.to_pylist())
-    return list(map(declared.key_of(), records))
-
-
-def _times(
-    declared: Process[Any, Any, Any], batch: pa.RecordBatch, records: list[Any]
-) -> Sequence[int]:
-    """The event times of a batch, in microseconds: from the column where that is the same."""
-    if declared.event_time is None:
-        return ()
-    column = batch.column(declared.event_time)
-    if isinstance(declared.record_type, RowRecords):
-        return list(column.cast(pa.int64()).to_pylist())
-    plain = pa.types.is_timestamp(column.type) and column.type.tz and column.type.unit == "us"
-    if not plain or column.null_count or declared.record_type.may_change_fields:
-        return list(map(declared.time_of(), records))
-    return list(column.cast(pa.int64()).to_pylist())
-
-
-def _check_keys(
-    declared: Process[Any, Any, Any],
-    keys: list[Any],
-    groups: list[int],
-    records: list[Any],
-    key_groups: int,
-) -> None:
-    """Make sure that records went to the shard of the key they have now.
-
-    The JVM chose it by the columns; a validator or `__post_init__` may have changed the field.
-    """
-    last: Any = _check_keys  # equals no key
-    for key, group, record in zip(keys, groups, records, strict=True):
-        if key != last:
-            last = key
-            if key_group(key, key_groups) != group:
-                fields = ", ".join(declared.key)
-                raise ProcessError(
-                    f"operator {declared.name!r}: {declared.record_type.name} changes its key "
-                    f"({fields}) to {key!r} while {record!r} is made, after the records were "
-                    "routed by the columns: change the column in the DataFrame instead"
-                )

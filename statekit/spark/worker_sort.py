@@ -1,9 +1,8 @@
 """Sort the rows of a shard by key in a worker.
 
-In order means by key group, key and arrival; rows of several inputs by input before the arrival.
-Arrow sorts whole key groups, in a fifth of the time that Spark takes to compare rows by several
-columns. Of a key group that does not fit into memory one piece after the other is looked at: they
-are in order if Spark sorted by all columns.
+In order means by key group, key, input (if there are several) and arrival. Arrow sorts whole key
+groups, in a fifth of the time that Spark takes to compare rows by several columns. A key group that
+does not fit into memory is checked piece by piece: it is in order if Spark sorted by all columns.
 """
 
 from __future__ import annotations
@@ -43,9 +42,10 @@ def in_order(
         del piece  # it is large, and may have been copied
         if rows is None or rows.first <= last:
             raise UnsortedError(
-                f"{operator}: the rows of a shard are not in the order of their keys and arrival; "
-                "nothing of this epoch is committed: start the job again, and report it if it "
-                "happens once more, as Spark was asked to sort them"
+                "the rows of a shard are not in the order of their keys and arrival. Nothing of "
+                "this epoch is committed. Start the job again, and report it if it happens once "
+                "more, as Spark was asked to sort them",
+                operator,
             )
         last = rows.last
         yield from rows.batches

@@ -1,8 +1,8 @@
 """The base class of all state types.
 
 Theory of operation. A class is both the annotation a user writes and the handle that is bound to
-the key being visited. A `Visit` holds the row prefix that all states of a key share. A state reads
-a row on first access, keeps what it read, and hands its changes to the visit's batch some time
+the current key. A `KeyScope` has the row prefix that all states of a key share. A state reads a row
+on first access, keeps what it read, and flushes its changes to the batch of the scope some time
 after the key was left, along with those of other keys. A state that is not touched does nothing at
 all. Rows of a state, with P the prefix (key group and encoded key):
 
@@ -28,15 +28,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from statekit.backend.interface import Backend, prefix_end
 from statekit.checkpoint.job_file import TtlRecord
+from statekit.checkpoint.state_kinds import StateKind
 from statekit.codec.key_codec import KeyCodec
-from statekit.codec.value_codec import ValueCodec, shortened
+from statekit.codec.value_codec import PickleCodec, ValueCodec, shortened
 from statekit.errors import CorruptCheckpointError, StateTypeError
-from statekit.state.key_scope import Visit
-from statekit.state.options import Aggregate, Redistribute, Reduce
+from statekit.state.key_scope import KeyScope
+from statekit.state.options import TTL, Aggregate, Redistribute, Reduce
 from statekit.state.row_versions import Hook, generation_codec
 from statekit.state.ttl import Expiry
 from statekit.watermark import END
@@ -73,7 +74,7 @@ class StateSpec:
 
     Parameters:
         operator, name: where it is declared and what it is called.
-        kind: the class of the handle.
+        state_class: the class of the handle.
         codec: of values, elements, entries or accumulators.
         key_codec: of map keys; None for other kinds.
         added: codec of what `add` takes, which is checked but never stored; None for other kinds.
@@ -87,7 +88,7 @@ class StateSpec:
 
     operator: str
     name: str
-    kind: type[State]
+    state_class: type[State]
     codec: ValueCodec[Any]
     key_codec: KeyCodec[Any] | None = None
     added: ValueCodec[Any] | None = None
@@ -99,12 +100,17 @@ class StateSpec:
     made: type[Any] | None = None
     hooks: tuple[Hook, ...] = ()
 
-    def bind(self, visit: Visit, backend: Backend) -> State:
+    @property
+    def kind(self) -> StateKind:
+        """The kind as checkpoints name it."""
+        return self.state_class.kind
+
+    def bind(self, scope: KeyScope, backend: Backend) -> State:
         """A handle for this state in one shard."""
-        spec, migrated = self, visit.migrated.get(self.name)
+        spec, migrated = self, scope.migrated.get(self.name)
         if migrated is not None:
-            spec = replace(self, codec=generation_codec(self.codec, migrated, self.hooks, visit))
-        return self.kind(spec, visit, backend)
+            spec = replace(self, codec=generation_codec(self.codec, migrated, self.hooks, scope))
+        return self.state_class(spec, scope, backend)
 
 
 class State:
@@ -120,24 +126,43 @@ class State:
         "_exact",
         "_name",
         "_scan",
+        "_scope",
         "_spec",
-        "_visit",
         "bytes_added",
         "expiry",
         "rows_added",
     )
 
-    kind_name: ClassVar[str] = ""
-    is_local: ClassVar[bool] = False
-    """Whether it belongs to a shard, and not to a key."""
+    kind: ClassVar[StateKind]
+    type_parameters: ClassVar[tuple[str, ...]] = ("value",)
+    """What the types in brackets are of: "key" of map keys, "input" of what `add` takes."""
+    options: ClassVar[tuple[type, ...]] = (PickleCodec, TTL)
+    """The classes of the options that its annotation may have."""
+    required_option: ClassVar[str] = ""
+    """An example of the option that its annotation must have; empty if there is none."""
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
+    def __new__(cls, *given: object) -> Self:
+        """Refuse to make a state by hand; the task passes what it belongs to.
+
+        Raises:
+            StateTypeError: it is called without arguments, as in `ValueState[int]()`.
+        """
+        if not given:
+            raise StateTypeError(
+                f"{cls.__name__} cannot be made by calling it: a state belongs to a key of an "
+                "operator. Declare it as a parameter of a process function, such as "
+                f"`def count(event: Event, seen: sk.{cls.__name__}[...])`; to call the function "
+                "directly in a test, use statekit.testing.bind"
+            )
+        return super().__new__(cls)
+
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         self._spec = spec
         # By how much this epoch changed what the shard holds; negative when it shrank.
         self.rows_added = 0
         self.bytes_added = 0
         self._name = spec.name
-        self._visit = visit
+        self._scope = scope
         self._backend = backend
         self._codec = spec.codec
         self._accepts = spec.codec.accepts
@@ -148,22 +173,22 @@ class State:
         self._cleared: bytes | None = None
         # None unless rows may carry a stamp.
         self.expiry: Expiry | None = None
-        if spec.ttl is not None or spec.name in visit.eras:
-            self.expiry = Expiry(spec.name, spec.ttl, visit)
+        if spec.ttl is not None or spec.name in scope.eras:
+            self.expiry = Expiry(spec.name, spec.ttl, scope)
         if spec.ttl is not None and spec.ttl.clock == "event":
-            visit.aging.append(self)
+            scope.clocks.expiring.append(self)
 
     @property
     def handle(self) -> Any:
         """What the user's function is given."""
         return self
 
-    def _leave(self) -> None:
+    def _flush(self) -> None:
         """Hand changes to the batch and forget the keys."""
         raise NotImplementedError
 
-    def _age(self) -> None:
-        """Look at the clock again, and forget what has expired at the key being visited."""
+    def _expire(self) -> None:
+        """Look at the clock again, and forget what has expired at the current key."""
         if self.expiry is not None:
             self.expiry.tick()
 
@@ -174,7 +199,7 @@ class State:
             self._resized(row_key, size, None)
 
         assert self.expiry is not None
-        at_end = self._visit.expiry_us == END
+        at_end = self._scope.clocks.expiry_us == END
         most = (SWEPT_AT_END if at_end else SWEPT_MIN) + 2 * self.expiry.indexed
         self.expiry.sweep(self._backend, groups, most, removed)
 
@@ -198,7 +223,7 @@ class State:
         """For a value of the right type that has no bytes, such as an int beyond 64 bits.
 
         Parameters:
-            key: that it belongs to; the one being visited if none is given.
+            key: that it belongs to; None is the current key.
         """
         return StateTypeError(
             f"{self._where(key)} cannot hold {shown(value)}: {error}. Nothing of this epoch is "
@@ -222,9 +247,9 @@ class State:
         return self._decode(self._row(value))
 
     def _where(self, key: object = _HERE) -> str:
-        visit = self._visit
-        place = visit.place if key is _HERE else visit.place_of(key)
-        return f"state {self._name!r} of operator {visit.operator!r} {place} in epoch {visit.epoch}"
+        scope = self._scope
+        place = scope.place if key is _HERE else scope.place_of(key)
+        return f"state {self._name!r} of operator {scope.operator!r} {place} in epoch {scope.epoch}"
 
 
 class ManyRowState(State):
@@ -232,26 +257,26 @@ class ManyRowState(State):
 
     __slots__ = ()  # so that a class may have another base beside this one
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend)
         self._scan = backend.scanner(spec.name)
 
     def clear(self) -> None:
         """Remove everything this key holds. What is stored is counted, and removed as one range."""
         self._drop_pending()
-        prefix, found = self._visit.prefix, False
+        prefix, found = self._scope.prefix, False
         for row_key, row in self._held():
             found = True
             self._resized(row_key, len(row_key) + len(row), None)
             if self.expiry is not None:
                 self.expiry.forget(row_key, self.expiry.split(row)[1])
         if found:
-            self._visit.batch.delete_range(self._name, prefix, prefix_end(prefix))
+            self._scope.batch.delete_range(self._name, prefix, prefix_end(prefix))
             self._cleared = prefix
 
     def _held(self, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Rows of this key that the backend holds and that were not cleared since."""
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         if self._cleared is prefix:
             return iter(())
         if reverse:
@@ -259,9 +284,9 @@ class ManyRowState(State):
         return iter(self._scan(prefix, prefix_end(prefix)))
 
     def _spill(self) -> None:
-        """Give pending rows to the backend in the middle of a visit."""
-        self._leave()
-        self._visit.spill()
+        """Give pending rows to the backend in the middle of a scope."""
+        self._flush()
+        self._scope.spill()
         self._cleared = None
 
     def _drop_pending(self) -> None:

@@ -1,11 +1,11 @@
 """Records that are buffered until the watermark passes them: `@process(ordered=True)`.
 
-A waiting record is one row without content, so that the order of rows is the order of handling:
+A buffered record is one row without a value. The order of the rows is the order of handling:
 
     _waiting    key group (2) + time (8) + encoded key + record + position (12)  → nothing
 
-Encoded keys and records are prefix-free, so records of one key and time come in the order of their
-bytes. The position (epoch and running number, as in lists) keeps equal records apart.
+Encoded keys and records are prefix-free, so records of one key and time are in the order of their
+bytes. The position (epoch and running number, as in lists) distinguishes equal records.
 """
 
 from __future__ import annotations
@@ -26,24 +26,29 @@ from statekit.keygroup import group_of_row, pack_group
 from statekit.state.timers import DUE, EVENT_TAG, first_due
 from statekit.timestamp import micros_of_sortable, sortable_micros
 
-# So many records and timers of one key group are in memory at a time.
-SLICE_MAX = 20_000
+# So many due records and timers of one key group are in memory at a time.
+DUE_MAX = 20_000
 
 _POSITION_BYTES = 12
 
 
 def record_of_row(rest: bytes) -> bytes:
-    """The record, encoded, out of what follows the key in a waiting row."""
+    """Return the encoded record of a row.
+
+    Parameters:
+        rest: the part of the row after the key.
+    """
     return rest[:-_POSITION_BYTES]
 
 
-class Slice(NamedTuple):
-    """What is due in one key group up to a time.
+class DueGroup(NamedTuple):
+    """Due records of one key group.
 
     Parameters:
         group: the key group.
-        until_us: records and timers up to here are to be handled.
-        keys: each key that has any, in order, with its records as (time, record) in order.
+        until_us: records and timers up to this time are to be handled.
+        keys: each key with due records or timers, in order, and its records as (time, record) in
+            order of time.
     """
 
     group: int
@@ -52,26 +57,29 @@ class Slice(NamedTuple):
 
 
 class _Due(NamedTuple):
-    """A row that is due. Sorts by time."""
+    """A due row. Sorts by time."""
 
     time: int
     prefix: bytes
     key: Any
     row: bytes = b""
-    """Of a waiting record; empty for a timer."""
+    """The row of a buffered record; empty for a timer."""
     content: bytes = b""
 
 
-class Waiting:
-    """The waiting records of one shard.
+class EventTimeBuffer:
+    """The buffered records of one shard.
 
     Parameters:
-        plan: which shard, and its watermark.
-        batch: where changes go.
-        backend: holds the rows.
+        plan: the shard and its watermark.
+        batch: takes the changes.
+        backend: has the rows.
         codec: of records.
         key_codec: of keys.
-        has_timers: whether timers may be due, too.
+        has_timers: whether the operator has timers, which fire between the records.
+
+    Attributes:
+        wake_us: the soonest record or timer that is not due, after `due_groups` has ended.
     """
 
     def __init__(
@@ -96,13 +104,16 @@ class Waiting:
         self._rows_added = 0
         self._bytes_added = 0
         self.wake_us: int | None = None
-        """The soonest record or timer that is not due; complete once the slices are through."""
 
     def add(self, prefix: bytes, time: int, record: Any) -> None:
-        """Let a record wait. `prefix` is its key group and encoded key.
+        """Buffer a record.
+
+        Parameters:
+            prefix: its key group and encoded key.
+            time: its event time in microseconds.
 
         Raises:
-            StateTypeError: the record has parts that cannot be stored.
+            StateTypeError: the record has values that cannot be stored.
         """
         position = self._epoch + self._arrived.to_bytes(6, "big")
         self._arrived += 1
@@ -114,43 +125,43 @@ class Waiting:
 
     @property
     def added(self) -> StateSize:
-        """By how much this epoch changed what the shard holds."""
+        """By how many rows and bytes the buffer grew in this epoch."""
         return StateSize(self._rows_added, self._bytes_added)
 
-    def slices(self, settle: Callable[[], None]) -> Iterator[Slice]:
-        """What is due, one key group after the other, each in order of time.
+    def due_groups(self, apply_changes: Callable[[], None]) -> Iterator[DueGroup]:
+        """Yield due records, one key group after the other, each in order of time.
 
         Parameters:
-            settle: applies all changes, so that a second slice of a group sees what became of the
-                first.
+            apply_changes: applies all changes to the backend. It is called between two parts of a
+                key group with many records.
         """
         for group in self._due_groups():
             while True:
-                due = list(islice(self._due_in(group), SLICE_MAX))
-                is_last = len(due) < SLICE_MAX
-                yield self._slice(group, due, self._now if is_last else due[-1].time)
+                due = list(islice(self._due_in(group), DUE_MAX))
+                is_last = len(due) < DUE_MAX
+                yield self._taken(group, due, self._now if is_last else due[-1].time)
                 if is_last:
                     break
-                settle()
+                apply_changes()
 
-    def _slice(self, group: int, due: list[_Due], until: int) -> Slice:
+    def _taken(self, group: int, due: list[_Due], until: int) -> DueGroup:
         keys: dict[bytes, tuple[Any, list[tuple[int, Any]]]] = {}
-        for found in due:
-            _, records = keys.setdefault(found.prefix, (found.key, []))
-            if found.row:
-                records.append((found.time, self._codec.decode(found.content)))
-        self._remove([found.row for found in due if found.row])
-        return Slice(group, until, [keys[prefix] for prefix in sorted(keys)])
+        for item in due:
+            _, records = keys.setdefault(item.prefix, (item.key, []))
+            if item.row:
+                records.append((item.time, self._codec.decode(item.content)))
+        self._remove([item.row for item in due if item.row])
+        return DueGroup(group, until, [keys[prefix] for prefix in sorted(keys)])
 
     def _remove(self, rows: list[bytes]) -> None:
-        """Remove the first waiting rows of a key group, all in one."""
+        """Remove the first rows of a key group, as one range."""
         if rows:
             self._batch.delete_range(WAITING, rows[0], rows[-1] + b"\x00")
             self._rows_added -= len(rows)
             self._bytes_added -= sum(map(len, rows))
 
     def _due_groups(self) -> Iterator[int]:
-        """Key groups with anything due; those without anything are jumped over."""
+        """Yield key groups with due records or timers. Other key groups are skipped."""
         group, last = self._groups
         while group <= last:
             soonest: dict[int, int] = defaultdict(lambda: self._now + 1)

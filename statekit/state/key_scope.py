@@ -1,98 +1,75 @@
-"""Key scope: what all states of an operator share while one key is processed."""
+"""Key scope: the current key of a shard, and what all states of an operator share at that key."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from statekit.backend.interface import Coming
+from statekit.backend.interface import NextKeys
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import StateRecord
+from statekit.checkpoint.manifest import ShardPlan
+from statekit.keygroup import pack_group
 from statekit.watermark import BEGINNING, END
 
 
 class Spill(Protocol):
-    """Applies the visit's batch now, so that it can be read and memory is free again."""
+    """Applies the batch of a scope now, which makes its rows readable and frees the memory."""
 
     def __call__(self) -> None: ...
 
 
-class Aging(Protocol):
-    """Something whose values expire when event time goes on."""
+class Expiring(Protocol):
+    """A state whose rows expire in event time."""
 
-    def _age(self) -> None:
-        """Forget what has expired."""
+    def _expire(self) -> None:
+        """Drop the rows in memory that have expired by the event clock."""
 
 
-class Touched(Protocol):
-    """Something that holds changes of keys."""
+class Flushable(Protocol):
+    """A state that holds changes of keys in memory."""
 
-    def _leave(self) -> None:
-        """Hand changes to the batch and forget the keys."""
+    def _flush(self) -> None:
+        """Write all changes to the batch and forget the keys."""
 
 
 @dataclass(slots=True)
-class Visit:
-    """The stay at one key: what all states of a shard share while a function runs.
+class Clocks:
+    """The times that states and functions of one shard read.
 
     Parameters:
-        operator: for messages.
-        epoch: list positions start with it.
-        batch: where changes go when the key is left.
-        spill: applies the batch before the end of the epoch.
-        prefix: key group and encoded key, the start of every row of the key.
-        key: the key as the user knows it.
-        watermark_us, processing_time_us: what the clocks show.
-        expiry_us: by what time of the event clock state has expired. For a record, the watermark;
-            for a timer its own time, so that a callback finds what it would have found had the
-            watermark come by in small steps, and not in one.
-        event_us: the event time of what is being handled; None without event time.
-        eras: per state, which stamps on its rows count; see `expiry`.
-        migrated: per state whose rows are marked with a generation, its record; see `generations`.
-        touched: what holds something about this key alone, and has to let go of it.
-        gathered: states that hold something about this key and others before it.
-        aging: states whose values may expire while a key is visited.
-        coming: says what `prefix` will probably be at the keys that come behind one.
-        shard: the shard whose own state this is about; None at a key.
-        broadcasting: a record of a broadcast input is being handled.
+        watermark_us, processing_time_us: what `Context` shows.
+        expiry_us: rows with an event-time TTL expire by this time. For a record it is the
+            watermark. For a timer it is the timer's own time, so that a callback reads the same
+            state whether the watermark advanced in one step or in several.
+        event_us: event time of the current record or timer; None if it has none.
+        expiring: states that drop expired rows when event time advances.
     """
 
-    operator: str
-    epoch: int
-    batch: Batch
-    spill: Spill
-    prefix: bytes = b""
-    key: Any = None
     watermark_us: int = BEGINNING
     processing_time_us: int = BEGINNING
     expiry_us: int = BEGINNING
     event_us: int | None = None
-    eras: dict[str, int] = field(default_factory=dict)
-    migrated: dict[str, StateRecord] = field(default_factory=dict)
-    touched: list[Touched] = field(default_factory=list)
-    gathered: list[Touched] = field(default_factory=list)
-    aging: list[Aging] = field(default_factory=list)
-    coming: Coming = lambda key: ()
-    shard: int | None = None
-    broadcasting: bool = False
+    expiring: list[Expiring] = field(default_factory=list)
 
-    @property
-    def place(self) -> str:
-        """Where this is, for messages."""
-        return self.place_of(self.key)
+    @classmethod
+    def of(cls, plan: ShardPlan) -> Clocks:
+        """Return the clocks of a shard at the start of an epoch."""
+        watermark = plan.watermark_us
+        expiry = plan.reached_us if watermark == END else watermark
+        return cls(watermark, plan.processing_time_us, expiry)
 
-    def place_of(self, key: Any) -> str:
-        """The same for something that is about a key."""
-        return f"at key {key!r}" if self.shard is None else f"in shard {self.shard}"
+    def advance(self, event_us: int | None, *, in_order: bool) -> None:
+        """Advance event time to the next record or timer of the key.
 
-    def go_on_to(self, event_us: int | None, *, in_order: bool) -> None:
-        """Let event time go on to that of the next record or timer of the key.
-
-        Time does not go back for a timer that was set for a time that had passed.
+        A timer that was set for a past time does not move event time back.
 
         Parameters:
             event_us: None for a timer of another clock.
-            in_order: everything is handled in order of time, so nothing before it can follow.
+            in_order: whether records and timers are handled in event-time order, so that the
+                watermark of the function advances with them.
         """
         self.event_us = event_us
         if event_us is None:
@@ -102,18 +79,120 @@ class Visit:
             self.expiry_us = max(self.expiry_us, event_us)
             if in_order:
                 self.watermark_us = self.expiry_us
-        for state in self.aging:
-            state._age()
+        for state in self.expiring:
+            state._expire()
 
-    def leave(self) -> None:
-        """Hand all changes of this key, and of those before it, to the batch and forget them."""
-        self.leave_key()
+    def start_key(self, expiry_us: int) -> None:
+        """Set the expiry time back for the first record or timer of another key."""
+        self.expiry_us = expiry_us
+
+    def end_records(self, watermark_us: int) -> None:
+        """Show the watermark of the epoch again, after records in event-time order."""
+        self.watermark_us = watermark_us
+
+    def end_timers(self, watermark_us: int) -> None:
+        """Let rows expire by the watermark of the epoch, after all timers have fired."""
+        self.expiry_us, self.event_us = watermark_us, None
+
+
+@dataclass(slots=True)
+class KeyScope:
+    """The current key of a shard, and the batch that takes its changes.
+
+    Only the key iteration moves the scope, by `enter` and `flush`. States read `prefix` and `key`
+    and register in `touched` or `gathered` when they hold changes.
+
+    Parameters:
+        operator: name of the operator, for messages.
+        epoch: number of the epoch; positions of list elements start with it.
+        batch: takes the changes when states are flushed.
+        spill: applies the batch before the end of the epoch.
+        prefix: key group and encoded key, the start of every row of the key.
+        key: the key as the user sees it.
+        clocks: of the shard.
+        eras: era of each state with a TTL; stamps of other eras do not count (`state.ttl`).
+        migrated: states whose rows are marked with a generation (`state.row_versions`).
+        shard: number of the shard if this is the scope of operator state; None for keyed state.
+        touched: states to flush when the key is left.
+        gathered: states to flush after some hundred keys.
+        next_keys: predicts the prefixes of the keys after a given one.
+        broadcasting: whether a record of a broadcast input is being handled.
+    """
+
+    operator: str
+    epoch: int
+    batch: Batch
+    spill: Spill
+    prefix: bytes = b""
+    key: Any = None
+    clocks: Clocks = field(default_factory=Clocks)
+    eras: Mapping[str, int] = field(default_factory=dict)
+    migrated: Mapping[str, StateRecord] = field(default_factory=dict)
+    shard: int | None = None
+    touched: list[Flushable] = field(default_factory=list)
+    gathered: list[Flushable] = field(default_factory=list)
+    next_keys: NextKeys = lambda key: ()
+    broadcasting: bool = False
+
+    @classmethod
+    def of_keys(cls, plan: ShardPlan, batch: Batch, spill: Spill) -> KeyScope:
+        """Return the scope of keyed state, before the first key."""
+        return cls(
+            plan.operator,
+            plan.epoch,
+            batch,
+            spill,
+            clocks=Clocks.of(plan),
+            eras=plan.eras,
+            migrated=plan.migrated,
+        )
+
+    @classmethod
+    def of_shard(cls, plan: ShardPlan, batch: Batch, spill: Spill) -> KeyScope:
+        """Return the scope of operator state. Its rows are in the shard's first key group."""
+        return cls(
+            plan.operator,
+            plan.epoch,
+            batch,
+            spill,
+            pack_group(plan.base.first_group),
+            clocks=Clocks(processing_time_us=plan.processing_time_us),
+            migrated=plan.migrated,
+            shard=plan.shard,
+        )
+
+    @property
+    def place(self) -> str:
+        """The current key or shard, for messages."""
+        return self.place_of(self.key)
+
+    def place_of(self, key: Any) -> str:
+        """A key, or the shard, for messages."""
+        return f"at key {key!r}" if self.shard is None else f"in shard {self.shard}"
+
+    def enter(self, prefix: bytes, key: Any) -> None:
+        """Make another key the current one. States of the key before must have been flushed."""
+        self.prefix = prefix
+        self.key = key
+
+    @contextmanager
+    def broadcast(self) -> Iterator[None]:
+        """Allow changes of broadcast state."""
+        self.broadcasting = True
+        try:
+            yield
+        finally:
+            self.broadcasting = False
+
+    def flush(self) -> None:
+        """Write the changes of all keys so far to the batch."""
+        self.flush_key()
         for state in self.gathered:
-            state._leave()
+            state._flush()
         self.gathered.clear()
 
-    def leave_key(self) -> None:
-        """Let go of what is held about this key alone."""
+    def flush_key(self) -> None:
+        """Write the changes of states that hold rows of the current key only to the batch."""
         for state in self.touched:
-            state._leave()
+            state._flush()
         self.touched.clear()

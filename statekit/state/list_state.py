@@ -9,11 +9,12 @@ from operator import add
 from typing import TypeVar, cast, overload
 
 from statekit.backend.interface import Backend
+from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.codec.vectorized import numbered
 from statekit.errors import StateTypeError
 from statekit.state import base as state
 from statekit.state.base import ABSENT, ManyRowState, StateSpec
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
 
 T = TypeVar("T")
@@ -44,10 +45,10 @@ class ListState(ManyRowState, Sequence[T]):
         "_times",
     )
 
-    kind_name = "list"
+    kind = STATE_KINDS["list"]
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend)
         self._pending: list[bytes] = []
         self._prefixes: list[bytes] = []
         self._at: bytes | None = None
@@ -60,7 +61,7 @@ class ListState(ManyRowState, Sequence[T]):
         # Running number of everything appended in this epoch by this shard, whatever the key:
         # it only grows, so positions within one key are in order of appending.
         self._appended = 0
-        self._position = visit.epoch.to_bytes(6, "big")
+        self._position = scope.epoch.to_bytes(6, "big")
 
     def append(self, value: T) -> None:
         """Add one element at the end.
@@ -77,22 +78,22 @@ class ListState(ManyRowState, Sequence[T]):
         self._add(row)
 
     def _add(self, row: bytes) -> None:
-        visit, pending = self._visit, self._pending
-        if self._at is not visit.prefix:
+        scope, pending = self._scope, self._pending
+        if self._at is not scope.prefix:
             self._begin()
         if self.expiry is not None:
             self._times.append(self.expiry.stamp(UNWRITTEN))
         pending.append(row)
-        self._prefixes.append(visit.prefix)
+        self._prefixes.append(scope.prefix)
         self._pending_bytes += len(row)
         if len(pending) >= state.PENDING_ROWS_MAX or self._pending_bytes >= state.PENDING_BYTES_MAX:
             self._spill()
 
     def _begin(self) -> None:
-        """Let what is appended from now on be of the key being visited."""
+        """Append to the current key from now on."""
         if not self._pending:
-            self._visit.gathered.append(self)
-        self._at, self._first = self._visit.prefix, len(self._pending)
+            self._scope.gathered.append(self)
+        self._at, self._first = self._scope.prefix, len(self._pending)
 
     def extend(self, values: Iterable[T]) -> None:
         """Add elements at the end, in order. One that does not fit ends it; those before it stay.
@@ -115,13 +116,13 @@ class ListState(ManyRowState, Sequence[T]):
             self._add_all(rows[start : start + _ADDED_MAX])
 
     def _add_all(self, rows: list[bytes]) -> None:
-        visit = self._visit
-        if self._at is not visit.prefix:
+        scope = self._scope
+        if self._at is not scope.prefix:
             self._begin()
         if self.expiry is not None:
             self._times += repeat(self.expiry.stamp(UNWRITTEN), len(rows))
         self._pending += rows
-        self._prefixes += repeat(visit.prefix, len(rows))
+        self._prefixes += repeat(scope.prefix, len(rows))
         self._pending_bytes += sum(map(len, rows))
         self._make_room()
 
@@ -185,13 +186,13 @@ class ListState(ManyRowState, Sequence[T]):
     def _unexpired(
         self, rows: Iterator[tuple[bytes, bytes]], expiry: Expiry, *, refresh: bool
     ) -> Iterator[bytes]:
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         for row_key, row in rows:
             value, written = expiry.split(row)
             written = self._again.get(row_key, written)
             if expiry.is_over(written):
                 continue
-            if refresh and written != PERMANENT and self._visit.prefix == prefix:
+            if refresh and written != PERMANENT and self._scope.prefix == prefix:
                 self._refresh(row_key, row, value, written, expiry)
             yield value
 
@@ -200,21 +201,21 @@ class ListState(ManyRowState, Sequence[T]):
     ) -> None:
         """Write an element again that was read, unless it was removed meanwhile."""
         written = expiry.stamp(before)
-        visit = self._visit
-        if written == before or self._cleared is visit.prefix:
+        scope = self._scope
+        if written == before or self._cleared is scope.prefix:
             return
         if self._backend.get(self._name, row_key) != row:
             return
         if not self._again:
-            visit.gathered.append(self)
+            scope.gathered.append(self)
         self._again[row_key] = written
-        visit.batch.put(self._name, row_key, expiry.row(row_key, value, before, written))
-        if visit.batch.full or len(self._again) >= state.PENDING_ROWS_MAX:
+        scope.batch.put(self._name, row_key, expiry.row(row_key, value, before, written))
+        if scope.batch.full or len(self._again) >= state.PENDING_ROWS_MAX:
             self._spill()
 
     def _waiting(self) -> list[bytes]:
         """Elements that are still pending, as bytes."""
-        if self._at is not self._visit.prefix:
+        if self._at is not self._scope.prefix:
             return []
         expiry, rows = self.expiry, self._pending[self._first :]
         if expiry is None:
@@ -228,14 +229,14 @@ class ListState(ManyRowState, Sequence[T]):
         if expiry is None or not expiry.refreshes:
             found = self._waiting()
             return found[::-1] if reverse else found
-        if self._at is not self._visit.prefix:
+        if self._at is not self._scope.prefix:
             return ()
         places = range(self._first, len(self._pending))
         if reverse:
             places = places[::-1]
         return _refreshed(self._pending, self._times, places, expiry)
 
-    def _leave(self) -> None:
+    def _flush(self) -> None:
         if self._pending:
             self._put_pending()
         self._pending = []
@@ -253,10 +254,10 @@ class ListState(ManyRowState, Sequence[T]):
         if self.expiry is not None:
             rows = self.expiry.rows(row_keys, rows, repeat(UNWRITTEN), self._times)
         self.rows_added += count
-        self.bytes_added += self._visit.batch.put_all(self._name, row_keys, rows)
+        self.bytes_added += self._scope.batch.put_all(self._name, row_keys, rows)
 
     def _drop_pending(self) -> None:
-        if self._at is not self._visit.prefix:
+        if self._at is not self._scope.prefix:
             return
         first = self._first
         self._pending_bytes -= sum(map(len, self._pending[first:]))

@@ -7,11 +7,12 @@ from itertools import takewhile
 from typing import Any, TypeVar, cast, overload
 
 from statekit.backend.interface import Backend, prefix_end
+from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.errors import StateTypeError
 from statekit.state import base as state
 from statekit.state.base import ABSENT, ManyRowState, StateSpec, shown
-from statekit.state.key_scope import Visit
-from statekit.state.row_cache import UNKNOWN, KnownRows
+from statekit.state.key_scope import KeyScope
+from statekit.state.row_cache import UNKNOWN, RowCache
 from statekit.state.ttl import Expiry
 
 K = TypeVar("K")
@@ -19,7 +20,7 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 
-class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
+class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     """A map per key, one row per entry.
 
     Touching one entry reads and writes that entry only. `items()`, `keys()`, `values()` and `scan`
@@ -29,10 +30,11 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
 
     __slots__ = ("_encode_key", "_last")
 
-    kind_name = "map"
+    kind = STATE_KINDS["map"]
+    type_parameters = ("key", "value")
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend)
         assert spec.key_codec is not None
         self._encode_key = spec.key_codec.encode
         # The last key asked for, at which prefix, with its row key: `m[k] = m[k] + 1` encodes k
@@ -80,7 +82,7 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
             kept = self._stored_form(value)
         row_key = self._row_key(key)
         self._set(row_key, kept)
-        if self._cleared is self._visit.prefix:
+        if self._cleared is self._scope.prefix:
             self._sizes[row_key] = 0
         if self.expiry is not None:
             self._note_write(row_key)
@@ -128,7 +130,7 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
         return f"MapState({dict(self.items())!r})"
 
     def _row_key(self, key: K) -> bytes:
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         last, at, row_key = self._last
         if last is key and at is prefix:
             return row_key
@@ -156,13 +158,13 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
     def _look(self, row_key: bytes) -> Any:
         found = self._known.get(row_key, UNKNOWN)
         if found is UNKNOWN:
-            return ABSENT if self._cleared is self._visit.prefix else self._load(row_key)
+            return ABSENT if self._cleared is self._scope.prefix else self._load(row_key)
         if self.expiry is not None and self._has_aged(row_key, self.expiry):
             return ABSENT
         return found
 
     def _bounds(self, lo: K | None = None, hi: K | None = None) -> tuple[bytes, bytes]:
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         start = prefix if lo is None else prefix + self._subkey(lo)
         end = prefix_end(prefix) if hi is None else prefix + self._subkey(hi)
         return start, end
@@ -172,7 +174,7 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
     ) -> Iterator[tuple[K, Any]]:
         # Not itself a generator: what is iterated is settled here, not at the first `next`.
         rows = self._rows_between(*self._bounds(lo, hi))
-        return self._decoded(rows, len(self._visit.prefix), decode=decode)
+        return self._decoded(rows, len(self._scope.prefix), decode=decode)
 
     def _decoded(
         self, rows: Iterator[tuple[bytes, Any]], skip: int, *, decode: bool
@@ -184,7 +186,7 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
             if not decode:
                 yield key, None
                 continue
-            if self._refreshes and self._visit.prefix == row_key[:skip]:
+            if self._refreshes and self._scope.prefix == row_key[:skip]:
                 self._read_on(row_key)
             if isinstance(found, _Stored):
                 yield key, self._decode(found.row)
@@ -196,7 +198,7 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
         pending = sorted(key for key in self._own(self._changed) if start <= key < end)
         known = {row_key: self._look(row_key) for row_key in pending}
         stored: Iterator[tuple[bytes, bytes]] = iter(())
-        if self._cleared is not self._visit.prefix:
+        if self._cleared is not self._scope.prefix:
             stored = iter(self._scan(start, end))
         if self.expiry is not None:
             stored = _unexpired(stored, self.expiry)
@@ -219,8 +221,8 @@ class MapState(ManyRowState, KnownRows, MutableMapping[K, V]):
                 part.pop(row_key, None)
 
     def _own(self, part: dict[bytes, Any]) -> list[bytes]:
-        """The row keys of the key being visited: they came last."""
-        prefix = self._visit.prefix
+        """The row keys of the current key: they are the last ones."""
+        prefix = self._scope.prefix
         return list(takewhile(lambda row_key: row_key.startswith(prefix), reversed(part)))
 
 

@@ -1,20 +1,23 @@
 """Operator state: state of a shard, not of a key.
 
-These are the value, the list and the map of keyed state, bound to another visit: that of the whole
+These are the value, the list and the map of keyed state, bound to another scope: that of the whole
 shard, whose prefix is the first key group that the shard owns. So rows of a shard lie with the key
 groups of the shard.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from statekit.backend.interface import Backend
+from statekit.checkpoint.state_kinds import STATE_KINDS
+from statekit.codec.value_codec import PickleCodec
 from statekit.errors import CorruptCheckpointError, ProcessError, StatekitError, StateTypeError
 from statekit.state.base import State, StateSpec
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
+from statekit.state.options import Default, Redistribute
 from statekit.state.single_row_states import ValueState
 
 T = TypeVar("T")
@@ -31,8 +34,8 @@ class OperatorState(ValueState[T]):
 
     __slots__ = ()
 
-    kind_name = "operator_value"
-    is_local = True
+    kind = STATE_KINDS["operator_value"]
+    options = (PickleCodec, Default, Redistribute)
 
 
 class OperatorListState(ListState[T]):
@@ -43,8 +46,8 @@ class OperatorListState(ListState[T]):
 
     __slots__ = ()
 
-    kind_name = "operator_list"
-    is_local = True
+    kind = STATE_KINDS["operator_list"]
+    options = (PickleCodec, Redistribute)
 
 
 class BroadcastState(MapState[K, V]):
@@ -55,8 +58,8 @@ class BroadcastState(MapState[K, V]):
 
     __slots__ = ()
 
-    kind_name = "broadcast"
-    is_local = True
+    kind = STATE_KINDS["broadcast"]
+    options = (PickleCodec, Redistribute)
 
     def __setitem__(self, key: K, value: V) -> None:
         """Set one entry.
@@ -78,10 +81,10 @@ class BroadcastState(MapState[K, V]):
         super().clear()
 
     def _check_broadcasting(self) -> None:
-        if not self._visit.broadcasting:
+        if not self._scope.broadcasting:
             raise StateTypeError(
                 f"{self._where()} is broadcast state: it may only be changed by a function "
-                f"decorated with @{self._visit.operator}.on_broadcast, so that it is the same in "
+                f"decorated with @{self._scope.operator}.on_broadcast, so that it is the same in "
                 "all shards"
             )
 
@@ -144,15 +147,15 @@ class ObjectState(State):
 
     __slots__ = ("_object", "_stored")
 
-    kind_name: ClassVar[str] = "object"
-    is_local = True
+    kind = STATE_KINDS["object"]
+    options = (PickleCodec, Redistribute)
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend)
         assert spec.made is not None
-        self._stored = backend.get(spec.name, visit.prefix)
+        self._stored = backend.get(spec.name, scope.prefix)
         self._object = self._restored(spec.made)
-        visit.touched.append(self)
+        scope.touched.append(self)
 
     @property
     def handle(self) -> Any:
@@ -174,7 +177,7 @@ class ObjectState(State):
             raise self._failed(f"{made.__name__}.restore_state", error) from error
         return restored
 
-    def _leave(self) -> None:
+    def _flush(self) -> None:
         try:
             value = self._object.snapshot_state()
         except StatekitError:
@@ -182,9 +185,9 @@ class ObjectState(State):
         except Exception as error:
             name = f"{type(self._object).__name__}.snapshot_state"
             raise self._failed(name, error) from error
-        row, prefix, before = self._row(value), self._visit.prefix, self._stored
+        row, prefix, before = self._row(value), self._scope.prefix, self._stored
         if row != before:
-            self._visit.batch.put(self._name, prefix, row)
+            self._scope.batch.put(self._name, prefix, row)
             self._resized(prefix, 0 if before is None else len(prefix) + len(before), row)
             self._stored = row
 

@@ -27,17 +27,18 @@ from typing import Any
 from statekit.backend.interface import StateSize
 from statekit.backend.mutation import DELETE_RANGE, Batch, ChangeFileWriter
 from statekit.checkpoint.job_file import OperatorRecord, StateRecord
-from statekit.checkpoint.lineage import local_rows
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
+from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.repository import LocalRows as Rows
 from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema_evolution import is_same_type
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import RescaleError, StatekitError
 from statekit.keygroup import group_of_row, pack_group
 from statekit.state.base import StateSpec, shown
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.state.options import Redistribute, Rule
 from statekit.state.row_versions import generation_codec, value_schema
 
@@ -132,8 +133,6 @@ class _Moved:
         )
         for name, size in put.items():
             rows[name], sizes[name] = size
-        if not shard.is_counted:
-            rows, sizes = {}, {}  # all is counted when the shard runs
         # In the place of what waited: that may have rows of groups that are another shard's now.
         files = (self._file(repository, batch),) if len(batch) else ()
         return shard.model_copy(update={"redistributed": files, "rows": rows, "bytes": sizes})
@@ -237,7 +236,7 @@ def moved_rows(
     if not any(held) or len(held) == shards:
         return [[] for _ in range(shards)] if not any(held) else held
     where = f"operator state {state.name!r} of operator {operator!r}"
-    is_list = state.kind == "operator_list"
+    is_list = state.shape is RowShape.ELEMENTS
     rule = rule_of(state, spec)
     match rule:
         case "broadcast":
@@ -258,7 +257,7 @@ def moved_rows(
             check_type(operator, state, spec)
             codec = spec.codec
             if state.generation:
-                stay = Visit(operator, epoch, Batch(), lambda: None)
+                stay = KeyScope(operator, epoch, Batch(), lambda: None)
                 codec = generation_codec(codec, state, spec.hooks, stay)
             moved = _by_hooks(_Hooks(where, hooks, codec, is_list=is_list), held, shards)
             return (

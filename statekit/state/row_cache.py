@@ -1,7 +1,7 @@
 """The rows of a state that were read or changed since the last flush.
 
 A row is read when it is first asked for. What was read or set is known until changes are handed
-on, which is when some hundred keys have been visited: all rows that changed are then encoded and
+on, which is when some hundred keys have been processed: all rows that changed are then encoded and
 counted together, which takes a fraction of what it takes one by one.
 """
 
@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
 
-from statekit.backend.interface import Backend, Coming
+from statekit.backend.interface import Backend, NextKeys
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.state.base import ABSENT, State, StateSpec
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
 
 UNKNOWN: Any = object()
 """Stands for a row that nobody looked at."""
 
 
-class KnownRows(State):
+class RowCache(State):
     """A state that knows its rows by their row keys."""
 
     # `_known` maps row keys to what is known of the row: for an immutable type the value itself,
@@ -46,10 +46,10 @@ class KnownRows(State):
     )
 
     def __init__(
-        self, spec: StateSpec, visit: Visit, backend: Backend, coming: Coming | None = None
+        self, spec: StateSpec, scope: KeyScope, backend: Backend, next_keys: NextKeys | None = None
     ) -> None:
-        super().__init__(spec, visit, backend)
-        self._read = backend.getter(spec.name, coming)
+        super().__init__(spec, scope, backend)
+        self._read = backend.getter(spec.name, next_keys)
         self._immutable = spec.codec.immutable
         self._from_row: Callable[[bytes], Any] | None = self._decode if self._immutable else None
         self._to_row: Callable[[Any], bytes] | None = self._encode if self._immutable else None
@@ -86,7 +86,7 @@ class KnownRows(State):
             except CorruptCheckpointError as error:
                 raise self._unreadable(error) from error
         if not self._known:
-            self._visit.gathered.append(self)
+            self._scope.gathered.append(self)
         self._known[row_key] = found
         return found
 
@@ -108,11 +108,11 @@ class KnownRows(State):
     def _set(self, row_key: bytes, found: Any) -> None:
         """Let a row be written, or be removed where it is ABSENT."""
         if not self._known:
-            self._visit.gathered.append(self)
+            self._scope.gathered.append(self)
         if found is ABSENT:
             self._has_removed = True
         self._known[row_key] = found
-        self._changed[row_key] = self._visit.key
+        self._changed[row_key] = self._scope.key
 
     def _note_write(self, row_key: bytes) -> None:
         """Let the time of a row begin anew."""
@@ -126,9 +126,9 @@ class KnownRows(State):
         written = before if before == PERMANENT else self.expiry.stamp(before)
         if written != before:
             self._written[row_key] = written
-            self._changed[row_key] = self._visit.key
+            self._changed[row_key] = self._scope.key
 
-    def _leave(self) -> None:
+    def _flush(self) -> None:
         if self._changed:
             self._put_changed()
         self._forget()
@@ -174,7 +174,7 @@ class KnownRows(State):
         if self.expiry is not None:
             rows = self.expiry.rows(row_keys, rows, indexed, written)
         self.rows_added += before.count(0)
-        self.bytes_added += self._visit.batch.put_all(self._name, row_keys, rows) - sum(before)
+        self.bytes_added += self._scope.batch.put_all(self._name, row_keys, rows) - sum(before)
 
     def _look_back(self, row_keys: list[bytes]) -> None:
         """Find out about rows in the backend that are to be replaced."""
@@ -187,7 +187,7 @@ class KnownRows(State):
     def _remove(self, row_keys: list[bytes]) -> None:
         for row_key in row_keys:
             self._resized(row_key, self._sizes[row_key], None)
-            self._visit.batch.delete(self._name, row_key)
+            self._scope.batch.delete(self._name, row_key)
             if self.expiry is not None:
                 self.expiry.forget(row_key, self._indexed.get(row_key, UNWRITTEN))
 
@@ -202,6 +202,6 @@ class KnownRows(State):
                 try:
                     to_row(value)
                 except StateTypeError as error:
-                    key = self._changed.get(row_key, self._visit.key)
+                    key = self._changed.get(row_key, self._scope.key)
                     raise self._unstorable(value, error, key) from None
             raise

@@ -28,7 +28,7 @@ from statekit.errors import (
     StateSchemaError,
     StateTypeError,
 )
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 
 _MARK = ROW_MARK + b"\x00"
 _MARK_BYTES = len(_MARK) + 1
@@ -147,19 +147,19 @@ def hook_for(hooks: Sequence[Hook], rows: Sequence[PastState]) -> Hook | None:
 
 
 def generation_codec(
-    codec: ValueCodec[Any], state: StateRecord, hooks: Sequence[Hook], visit: Visit
+    codec: ValueCodec[Any], state: StateRecord, hooks: Sequence[Hook], scope: KeyScope
 ) -> ValueCodec[Any]:
     """A codec that writes rows of a state's generation and reads those of all.
 
     Parameters:
         codec: of the declared type.
         state: the state's generation, and how it was declared before.
-        visit: the stay at a key, for messages.
+        scope: the stay at a key, for messages.
     """
     mark, encode, decode = marked(state.generation), codec.encode, codec.decode
     skip = len(mark)
     older = {
-        generation: _converter(codec, rows, hook, f"state {state.name!r}", visit)
+        generation: _converter(codec, rows, hook, f"state {state.name!r}", scope)
         for generation, rows in state.past_generations.items()
         if (hook := hook_for(hooks, rows)) is not None
     }
@@ -179,15 +179,15 @@ def generation_codec(
 
 
 def _converter(
-    codec: ValueCodec[Any], rows: Sequence[PastState], hook: Hook, state: str, visit: Visit
+    codec: ValueCodec[Any], rows: Sequence[PastState], hook: Hook, state: str, scope: KeyScope
 ) -> Decode:
     """What makes values of the declared type of rows of one generation before."""
     read = hook.reader(rows)
 
     def where() -> str:
         return (
-            f"migrate hook {hook.name!r} of {state} of operator {visit.operator!r} {visit.place} "
-            f"in epoch {visit.epoch}"
+            f"migrate hook {hook.name!r} of {state} of operator {scope.operator!r} {scope.place} "
+            f"in epoch {scope.epoch}"
         )
 
     def convert(row: bytes) -> Any:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import compress
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from statekit.backend.interface import Backend
+from statekit.checkpoint.state_kinds import STATE_KINDS
+from statekit.codec.value_codec import PickleCodec
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.state.base import ABSENT, StateSpec
-from statekit.state.key_scope import Visit
-from statekit.state.row_cache import UNKNOWN, KnownRows
+from statekit.state.key_scope import KeyScope
+from statekit.state.options import TTL, Aggregate, Default, Reduce
+from statekit.state.row_cache import UNKNOWN, RowCache
 from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
 
 T = TypeVar("T")
@@ -19,27 +22,27 @@ Acc = TypeVar("Acc")
 Out = TypeVar("Out")
 
 
-class SingleRowState(KnownRows):
+class SingleRowState(RowCache):
     """A state with one row per key, whose row key is the prefix of the key."""
 
     __slots__ = ()
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend, visit.coming)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend, scope.next_keys)
 
     def clear(self) -> None:
         """Remove the value of this key."""
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         if self._known.get(prefix, UNKNOWN) is not ABSENT:
             self._set(prefix, ABSENT)
 
     def exists(self) -> bool:
         """Whether this key has a value."""
-        return self._look(self._visit.prefix) is not ABSENT
+        return self._look(self._scope.prefix) is not ABSENT
 
-    def _age(self) -> None:
-        super()._age()
-        prefix = self._visit.prefix
+    def _expire(self) -> None:
+        super()._expire()
+        prefix = self._scope.prefix
         if self.expiry is not None and self._has_aged(prefix, self.expiry):
             self._known[prefix] = ABSENT
             self._has_removed = True
@@ -54,10 +57,11 @@ class ValueState(SingleRowState, Generic[T]):
 
     __slots__ = ("_default", "_default_row")
 
-    kind_name = "value"
+    kind = STATE_KINDS["value"]
+    options: ClassVar[tuple[type, ...]] = (PickleCodec, TTL, Default)
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend)
         self._default = spec.default
         self._default_row = None
         if spec.default is not None:
@@ -66,7 +70,7 @@ class ValueState(SingleRowState, Generic[T]):
 
     def get(self) -> T | None:
         """The value of this key; None or the declared default if there is none."""
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         found = self._known.get(prefix, UNKNOWN)
         if found is UNKNOWN:
             found = self._load(prefix)
@@ -89,12 +93,12 @@ class ValueState(SingleRowState, Generic[T]):
             kept = self._row(value)
         elif not self._exact(value):
             kept = self._stored_form(value)
-        visit, known = self._visit, self._known  # what `_set` does, as a call costs as much again
+        scope, known = self._scope, self._known  # what `_set` does, as a call costs as much again
         if not known:
-            visit.gathered.append(self)
-        prefix = visit.prefix
+            scope.gathered.append(self)
+        prefix = scope.prefix
         known[prefix] = kept
-        self._changed[prefix] = visit.key
+        self._changed[prefix] = scope.key
         if self.expiry is not None:
             self._written[prefix] = self.expiry.stamp(self._written.get(prefix, UNWRITTEN))
 
@@ -113,8 +117,8 @@ class _Accumulating(SingleRowState):
 
     __slots__ = ("_read_all", "_spoiled")
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend)
         self._read_all = backend.many_getter(spec.name)
         self._from_row, self._to_row = self._decode, self._encode
         # Where an `add` failed half-way, and what there is to say about it.
@@ -128,7 +132,7 @@ class _Accumulating(SingleRowState):
         """`add` for many keys at a time, and what `get` says of each then.
 
         Nothing is known of them before and after: what is read is not kept, and what changes is in
-        the batch at once. An error is about the key that is visited, if there is just that one.
+        the batch at once. An error names the current key, if there is just that one.
 
         Parameters:
             prefixes: of the keys, each once.
@@ -207,14 +211,14 @@ class _Accumulating(SingleRowState):
 
     def _accumulated(self, value: Any) -> None:
         """Keep what `add` made."""
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         self._set(prefix, value)
         if self.expiry is not None:
             self._note_write(prefix)
 
     def _got(self) -> Any:
         """A copy of what this key has, ABSENT for nothing."""
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         found = self._look(prefix)
         if found is ABSENT:
             return ABSENT
@@ -230,20 +234,20 @@ class _Accumulating(SingleRowState):
         """
         if self._immutable or before is ABSENT:
             return
-        prefix = self._visit.prefix
+        prefix = self._scope.prefix
         self._spoiled[prefix] = (
             f"{self._where()} was left half changed by an add that failed before: let that error "
             "pass"
         )
         self._set(prefix, before)
 
-    def _age(self) -> None:
-        if self._visit.prefix not in self._spoiled:  # what was half changed has to fail
-            super()._age()
+    def _expire(self) -> None:
+        if self._scope.prefix not in self._spoiled:  # what was half changed has to fail
+            super()._expire()
 
     def clear(self) -> None:
         """Remove the value of this key."""
-        self._spoiled.pop(self._visit.prefix, None)  # whatever was half changed is gone
+        self._spoiled.pop(self._scope.prefix, None)  # whatever was half changed is gone
         super().clear()
 
     def _put_changed(self) -> None:
@@ -257,10 +261,12 @@ class ReducingState(_Accumulating, Generic[T]):
 
     __slots__ = ("_combine", "_counts")
 
-    kind_name = "reducing"
+    kind = STATE_KINDS["reducing"]
+    options = (PickleCodec, TTL, Reduce)
+    required_option = "Reduce(max)"
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend)
         assert spec.reduce is not None
         self._combine = spec.reduce.combine
         self._counts = spec.reduce.known == "count"
@@ -271,7 +277,7 @@ class ReducingState(_Accumulating, Generic[T]):
         Raises:
             StateTypeError: the declared type cannot hold `value`, or what the reducer returned.
         """
-        current = self._look(self._visit.prefix)
+        current = self._look(self._scope.prefix)
         if self._counts:
             self._accumulated(1 if current is ABSENT else current + 1)
             return
@@ -309,10 +315,13 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
 
     __slots__ = ("_added", "_aggregate", "_copies_added")
 
-    kind_name = "aggregating"
+    kind = STATE_KINDS["aggregating"]
+    type_parameters = ("input", "value", "result")
+    options = (PickleCodec, TTL, Aggregate)
+    required_option = "Aggregate(create, add, result)"
 
-    def __init__(self, spec: StateSpec, visit: Visit, backend: Backend) -> None:
-        super().__init__(spec, visit, backend)
+    def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
+        super().__init__(spec, scope, backend)
         assert spec.aggregate is not None
         assert spec.added is not None
         self._aggregate = spec.aggregate
@@ -328,7 +337,7 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
         """
         if self._copies_added or not self._added.exact(value):
             value = self._stored_input(value)
-        found = self._look(self._visit.prefix)
+        found = self._look(self._scope.prefix)
         current = self._aggregate.create() if found is ABSENT else found
         try:
             accumulated = self._aggregate.add(current, value)

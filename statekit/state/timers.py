@@ -1,14 +1,14 @@
-"""Timers: the rows that keep them, and which are due.
+"""Timers: how they are stored, and which are due.
 
-A key has a set of timers per clock and name: setting one twice is setting it once, deleting an
-absent one does nothing. A timer is two rows in the same batch as all other changes of its key, with
-P the key's prefix (key group and encoded key):
+A key has a set of timers per clock and name. Setting a timer twice has the effect of setting it
+once, and deleting an absent timer does nothing. A timer is two rows in the same batch as all other
+changes of its key. P is the key's prefix (key group and encoded key):
 
     _timers        P + clock (1 byte) + time (8) + name                       → nothing
     _timers.due    key group (2) + clock (1) + time (8) + encoded key + name  → nothing
 
-The first finds the timers of a key, the second those that are due, by a range scan per key group
-that stops at the first which is not: timers that wait cost nothing.
+The first row finds the timers of a key. The second finds the due timers, by a range scan per key
+group that stops at the first timer that is not due, so pending timers cost nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from statekit.codec.key_codec import KeyCodec
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.keygroup import group_of_row
 from statekit.state import base as state
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.timestamp import (
     MAX_MICROS,
     datetime_to_micros,
@@ -35,28 +35,28 @@ from statekit.timestamp import (
 )
 
 DUE = f"{TIMERS}.due"
-"""Where the timers that are due are found."""
+"""Name of the rows that are sorted by time, from which due timers are read."""
 
-# Keys with due timers are gathered by so many timers at a time, then visited in order of keys.
-_GATHERED_MAX = 50_000
+# So many due timers are read at a time; their keys are then processed in order of keys.
+_DUE_MAX = 50_000
 
-# What the backend holds of a key's timers is kept for the visit up to so many.
+# Stored timers of the current key are kept in memory if there are no more than this.
 _KEPT_MAX = 100
 
 CLOCKS: tuple[Clock, ...] = tuple(CLOCK_TAGS)
-_BEHIND = {b"\x00": b"\x01", b"\x01": b"\x02"}  # all rows of a clock
+_END = {b"\x00": b"\x01", b"\x01": b"\x02"}  # the end of the rows of each clock
 EVENT_TAG = CLOCK_TAGS["event"]
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A time at which a key is called.
+    """A time at which a callback is called for a key.
 
     Attributes:
-        at: an aware datetime.
-        name: which of the key's timers it is; chooses the callback.
-        clock: "event" fires when the watermark has reached `at`, "processing" when the wall clock
-            has.
+        at: when the timer fires, an aware datetime.
+        name: name of the timer, which chooses the callback.
+        clock: "event" fires when the watermark has reached `at`, "processing" when the processing
+            time has.
     """
 
     at: dt.datetime
@@ -64,32 +64,35 @@ class Timer:
     clock: Clock = "event"
 
 
-# A timer as it is stored behind the key, and where its parts are.
+# A timer as it is stored after the key, and the places of its parts.
 _Row = bytes
 _TAG, _AT, _NAMED = slice(1), slice(1, 9), 9
 
 
 def _firing_order(row: _Row) -> tuple[bytes, _Row]:
-    """What timers of several clocks are sorted by; those of one clock sort as they are."""
+    """Return the sort key of timers of several clocks. Timers of one clock sort by their bytes."""
     return row[_AT], row
 
 
 def due_row(group: bytes, key: bytes, row: _Row) -> bytes:
-    """The row of `_timers.due` that belongs to a timer.
+    """Return the row of `_timers.due` of a timer.
 
     Parameters:
         group: its key group, packed.
-        key: encoded.
-        row: what follows the key in `_timers`.
+        key: its key, encoded.
+        row: the part of its row in `_timers` after the key.
     """
     return group + row[:_NAMED] + key + row[_NAMED:]
 
 
 def timer_of_row(row: _Row) -> Timer:
-    """The timer that is stored as this behind its key.
+    """Return the timer of a row.
+
+    Parameters:
+        row: the part after the key in `_timers`.
 
     Raises:
-        CorruptCheckpointError: it is not one.
+        CorruptCheckpointError: the row is not that of a timer.
     """
     return _timer(row, micros_of_sortable(row, 1))
 
@@ -105,21 +108,24 @@ def _timer(row: _Row, at_us: int) -> Timer:
 
 
 class Timers:
-    """The timers of the key being visited: `ctx.timers`.
+    """The timers of the current key: `ctx.timers`.
 
     Parameters:
-        visit: the stay at a key, shared with all states.
-        backend: holds the rows.
-        handled: whether a timer of that name has a callback.
-        has_event_time: whether the event clock runs.
-        now_us: what each clock shows in this epoch.
-        joins: whether what is changed while timers ring counts at once. If not, a timer that is set
-            and due waits for the next epoch, and one that was due and is deleted rings.
+        scope: the key scope of the shard.
+        backend: has the rows.
+        handled: returns whether a timer of that name has a callback.
+        has_event_time: whether the operator has event time.
+        now_us: the time of each clock in this epoch.
+        joins: whether changes take effect while timers fire. If not, a due timer that is set then
+            fires in the next epoch, and a due timer that is deleted then still fires.
+
+    Attributes:
+        set_due: clocks for which a timer was set that was due already and has not fired.
     """
 
     def __init__(
         self,
-        visit: Visit,
+        scope: KeyScope,
         backend: Backend,
         *,
         handled: Callable[[str], bool],
@@ -127,7 +133,7 @@ class Timers:
         now_us: dict[Clock, int],
         joins: bool = True,
     ) -> None:
-        self._visit = visit
+        self._scope = scope
         self._backend = backend
         self._read = backend.getter(TIMERS)
         self._scan = backend.scanner(TIMERS)
@@ -135,31 +141,30 @@ class Timers:
         self._has_event_time = has_event_time
         self._joins = joins
         self._now = {CLOCK_TAGS[clock]: sortable_micros(now) for clock, now in now_us.items()}
-        # What the backend holds, as far as it was looked up, row by row or all of a clock, and how
-        # it is to change.
+        # The timers that the backend has, as far as they were read, one by one or all of a clock;
+        # and the changes that are not in the batch yet: whether each timer is set.
         self._stored: dict[_Row, bool] = {}
         self._of_clock: dict[bytes, Sequence[_Row]] = {}
         self._changed: dict[_Row, bool] = {}
         self._entered = False
         self._spills = 0
-        self._agenda: Agenda | None = None
+        self._due_timers: DueTimers | None = None
         self.set_due: set[Clock] = set()
-        """The clocks by which a timer was set that is due already and has not been called."""
         self._wake: dict[bytes, bytes] = {}
         self._rows_added = 0
         self._bytes_added = 0
 
     def set(self, at: dt.datetime, name: str = "default", clock: Clock = "event") -> None:
-        """Ask to be called at a time. A time that has passed is due in this very epoch.
+        """Set a timer. If the time has passed, the timer fires in this epoch.
 
         Raises:
-            StateTypeError: `at` is no aware datetime, nobody handles the name, or the operator
+            StateTypeError: `at` is no aware datetime, no callback handles the name, or the operator
                 has no such clock.
         """
         self._set(self._row(at, name, clock))
 
     def delete(self, at: dt.datetime, name: str = "default", clock: Clock = "event") -> None:
-        """Take a timer back; nothing happens if there is none.
+        """Delete a timer; do nothing if it is not set.
 
         Raises:
             StateTypeError: as for `set`.
@@ -169,10 +174,10 @@ class Timers:
             self._change(row, False)
 
     def replace(self, at: dt.datetime, name: str = "default", clock: Clock = "event") -> None:
-        """Set a timer, and take back all others of that name and clock.
+        """Set a timer, and delete all others of that name and clock.
 
-        It looks at all timers of the key and the clock. Where a key has hundreds, delete the one
-        that is known, and set the other.
+        This reads all timers of the key and the clock. If a key has hundreds of timers, delete the
+        old timer and set the new one instead.
 
         Raises:
             StateTypeError: as for `set`.
@@ -184,7 +189,7 @@ class Timers:
         self._set(row)
 
     def list(self, name: str | None = None, clock: Clock | None = None) -> Sequence[Timer]:
-        """The timers of this key, soonest first; those of a name, of a clock, or all."""
+        """Return the timers of this key in order of time; of one name, of one clock, or all."""
         if clock not in (None, *CLOCKS):
             raise self._wrong(f'clock={clock!r}: use "event" or "processing"')
         tags = [CLOCK_TAGS[clock]] if clock is not None else list(CLOCK_TAGS.values())
@@ -198,27 +203,27 @@ class Timers:
 
     # --------------------------------------------------------------------------------- firing
 
-    def agenda(self, clocks: Sequence[Clock], due: Sequence[Clock]) -> Agenda:
-        """The due timers of this key, to be taken one by one.
+    def due_timers(self, clocks: Sequence[Clock], due: Sequence[Clock]) -> DueTimers:
+        """Return the due timers of this key, to be taken one by one.
 
         Parameters:
-            clocks: by which they are due.
-            due: those of the clocks by which timers were due before any was called.
+            clocks: whose timers are taken.
+            due: those of the clocks that had due timers before the first one fired.
         """
-        self._enter()  # even if nothing is taken, what was looked up is of this key alone
-        self._agenda = Agenda(
+        self._enter()  # also if nothing is taken: rows that were read belong to this key only
+        self._due_timers = DueTimers(
             self, [CLOCK_TAGS[clock] for clock in clocks], [CLOCK_TAGS[c] for c in due]
         )
-        return self._agenda
+        return self._due_timers
 
     @property
     def added(self) -> StateSize:
-        """By how much this epoch changed what the shard holds."""
+        """By how many rows and bytes the timers of the shard grew in this epoch."""
         return StateSize(self._rows_added, self._bytes_added)
 
     @property
     def wake_us(self) -> dict[Clock, int]:
-        """Per clock, the soonest of the timers that were set in this epoch and are not due."""
+        """Per clock, the soonest timer that was set in this epoch and is not due."""
         return {
             clock: micros_of_sortable(self._wake[tag])
             for clock, tag in CLOCK_TAGS.items()
@@ -226,9 +231,9 @@ class Timers:
         }
 
     def _due(self, tag: bytes) -> Iterable[tuple[bytes, bytes]]:
-        """What the backend holds of this key that is due by one clock, soonest first."""
-        start = self._visit.prefix + tag
-        end = start + self._now[tag] + b"\xff"  # behind all names, which are UTF-8
+        """Return the stored timers of this key that are due by one clock, in order of time."""
+        start = self._scope.prefix + tag
+        end = start + self._now[tag] + b"\xff"  # after all names, which are UTF-8
         return self._scan(start, end)
 
     # -------------------------------------------------------------------------------- changes
@@ -242,31 +247,31 @@ class Timers:
                 'clock="processing"'
             )
         if not isinstance(at, dt.datetime):
-            raise self._wrong(f"a timer is one of a datetime, and not of {at!r}")
+            raise self._wrong(f"the time of a timer is a datetime, not {at!r}")
         if not isinstance(name, str):
-            raise self._wrong(f"the name of a timer is a text, and not {name!r}")
+            raise self._wrong(f"the name of a timer is a str, not {name!r}")
         try:
             row = CLOCK_TAGS[clock] + sortable_micros(datetime_to_micros(at)) + name.encode()
         except (StateTypeError, UnicodeEncodeError) as error:
             raise self._wrong(str(error)) from None
         if not self._handled(name):
             raise self._wrong(
-                f"nobody handles timers named {name!r}: decorate a function with "
-                f"@{self._visit.operator}.on_timer or .on_timer({name!r})"
+                f"no function handles timers named {name!r}: decorate one with "
+                f"@{self._scope.operator}.on_timer or .on_timer({name!r})"
             )
         return row
 
     def _wrong(self, reason: str) -> StateTypeError:
-        visit = self._visit
+        scope = self._scope
         return StateTypeError(
-            f"timer of operator {visit.operator!r} at key {visit.key!r} in epoch {visit.epoch}: "
+            f"timer of operator {scope.operator!r} at key {scope.key!r} in epoch {scope.epoch}: "
             f"{reason}. Nothing of this epoch is committed"
         )
 
     def _set(self, row: _Row) -> None:
         tag, at = row[_TAG], row[_AT]
-        if at <= self._now[tag] and (self._joins or self._agenda is None):
-            if self._agenda is None or not self._agenda.joined_by(row):
+        if at <= self._now[tag] and (self._joins or self._due_timers is None):
+            if self._due_timers is None or not self._due_timers.add(row):
                 self.set_due.add(CLOCKS[row[0]])
         elif at < self._wake.get(tag, b"\xff"):
             self._wake[tag] = at
@@ -282,7 +287,7 @@ class Timers:
             self._enter()
             of_clock = self._of_clock.get(row[_TAG])
             if of_clock is None:
-                stored = self._read(self._visit.prefix + row) is not None
+                stored = self._read(self._scope.prefix + row) is not None
             else:
                 stored = row in of_clock
             self._stored[row] = stored
@@ -291,7 +296,7 @@ class Timers:
     def _change(self, row: _Row, is_set: bool) -> None:
         """Set a timer that is not set, or delete one that is."""
         self._enter()
-        size = len(self._visit.prefix) + len(row)
+        size = len(self._scope.prefix) + len(row)
         self._rows_added += 1 if is_set else -1
         self._bytes_added += size if is_set else -size
         if self._stored.get(row) is is_set:
@@ -299,12 +304,12 @@ class Timers:
         else:
             self._changed[row] = is_set
         if len(self._stored) + len(self._changed) >= state.PENDING_ROWS_MAX:
-            self._hand_on()
-            self._visit.spill()
+            self._put_changes()
+            self._scope.spill()
             self._spills += 1
 
     def _rows(self, tag: bytes) -> Sequence[_Row]:
-        """The timers of one clock, stored and pending, as they are now, soonest first."""
+        """Return the timers of one clock, stored and pending, in order of time."""
         stored, changed = self._stored_of(tag), self._changed
         if not changed:
             return stored
@@ -313,13 +318,12 @@ class Timers:
         return sorted(rows)
 
     def _stored_of(self, tag: bytes) -> Sequence[_Row]:
-        """What the backend holds of this key and one clock, soonest first."""
+        """Return the stored timers of this key and one clock, in order of time."""
         rows = self._of_clock.get(tag)
         if rows is None:
-            prefix = self._visit.prefix
+            prefix = self._scope.prefix
             skip = len(prefix)
-            found = self._scan(prefix + tag, prefix + _BEHIND[tag])
-            rows = [key[skip:] for key, _ in found]
+            rows = [key[skip:] for key, _ in self._scan(prefix + tag, prefix + _END[tag])]
             if len(rows) <= _KEPT_MAX:
                 self._enter()
                 self._of_clock[tag] = rows
@@ -328,15 +332,15 @@ class Timers:
     def _enter(self) -> None:
         if not self._entered:
             self._entered = True
-            self._visit.touched.append(self)
+            self._scope.touched.append(self)
 
-    def _leave(self) -> None:
-        self._hand_on()
+    def _flush(self) -> None:
+        self._put_changes()
         self._entered = False
-        self._agenda = None
+        self._due_timers = None
 
-    def _hand_on(self) -> None:
-        batch, prefix = self._visit.batch, self._visit.prefix
+    def _put_changes(self) -> None:
+        batch, prefix = self._scope.batch, self._scope.prefix
         group, key = prefix[:2], prefix[2:]
         for row, is_set in self._changed.items():
             here, due = prefix + row, due_row(group, key, row)
@@ -351,13 +355,13 @@ class Timers:
         self._of_clock = {}
 
 
-class Agenda:
-    """The due timers of one key, soonest first; those set meanwhile join in.
+class DueTimers:
+    """The due timers of one key in order of time, with those that callbacks set meanwhile.
 
     Parameters:
         timers: of the key.
-        tags: of the clocks that count.
-        due: of those by which the backend holds timers that are due.
+        tags: of the clocks whose timers are taken.
+        due: tags of those clocks for which the backend has due timers.
 
     Attributes:
         at_us: the time of the timer that was taken last.
@@ -367,25 +371,25 @@ class Agenda:
         self.at_us = 0
         self._timers = timers
         self._tags = tags
-        self._skip = len(timers._visit.prefix)
-        found = [rows for tag in due if (rows := timers._due(tag))]
-        self._waiting = iter(found[0]) if len(found) == 1 else merge(*found, key=self._order)
+        self._skip = len(timers._scope.prefix)
+        stored = [rows for tag in due if (rows := timers._due(tag))]
+        self._stored = iter(stored[0]) if len(stored) == 1 else merge(*stored, key=self._order)
         self._spills = timers._spills
-        self._upcoming = self._next_stored()
+        self._next = self._next_stored()
         self._joined: list[tuple[bytes, _Row]] = []
 
-    def joined_by(self, row: _Row) -> bool:
-        """A due timer was set. Returns whether it is one for this agenda."""
+    def add(self, row: _Row) -> bool:
+        """Add a due timer that was set meanwhile. Returns whether its clock is one of these."""
         if row[_TAG] not in self._tags:
             return False
         heappush(self._joined, _firing_order(row))
         return True
 
     def take(self, until_us: int = MAX_MICROS) -> Timer | None:
-        """Remove the soonest due timer up to a time and return it; None if there is none."""
+        """Delete the soonest due timer up to a time and return it; None if there is none."""
         timers, until = self._timers, sortable_micros(until_us)
         while (row := self._soonest(until)) is not None:
-            is_set = timers._is_set(row)  # it may have been deleted, or have come twice
+            is_set = timers._is_set(row)  # it may have been deleted, or occur twice
             if is_set:
                 timers._change(row, False)
             if is_set or not timers._joins:
@@ -394,40 +398,40 @@ class Agenda:
         return None
 
     def _soonest(self, until: bytes) -> _Row | None:
-        stored, joined = self._upcoming, self._joined
+        stored, joined = self._next, self._joined
         if joined and (stored is None or joined[0] <= _firing_order(stored)):
             return heappop(joined)[1] if joined[0][0] <= until else None
         if stored is None or stored[_AT] > until:
             return None
-        self._upcoming = self._next_stored()
+        self._next = self._next_stored()
         return stored
 
     def _next_stored(self) -> _Row | None:
-        found = next(self._waiting, None)
-        if found is None:
+        key_and_row = next(self._stored, None)
+        if key_and_row is None:
             return None
-        row = found[0][self._skip :]
-        # The scan shows what there was when it began; after a spill that says nothing any more.
+        row = key_and_row[0][self._skip :]
+        # The scan shows the rows at its start. After a spill they may have changed.
         if self._spills == self._timers._spills:
             self._timers._stored.setdefault(row, True)
         return row
 
-    def _order(self, found: tuple[bytes, bytes]) -> tuple[bytes, _Row]:
-        return _firing_order(found[0][self._skip :])
+    def _order(self, key_and_row: tuple[bytes, bytes]) -> tuple[bytes, _Row]:
+        return _firing_order(key_and_row[0][self._skip :])
 
 
 class DueKeys:
-    """Keys that have due timers, in pieces of bounded size, each in order of keys.
+    """Keys with due timers, in lists of bounded size, each in order of keys.
 
     Parameters:
-        backend: holds the rows.
-        groups: the key groups of the shard, first and last.
-        now_us: what each clock shows.
+        backend: has the rows.
+        groups: the first and the last key group of the shard.
+        now_us: the time of each clock.
         codec: of keys.
-        clocks: whose timers.
+        clocks: whose timers are read.
 
     Attributes:
-        wake_us: when iterated to the end, the soonest timer per clock that was not due.
+        wake_us: after the iteration, the soonest timer of each clock that was not due.
     """
 
     def __init__(
@@ -447,15 +451,15 @@ class DueKeys:
 
     def __iter__(self) -> Iterator[Sequence[tuple[int, object]]]:
         rows = (row for clock in self._clocks for row in self._rows(clock))
-        while gathered := list(islice(rows, _GATHERED_MAX)):
-            found: dict[bytes, tuple[int, object]] = {}
-            for row in gathered:
+        while due := list(islice(rows, _DUE_MAX)):
+            keys: dict[bytes, tuple[int, object]] = {}
+            for row in due:
                 key, end = self._decode(row, 2 + _NAMED)
-                found[row[:2] + row[2 + _NAMED : end]] = (group_of_row(row), key)
-            yield [found[prefix] for prefix in sorted(found)]
+                keys[row[:2] + row[2 + _NAMED : end]] = (group_of_row(row), key)
+            yield [keys[prefix] for prefix in sorted(keys)]
 
     def _rows(self, clock: Clock) -> Iterator[bytes]:
-        """Due rows of one clock. Key groups without any are jumped over."""
+        """Yield the due rows of one clock. Key groups without due timers are skipped."""
         tag, now = CLOCK_TAGS[clock], self._now_us[clock]
         (group, last), later = self._groups, b""
         while (first := first_due(self._backend, tag, (group, last), later)) is not None:
@@ -472,9 +476,9 @@ class DueKeys:
 def first_due(
     backend: Backend, tag: bytes, groups: tuple[int, int], later: bytes = b""
 ) -> bytes | None:
-    """The first row of one clock in `_timers.due` within key groups.
+    """Return the first row of one clock in `_timers.due` within key groups; None without any.
 
     Parameters:
-        later: in the first of the groups, only rows from this time on.
+        later: a time; in the first key group, earlier rows are skipped.
     """
     return first_of_groups(backend, DUE, tag, groups, later)

@@ -36,7 +36,7 @@ from statekit.backend.interface import Backend, first_of_groups
 from statekit.checkpoint.job_file import CLOCK_TAGS, EXPIRY, ROW_MARK, Clock, TtlRecord
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import group_of_row
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from statekit.timestamp import micros_of_sortable, sortable_micros
 from statekit.watermark import BEGINNING
 
@@ -139,7 +139,7 @@ class Expiry:
     Parameters:
         state: its name.
         ttl: as declared; None for a state whose rows expired in an era before and do no longer.
-        visit: the stay at a key, shared with all states; its clocks show the epoch's times.
+        scope: the stay at a key, shared with all states; its clocks show the epoch's times.
 
     Attributes:
         clock: which one.
@@ -147,11 +147,11 @@ class Expiry:
         wake_us: the soonest time at which something is to be removed; None if nothing is.
     """
 
-    def __init__(self, state: str, ttl: TtlRecord | None, visit: Visit) -> None:
+    def __init__(self, state: str, ttl: TtlRecord | None, scope: KeyScope) -> None:
         self._state = state
-        self._visit = visit
+        self._scope = scope
         self._ttl = ttl
-        self._era = visit.eras.get(state, 1)
+        self._era = scope.eras.get(state, 1)
         self._duration = 0 if ttl is None else ttl.duration_us
         self.clock: Clock = "processing" if ttl is None else ttl.clock
         self._by_event = self.clock == "event"
@@ -163,14 +163,14 @@ class Expiry:
         """How many rows this epoch added to the index."""
         self.refreshes = ttl is not None and ttl.refresh == "read"
         self.wake_us: int | None = None
-        self._instant = PERMANENT if ttl is None else visit.processing_time_us
+        self._instant = PERMANENT if ttl is None else scope.clocks.processing_time_us
         self._last_stamp = (PERMANENT, b"")
         self.tick()
 
     def tick(self) -> None:
         """Look at the clock again."""
-        visit = self._visit
-        self._now = visit.expiry_us if self._by_event else visit.processing_time_us
+        scope = self._scope
+        self._now = scope.clocks.expiry_us if self._by_event else scope.clocks.processing_time_us
         self._expired_until = self._now - self._duration
         """What was written then, or before, has expired."""
 
@@ -182,8 +182,8 @@ class Expiry:
         """When something is written that is written now and was written before, or never."""
         if not self._by_event:
             return self._instant
-        visit = self._visit
-        now = visit.expiry_us if visit.event_us is None else visit.event_us
+        scope = self._scope
+        now = scope.clocks.expiry_us if scope.clocks.event_us is None else scope.clocks.event_us
         if now == BEGINNING:
             return PERMANENT  # event time has not begun: who is to say when this was
         return now if before == PERMANENT or now > before else before
@@ -242,11 +242,11 @@ class Expiry:
         If it was written several times, its row of the index is elsewhere, and stays until due.
         """
         if written not in (PERMANENT, UNWRITTEN):
-            self._visit.batch.delete(EXPIRY, self._entry(row_key, self._mark(written)))
+            self._scope.batch.delete(EXPIRY, self._entry(row_key, self._mark(written)))
 
     def _index(self, row_key: bytes, written: int) -> None:
         mark = self._mark(written)
-        self._visit.batch.put(EXPIRY, self._entry(row_key, mark), b"")
+        self._scope.batch.put(EXPIRY, self._entry(row_key, mark), b"")
         self.indexed += 1
         self._wakes_at(mark + self._duration)
 
@@ -329,7 +329,7 @@ class Expiry:
 
         Yields what is removed, the row key and the size in bytes.
         """
-        batch, state = self._visit.batch, self._state
+        batch, state = self._scope.batch, self._state
         batch.delete_range(EXPIRY, entries[0], entries[-1] + b"\x00")
         row_keys = [entry[:2] + entry[rest_at:] for entry in entries]
         rows = backend.get_many(state, row_keys)
@@ -344,4 +344,4 @@ class Expiry:
             elif written != PERMANENT:
                 self._index(row_key, written)
         if batch.full:
-            self._visit.spill()
+            self._scope.spill()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
-from statekit.backend.interface import Backend, Coming, ManyGetter, StateSize
+from statekit.backend.interface import Backend
 from statekit.backend.mutation import DELETE, PUT, Batch
+from statekit.testing.wrapped import WrappedBackend
 
 
-class CountingBackend:
+class CountingBackend(WrappedBackend):
     """Counts rows read and written per state, and passes everything on.
 
     Attributes:
@@ -27,28 +27,15 @@ class CountingBackend:
     """
 
     def __init__(self, inner: Backend) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.read: Counter[str] = Counter()
         self.written: Counter[str] = Counter()
         self.deleted: Counter[str] = Counter()
         self.ranges_deleted: Counter[str] = Counter()
 
-    @property
-    def states(self) -> Sequence[str]:
-        return self.inner.states
-
     def get(self, state: str, key: bytes) -> bytes | None:
         self.read[state] += 1
         return self.inner.get(state, key)
-
-    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
-        return lambda key: self.get(state, key)
-
-    def many_getter(self, state: str) -> ManyGetter:
-        return partial(self.get_many, state)
-
-    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
-        return partial(self.scan, state)
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         self.read[state] += len(keys)
@@ -68,12 +55,6 @@ class CountingBackend:
             kind = {PUT: self.written, DELETE: self.deleted}.get(op, self.ranges_deleted)
             kind[state] += 1
         self.inner.write(batch)
-
-    def sizes(self) -> dict[str, StateSize]:
-        return self.inner.sizes()
-
-    def close(self) -> None:
-        self.inner.close()
 
     def _counted(
         self, state: str, rows: Iterator[tuple[bytes, bytes]]

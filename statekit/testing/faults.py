@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, TYPE_CHECKING, Literal, TypeVar, get_args
 
 import xxhash
 
-from statekit.backend.interface import Backend, Coming, ManyGetter, StateSize
+from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.object_store import (
+    FileBytes,
     Objects,
     Page,
-    Piece,
     RequestError,
     Stored,
     StoreOptions,
@@ -36,6 +36,7 @@ from statekit.checkpoint.object_store import (
 from statekit.checkpoint.repository import Repository
 from statekit.clock import sleep_s
 from statekit.errors import StateTypeError, StorageError
+from statekit.testing.wrapped import WrappedBackend
 from statekit.working_copy.copies import WorkingCopies, WorkingCopy
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Faults:
 def faulty(repository: Repository, faults: Faults, options: StoreOptions = _NO_PAUSE) -> Repository:
     """The same checkpoint, on a store that goes wrong.
 
-    Pass it on as `checkpoint=` of `job.run`, `statekit.local.run` or `Harness`. Above it runs all
+    Pass it on as `checkpoint=` of `job.run`, `Job.run` or `Harness`. Above it runs all
     that runs above a good store: asking again, verifying, finding out who created a file.
 
     Parameters:
@@ -172,7 +173,7 @@ class _FaultyObjects:
         self._faults = faults
         self.keeps_order = inner.keeps_order
 
-    def get(self, path: str, start: int = 0, size: int | None = None) -> Piece:
+    def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
         return self._read("get", path, partial(self._inner.get, path, start, size))
 
     def head(self, path: str) -> Stored:
@@ -211,7 +212,7 @@ class _FaultyObjects:
     def settle(self, folder: str) -> None:
         self._inner.settle(folder)
 
-    def _read(self, operation: Operation, path: str, ask: Callable[[], Piece]) -> Piece:
+    def _read(self, operation: Operation, path: str, ask: Callable[[], FileBytes]) -> FileBytes:
         what = self._faults.next(operation, path)
         if what in ("fail before", "fail after"):
             raise self._failed(operation, path)
@@ -229,7 +230,7 @@ class _FaultyObjects:
         return RequestError(reason, may_pass=not self._faults.lasting)
 
 
-class FaultyBackend:
+class FaultyBackend(WrappedBackend):
     """A backend that goes wrong: it raises `StorageError`, as RocksDB does on a bad disk.
 
     Nothing above a backend can find a flipped or torn row: RocksDB has checksums of its own.
@@ -243,29 +244,13 @@ class FaultyBackend:
     """
 
     def __init__(self, inner: Backend, faults: Faults) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._faults = faults
-
-    @property
-    def states(self) -> Sequence[str]:
-        return self.inner.states
 
     def get(self, state: str, key: bytes) -> bytes | None:
         what = self._asked("read", state)
         row = self.inner.get(state, key)
         return row if row is None or what is None else _damaged(row, what)
-
-    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
-        return partial(self.get, state)
-
-    def many_getter(self, state: str) -> ManyGetter:
-        return partial(self.get_many, state)
-
-    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
-        return partial(self.scan, state)
-
-    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [self.get(state, key) for key in keys]
 
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
         self._asked("scan", state)
@@ -281,12 +266,6 @@ class FaultyBackend:
     def write(self, batch: Batch) -> None:
         _write(self._faults, batch, self.inner.write)
 
-    def sizes(self) -> dict[str, StateSize]:
-        return self.inner.sizes()
-
-    def close(self) -> None:
-        self.inner.close()
-
     def _asked(self, operation: Operation, state: str) -> What | None:
         what = self._faults.next(operation, state)
         if what in ("fail before", "fail after"):
@@ -295,7 +274,7 @@ class FaultyBackend:
 
 
 class FaultyCopies:
-    """Working copies whose backends go wrong. Pass them on as `backend=` of `statekit.local.run`.
+    """Working copies whose backends go wrong. Pass them on as `backend=` of `Job.run`.
 
     Parameters:
         inner: `MemoryCopies` or `DiskCopies`.
@@ -331,8 +310,8 @@ class _FaultyCopy:
     def write(self, batch: Batch) -> None:
         _write(self._faults, batch, self._inner.write)
 
-    def adopted(self) -> ShardState:
-        return self._inner.adopted()
+    def newest_base(self) -> ShardState:
+        return self._inner.newest_base()
 
     def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
         self._inner.keep(shard, local_states)

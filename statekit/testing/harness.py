@@ -20,6 +20,7 @@ from statekit.errors import QueryError, RestoreError, StatekitError, StateTypeEr
 from statekit.functions.context import Context
 from statekit.functions.process import Process
 from statekit.job.job import Job
+from statekit.job.options import RunOptions
 from statekit.job.stream import Stream
 from statekit.keygroup import key_group, pack_group, shard_of_group
 from statekit.maintenance.savepoint.format import Savepoint
@@ -28,9 +29,8 @@ from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.runtime.local import LocalRunner
 from statekit.runtime.shard import obtained
-from statekit.runtime.task import stay_in_shard
 from statekit.state.base import State, StateSpec
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import Clocks, KeyScope
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.timers import Timer
@@ -127,8 +127,10 @@ class Harness:
             self._job,
             self._repository,
             copies,
-            parallelism=parallelism,
-            allow_dropped_state=self._allow_dropped_state,
+            RunOptions(
+                parallelism=parallelism,
+                allow_dropped_state=self._allow_dropped_state,
+            ),
         )
 
     @property
@@ -235,8 +237,8 @@ class Harness:
 
     def timers(self, key: Any) -> Sequence[Timer]:
         """The timers of a key after the last epoch, soonest first."""
-        with self._visiting(key) as (visit, backend, plan):
-            timers = self.process.bind_timers(visit, backend, plan)
+        with self._opened_at(key) as (scope, backend, plan):
+            timers = self.process.bind_timers(scope, backend, plan)
             return [] if timers is None else timers.list()
 
     def state(self, name: str, key: Any) -> Any:
@@ -245,8 +247,8 @@ class Harness:
         None, the value, a list or a dict.
         """
         spec = self._spec(name, local=False)
-        with self._visiting(key) as (visit, backend, _):
-            return plain(spec, spec.bind(visit, backend))
+        with self._opened_at(key) as (scope, backend, _):
+            return plain(spec, spec.bind(scope, backend))
 
     def operator_state(self, name: str) -> list[Any]:
         """What a state of shards holds after the last epoch: one plain Python value per shard.
@@ -257,7 +259,7 @@ class Harness:
         held = []
         for shard in range(self.parallelism):
             with self._copy_of(shard) as (backend, plan):
-                stay = stay_in_shard(plan, Batch(), _nothing)
+                stay = KeyScope.of_shard(plan, Batch(), _nothing)
                 held.append(plain(spec, spec.bind(stay, backend)))
         return held
 
@@ -286,20 +288,21 @@ class Harness:
             copy.drop()
 
     @contextlib.contextmanager
-    def _visiting(self, key: Any) -> Iterator[tuple[Visit, RowBackend, ShardPlan]]:
-        """The stay at a key after the last epoch, to look at what it holds."""
+    def _opened_at(self, key: Any) -> Iterator[tuple[KeyScope, RowBackend, ShardPlan]]:
+        """A key scope after the last epoch, to look at the states of a key."""
         with self._copy_of(self.shard_of(key)) as (backend, plan):
-            yield self._visit(key, plan), backend, plan
+            yield self._key_scope(key, plan), backend, plan
 
-    def _visit(self, key: Any, plan: ShardPlan) -> Visit:
-        visit, last = _visit(self.process, key, self.key_groups), self._runner.coordinator.last
-        visit.eras, visit.migrated = plan.eras, plan.migrated
+    def _key_scope(self, key: Any, plan: ShardPlan) -> KeyScope:
+        scope = KeyScope.of_keys(plan, Batch(), _nothing)
+        scope.enter(_prefix(self.process, key, self.key_groups), key)
+        last = self._runner.coordinator.last
+        scope.clocks = Clocks()
         if last is not None:
             watermark = last.operators[self.process.name].watermark_us
-            visit.watermark_us = BEGINNING if watermark is None else watermark
-            visit.expiry_us = visit.watermark_us
-            visit.processing_time_us = last.processing_time_us
-        return visit
+            reached = BEGINNING if watermark is None else watermark
+            scope.clocks = Clocks(reached, last.processing_time_us, reached)
+        return scope
 
     def crash(self) -> None:
         """Drop everything that is not committed and reopen at the last committed epoch."""
@@ -395,23 +398,24 @@ def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:
     ([1], [2])
     """
     backend = MemoryBackend(process.families)
-    visit = _visit(process, key, 128)
+    batch = Batch()
 
     def spill() -> None:
-        backend.write(visit.batch)
-        visit.batch.clear()
+        backend.write(batch)
+        batch.clear()
 
-    visit.spill = spill
     plan = ShardPlan("", process.name, 0, 0, ShardState(first_group=0, last_group=127), None)
-    stay = stay_in_shard(plan, visit.batch, spill)
-    stay.broadcasting = True
+    scope = KeyScope.of_keys(plan, batch, spill)
+    scope.enter(_prefix(process, key, 128), key)
+    shard_scope = KeyScope.of_shard(plan, batch, spill)
+    shard_scope.broadcasting = True
     states: dict[str, Any] = {
-        spec.name: spec.bind(stay if spec.kind.is_local else visit, backend).handle
+        spec.name: spec.bind(shard_scope if spec.kind.is_local else scope, backend).handle
         for spec in process.states
     }
     if process.signature.context_parameter is not None:
-        timers = process.bind_timers(visit, backend, plan)
-        states[process.signature.context_parameter] = Context(visit, 0, timers)
+        timers = process.bind_timers(scope, backend, plan)
+        states[process.signature.context_parameter] = Context(scope, 0, timers)
     return states
 
 
@@ -424,7 +428,5 @@ def plain(spec: StateSpec, state: State) -> Any:
     return state.get()  # type: ignore[attr-defined]
 
 
-def _visit(process: Process[Any, Any, Any], key: Any, key_groups: int) -> Visit:
-    group = key_group(key, key_groups)
-    prefix = pack_group(group) + process.key_codec.encode(key)
-    return Visit(process.name, 0, Batch(), lambda: None, prefix, key)
+def _prefix(process: Process[Any, Any, Any], key: Any, key_groups: int) -> bytes:
+    return pack_group(key_group(key, key_groups)) + process.key_codec.encode(key)

@@ -24,30 +24,26 @@ from statekit.backend.change_file import Changes
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.lineage import FILES_MAX, Lineage, last_file, lineage_of
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.references import base_snapshot
 from statekit.checkpoint.repository import Repository, group_bounds
-from statekit.checkpoint.retention import STAGED_FOR, may_adopt, may_be_named
+from statekit.checkpoint.restore_plan import RestorePlan, last_file, shard_restore_plan
+from statekit.checkpoint.retention import STAGED_FOR, may_adopt
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, StatekitError
-from statekit.working_copy.base_options import SLACK_MAX, SMALL_BYTES, BaseOptions, Choice
-from statekit.working_copy.base_options import Database as Size
-from statekit.working_copy.base_snapshot import Finished, Staged, StagedSnapshot
-from statekit.working_copy.change_file_merge import (
-    MERGE_BYTES_MIN,
-    MERGED_AT_A_TIME,
-    Merge,
-    Merged,
-    StagedMerge,
-    worth_merging,
+from statekit.working_copy.base_options import (
+    SLACK_MAX,
+    SMALL_BYTES,
+    BaseOptions,
+    Choice,
+    DatabaseSize,
 )
+from statekit.working_copy.base_snapshot import Finished, Staged, StagedSnapshot
 from statekit.working_copy.clipping import Database
 from statekit.working_copy.directory import Ranges
-from statekit.working_copy.staging import StagedWork
 from statekit.working_copy.uploaded_tables import note_stored, pass_on_note, read_stored, tables_in
-from statekit.working_copy.uploader import Work, uploader
+from statekit.working_copy.uploader import uploader
 
 _logger = logging.getLogger("statekit.base_keeping")
 
@@ -100,32 +96,28 @@ class BaseKeeping:
 
     # --------------------------------------------------------------------------- relying on one
 
-    def adopted(self, paths: Sequence[Path]) -> ShardState:
-        """Where the shard stands before the epoch, on the newest base there is.
+    def newest_base(self, paths: Sequence[Path]) -> ShardState:
+        """The shard before the epoch, on the newest base whose upload is finished.
 
-        What was made in the background and cannot be used is dropped: the change files lead to the
-        same rows.
+        A base that was uploaded and cannot be used is dropped: the change files lead to the same
+        rows.
 
         Parameters:
             paths: of the copy's databases.
 
         Raises:
-            CorruptCheckpointError: a file that the shard is made of is missing or altered.
+            CorruptCheckpointError: a file that the shard consists of is missing or altered.
             StorageError: the store failed.
         """
-        staged: list[StagedSnapshot | StagedMerge] = [*self._snapshots(), *self._merges()]
-        for work in staged:
+        for snapshot in self._snapshots():
             try:
-                if isinstance(work, StagedMerge):
-                    found = self._with_merge(work)
-                else:
-                    found = self._with_base(work, paths)
-                if found is not None:  # a copy of a model is not validated when it is made
-                    return ShardState.model_validate(found.model_dump())
+                based = self._with_base(snapshot, paths)
+                if based is not None:  # a copy of a model is not validated when it is made
+                    return ShardState.model_validate(based.model_dump())
             except StatekitError:
                 raise
             except Exception as error:  # noqa: BLE001 - nothing depends on it
-                self._drop(work, f"{type(error).__name__}: {error}")
+                self._drop(snapshot, f"{type(error).__name__}: {error}")
         return self.plan.base
 
     def _with_base(self, snapshot: StagedSnapshot, paths: Sequence[Path]) -> ShardState | None:
@@ -141,24 +133,16 @@ class BaseKeeping:
             self._drop(snapshot, "it does not lead to the rows that the shard has now")
         return based
 
-    def _with_merge(self, merge: StagedMerge) -> ShardState | None:
-        """The shard with a merged file; None if there is none, or it was adopted or dropped."""
-        merged = merge.finished
-        shorter = None if merged is None else self._shortened(merged)
-        if merged is not None and shorter is None:
-            merge.remove()  # a manifest names what it made, or never will
-        return shorter
-
-    def _drop(self, work: StagedWork, why: str) -> None:
+    def _drop(self, snapshot: StagedSnapshot, why: str) -> None:
         _logger.warning(
-            "%s, a base or merged change files of operator %r, key groups %s, is dropped: %s. The "
+            "%s, a base of operator %r, key groups %s, is dropped: %s. The "
             "job goes on with the change files, and a later epoch takes another one",
-            work.place,
+            snapshot.place,
             self.plan.operator,
             self.plan.base.groups,
             why,
         )
-        work.remove()
+        snapshot.remove()
 
     def _settle(self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]) -> None:
         """A manifest names the base: remember its tables, and let go of what was staged."""
@@ -210,19 +194,23 @@ class BaseKeeping:
         if not self._may_adopt(finished):
             return None
         names = [file.path for file in shard.files]
-        if shard.is_complete and staged.follows in names:
+        if staged.follows in names:
             later = shard.files[names.index(staged.follows) + 1 :]
         else:
-            found = self._lineage()
+            found = self._restore_plan()
             if staged.follows not in [file.path for file in found.files]:
                 return None
             later = found.after(staged.follows) or ()
-        made = {"base": finished.base, "history": None, "slices": (), "is_complete": True}
-        based = _with_files(shard, later, finished.uploaded, **made)
-        chain = self.options.settled(based.chain)
-        if standing is None and shard.row_bytes is not None:
-            chain = self.options.staggered(chain, shard.row_bytes, shard.first_group)
-        return based.model_copy(update={"chain": chain})
+        return shard.model_copy(
+            update={
+                "base": finished.base,
+                "history": None,
+                "slices": (),
+                "is_complete": True,
+                "files": tuple(later),
+                "chain": shard.chain.based(later, finished.uploaded),
+            }
+        )
 
     def _may_adopt(self, finished: Finished) -> bool:
         """Whether its files are there and will stay, whatever was collected meanwhile."""
@@ -231,20 +219,6 @@ class BaseKeeping:
         except CorruptCheckpointError:
             return False
         return may_adopt(self.repository, finished.base.path, base, self.plan)
-
-    def _shortened(self, merged: Merged) -> ShardState | None:
-        """The shard with a merged file; None if it no longer has those that were merged."""
-        shard = self.plan.base
-        if not shard.is_complete:
-            return None
-        found = self._lineage()
-        files = None if found.below else merged.within(found.files)
-        made = [file.path for file in merged.files]
-        if files is None or not may_be_named(
-            self.repository, made, self.plan, taken=merged.merge.epoch
-        ):
-            return None
-        return _with_files(shard, files, merged.uploaded, history=None)
 
     # ------------------------------------------------------------------------------- taking one
 
@@ -262,17 +236,14 @@ class BaseKeeping:
         row_bytes = shard.row_bytes
         if row_bytes is None or not self.options.is_worth_it(shard.chain, row_bytes):
             return  # a part is counted first
-        waiting: list[StagedSnapshot | StagedMerge] = [*self._snapshots(), *self._merges()]
-        if waiting:
+        if waiting := self._snapshots():
             for work in waiting:
                 self._go_on(work)
             return
         copy.backend.flush()
         try:
             choice, known = self._choice(shard, copy, row_bytes)
-            if choice == "none":
-                self._merge(shard, copy)
-            elif not _has_expired_rows(self.plan, shard):
+            if choice != "none" and not _has_expired_rows(self.plan, shard):
                 self._stage(shard, copy, local_states, known, merged=choice == "merged")
         except (OSError, StatekitError) as error:  # the epoch does not need it
             _logger.warning(
@@ -296,7 +267,7 @@ class BaseKeeping:
             for name, size in there.items()
             if name not in stored
         )
-        size = Size(
+        size = DatabaseSize(
             bytes=sum(sum(there.values()) for there in tables),
             new_bytes=sum(new),
             row_bytes=row_bytes,
@@ -335,7 +306,7 @@ class BaseKeeping:
                     relies_on=base,
                     relied=tuple(ref.path for stored in known for ref in stored.values()),
                     merged=merged,
-                    is_cut=shard.base is None and bool(self._lineage().below),
+                    is_cut=shard.base is None and bool(self._restore_plan().below),
                     begun_us=now_us(),
                 )
             )
@@ -344,32 +315,7 @@ class BaseKeeping:
             raise
         self._hand_in(snapshot)
 
-    def _merge(self, shard: ShardState, copy: Copy) -> None:
-        """Have small change files merged, if there are many: as long as there is credit."""
-        if not self.options.merges or shard.chain.files < 2 * MERGED_AT_A_TIME:
-            return
-        # To look for something to merge takes longer, the more files there are: not in each epoch
-        # of those in which nothing could be paid for.
-        if (credit := self.options.credit(shard.chain)) < MERGE_BYTES_MIN:
-            return
-        # As it was before this epoch; its own files, and those that copies stand at, are left out.
-        found = self._lineage()
-        files = worth_merging(found.files[:-FILES_MAX])
-        if found.below or not files or sum(file.size for file in files) > credit:
-            return
-        work = StagedMerge(self._room("merges"))
-        work.seal(
-            Merge(
-                operator=self.plan.operator,
-                states=tuple(copy.backend.states),
-                files=files,
-                epoch=self.plan.epoch,
-                begun_us=now_us(),
-            )
-        )
-        self._hand_in(work)
-
-    def _go_on(self, work: StagedSnapshot | StagedMerge) -> None:
+    def _go_on(self, work: StagedSnapshot) -> None:
         """Have something finished that somebody did not finish, if it is still of use."""
         if (staged := work.staged) is None:
             work.remove()  # the process that began it died, or had another version
@@ -379,18 +325,15 @@ class BaseKeeping:
             else:
                 work.remove()
 
-    def _hand_in(self, work: StagedSnapshot | StagedMerge) -> None:
-        if isinstance(work, StagedMerge):
-            todo: Work = partial(work.upload, self.repository)
-        else:
-            todo = partial(work.upload, self.repository, self.rocks)
-        uploader().hand_in(str(work.place), todo)
+    def _hand_in(self, snapshot: StagedSnapshot) -> None:
+        upload = partial(snapshot.upload, self.repository, self.rocks)
+        uploader().hand_in(str(snapshot.place), upload)
 
     # ----------------------------------------------------------------------------------- helpers
 
-    def _lineage(self) -> Lineage:
+    def _restore_plan(self) -> RestorePlan:
         plan = self.plan
-        return lineage_of(self.repository, plan.operator, plan.base, plan.base_epoch)
+        return shard_restore_plan(self.repository, plan.operator, plan.base, plan.base_epoch)
 
     def _room(self, kind: str) -> Path:
         """A directory that nothing else has."""
@@ -400,17 +343,6 @@ class BaseKeeping:
 
     def _snapshots(self) -> list[StagedSnapshot]:
         return [StagedSnapshot(place) for place in sorted((self.home / "snapshots").glob("*"))]
-
-    def _merges(self) -> list[StagedMerge]:
-        return [StagedMerge(place) for place in sorted((self.home / "merges").glob("*"))]
-
-
-def _with_files(
-    shard: ShardState, files: Sequence[FileRef], uploaded: int, **changes: object
-) -> ShardState:
-    """The shard with other change files, which were paid for."""
-    chain = shard.chain.replaced_by(files, uploaded)
-    return shard.model_copy(update={**changes, "files": tuple(files), "chain": chain})
 
 
 def _table_bytes(paths: Iterable[Path]) -> int:

@@ -26,10 +26,10 @@ from typing import TypeVar
 from statekit.backend.hard_link import linked
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.paths import BASE, CHANGES, data_path
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record
-from statekit.checkpoint.shard_contents import BaseSnapshot, Database
-from statekit.clock import unique_id
+from statekit.checkpoint.shard_contents import BaseDatabase, BaseSnapshot
 from statekit.working_copy.staging import Going, StagedWork
 from statekit.working_copy.uploaded_tables import (
     note_stored,
@@ -133,7 +133,7 @@ class StagedSnapshot(StagedWork):
                 staged = self._merge(staged, options, going)
             upload = _Upload(repository, staged, going)
             databases = tuple(
-                Database(
+                BaseDatabase(
                     first_group=first, last_group=last, files=upload.database(self.database(number))
                 )
                 for number, (first, last) in enumerate(staged.databases)
@@ -192,11 +192,11 @@ class _Upload:
 
     def local_changes(self, file: Path) -> FileRef:
         """The file of what is there of state of the shard."""
-        ref = self._put(file, "changes.arrow")
+        ref = self._put(file, CHANGES)
         self.bytes += ref.size
         return ref.model_copy(update={"rows": self._staged.local_rows, "local": True})
 
-    def base(self, databases: tuple[Database, ...], local: FileRef | None) -> FileRef:
+    def base(self, databases: tuple[BaseDatabase, ...], local: FileRef | None) -> FileRef:
         """The file that names all others."""
         staged = self._staged
         made = BaseSnapshot(
@@ -209,7 +209,7 @@ class _Upload:
             local=local,
             follows=staged.follows,
         )
-        path = self._path("base.json")
+        path = self._path(BASE)
         ref = self._repository.put_file(path, BytesIO(made.to_bytes()))
         self.bytes += ref.size
         return ref
@@ -218,7 +218,7 @@ class _Upload:
         return self._repository.put_path(self._path(kind), file, going=self._going)
 
     def _path(self, kind: str) -> str:
-        return f"data/{self._staged.operator}/{unique_id()}.{kind}"
+        return data_path(self._staged.operator, kind)
 
 
 # ------------------------------------------------------------------------------------- fetching
@@ -234,7 +234,7 @@ class Wanted:
         place: its directory, which is made.
     """
 
-    database: Database
+    database: BaseDatabase
     named: str
     place: Path
 

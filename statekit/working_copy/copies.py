@@ -21,9 +21,10 @@ from typing import Protocol
 from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.lineage import last_file, lineage_of, missed_files, replay
 from statekit.checkpoint.manifest import ShardPlan, ShardState
+from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import last_file, missed_files, shard_restore_plan
 from statekit.errors import StorageError
 from statekit.working_copy.base_lifecycle import BaseKeeping, Copy
 from statekit.working_copy.base_options import BaseOptions
@@ -52,7 +53,7 @@ class WorkingCopy(Protocol):
     def write(self, batch: Batch) -> None:
         """Apply a batch. From now on the copy is not trusted until `keep`."""
 
-    def adopted(self) -> ShardState:
+    def newest_base(self) -> ShardState:
         """Where the shard stands before the epoch, on the newest base that is known here."""
 
     def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
@@ -101,7 +102,7 @@ class _MemoryCopy:
         self.written = True
         self.backend.write(batch)
 
-    def adopted(self) -> ShardState:
+    def newest_base(self) -> ShardState:
         return self.base
 
     def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
@@ -124,7 +125,7 @@ class MemoryCopies:
         attempt, backend = self.kept.pop(name, (None, None))
         if backend is None or attempt != base.attempt:
             backend = MemoryBackend(states)
-            found = lineage_of(repository, plan.operator, base, plan.base_epoch)
+            found = shard_restore_plan(repository, plan.operator, base, plan.base_epoch)
             replay(repository, backend, found)
         return _MemoryCopy(backend, self, name, base)
 
@@ -256,10 +257,10 @@ class _DiskCopy:
             made = assembly.made(from_copies=False)
         self._fragments, self._backend = made
 
-    def adopted(self) -> ShardState:
+    def newest_base(self) -> ShardState:
         if self._lease.is_private:
             return self._keeping.plan.base
-        return self._keeping.adopted(self._paths)
+        return self._keeping.newest_base(self._paths)
 
     @property
     def is_to_be_counted(self) -> bool:

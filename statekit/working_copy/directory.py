@@ -6,7 +6,7 @@
     db/     the database, or one below it per fragment
     pieces/ what a copy is being put together from
     before/ the databases of a copy that is being fetched anew
-    snapshots/, merges/ what is done in the background (`base_keeping`)
+    snapshots/          base snapshots that are being uploaded (`base_lifecycle`)
     private.<unique>/   the same again, for an attempt that found the lock held
 """
 
@@ -27,7 +27,7 @@ from statekit.clock import unique_id
 from statekit.keygroup import MAX_GROUPS
 from statekit.working_copy.lock import DirectoryLock, unusable
 
-PARTS = ("clean", "clean.draft", "db", "pieces", "before", "snapshots", "merges")
+PARTS = ("clean", "clean.draft", "db", "pieces", "before", "snapshots")
 """What is in a copy's directory beside the lock and private directories; the mark goes first."""
 
 _PRIVATE_NAME = re.compile(r"private\.[0-9a-f]{32}")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from statekit.backend.rocksdb import link_database
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.lineage import lineage_of, missed_files
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import missed_files, shard_restore_plan
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import Contents, Slice
 from statekit.working_copy.clipping import Database, Piece
@@ -88,7 +88,7 @@ class Assembly:
         gaps = list(_between(plan.base.groups, [each.piece.groups for each in linked]))
         missing = []
         if gaps:
-            found = lineage_of(repository, plan.operator, plan.base, plan.base_epoch)
+            found = shard_restore_plan(repository, plan.operator, plan.base, plan.base_epoch)
             missing = [found.within(*gap) for gap in gaps]
         try:
             ranges, backend = restored(

@@ -15,9 +15,10 @@ from pathlib import Path
 
 from statekit.backend.rocksdb import link_database
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.lineage import Lineage, replay
+from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.shard_contents import Database as BaseDatabase
+from statekit.checkpoint.restore_plan import RestorePlan
+from statekit.checkpoint.shard_contents import BaseDatabase
 from statekit.working_copy.base_snapshot import Wanted, fetch_databases, noted
 from statekit.working_copy.clipping import Database, Piece, put_together
 from statekit.working_copy.directory import Ranges
@@ -27,7 +28,7 @@ def restored(
     repository: Repository,
     home: Path,
     groups: tuple[int, int],
-    missing: Sequence[Lineage],
+    missing: Sequence[RestorePlan],
     states: Sequence[str],
     options: RocksOptions | None = None,
     *,
@@ -89,7 +90,7 @@ class _Cut:
         return (self.first, self.last) == (database.first_group, database.last_group)
 
 
-def _cuts(missing: Iterable[Lineage]) -> Iterator[_Cut]:
+def _cuts(missing: Iterable[RestorePlan]) -> Iterator[_Cut]:
     """What is taken of which database, in the order of key groups.
 
     Shards that were cut out of one shard and put together again go on where the other one ends.
@@ -115,7 +116,7 @@ def _cuts(missing: Iterable[Lineage]) -> Iterator[_Cut]:
 
 
 def _fetched(
-    repository: Repository, missing: Iterable[Lineage], drafts: Path, beside: Path | None
+    repository: Repository, missing: Iterable[RestorePlan], drafts: Path, beside: Path | None
 ) -> list[Piece]:
     """The databases of bases, each one fetched once, however many key groups are cut out of it."""
     places: dict[tuple[str, int], Path] = {}

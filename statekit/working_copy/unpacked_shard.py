@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.scratch import scratch_directory
-from statekit.checkpoint.lineage import replay, standing_lineage
 from statekit.checkpoint.manifest import EpochManifest, ShardState
+from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import restore_plan
 from statekit.working_copy.restore import restored
 
 # Making a database takes longer than reading so many bytes of change files.
@@ -40,7 +41,7 @@ class ShardRows:
             CorruptCheckpointError: a file is missing or altered.
             StorageError: the store or the local disk failed.
         """
-        found = standing_lineage(self._repository, self._manifest, self._operator, *shard.groups)
+        found = restore_plan(self._repository, self._manifest, self._operator, *shard.groups)
         few = not found.bases and sum(ref.size for ref in found.change_files) <= _FEW_BYTES
         with contextlib.ExitStack() as closing:
             backend: Backend

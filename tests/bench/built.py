@@ -26,10 +26,11 @@ from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, ChangeFileWriter, P
 from statekit.backend.rocksdb import RocksBackend, link_database
 from statekit.checkpoint.manifest import ShardReport, ShardState
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.shard_contents import Chain
+from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.clock import unique_id
 from statekit.codec.key_codec import key_codec
 from statekit.codec.value_codec import value_codec
+from statekit.job.options import RunOptions
 from statekit.keygroup import group_range, key_group
 from statekit.runtime.coordinator import Coordinator
 from statekit.working_copy.directory import WHOLE, Lease, Mark
@@ -153,7 +154,7 @@ def _build_shard(
         changed=0,
         files=(ref,),
         is_complete=True,
-        chain=Chain().followed_by(ref, size),
+        chain=ReplayCost().followed_by(ref, size),
         rows={STATE: len(keys)},
         bytes={STATE: size},
     )
@@ -162,7 +163,9 @@ def _build_shard(
 
 def build(home: Path, rows: int, shards: int, *, text: bool = False) -> None:
     """A checkpoint of one epoch with its working copies."""
-    coordinator = Coordinator.open(job(), Repository(home / "checkpoint"), parallelism=shards)
+    coordinator = Coordinator.open(
+        job(), Repository(home / "checkpoint"), RunOptions(parallelism=shards)
+    )
     coordinator.begin()
     reports = []
     for shard in range(shards):

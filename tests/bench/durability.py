@@ -21,12 +21,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import ClassVar
 
-from statekit.backend.interface import Coming
+from statekit.backend.interface import NextKeys
 from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.manifest import OperatorEpoch, ShardPlan, ShardState
 from statekit.checkpoint.references import named_by
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
+from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopy
@@ -85,8 +86,10 @@ class Held:
             job(),
             Repository(self.checkpoint),
             self.copies,
-            parallelism=1,
-            retention=retention,
+            RunOptions(
+                parallelism=1,
+                retention=retention,
+            ),
         )
         self._rows = range(rows)
         self._text = text
@@ -157,8 +160,10 @@ class _WatchedCopies(DiskCopies):
         backend = copy.backend
         getter = backend.getter
 
-        def watched(state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
-            get = getter(state, coming)
+        def watched(
+            state: str, next_keys: NextKeys | None = None
+        ) -> Callable[[bytes], bytes | None]:
+            get = getter(state, next_keys)
 
             def got(key: bytes) -> bytes | None:
                 row = get(key)
@@ -337,7 +342,9 @@ def _restored(checkpoint: Path, local: Path, shards: int, live_bytes: int | None
     Parameters:
         live_bytes: what all rows together should then take; None not to look.
     """
-    runner = LocalRunner(job(), Repository(checkpoint), MemoryCopies(), parallelism=shards)
+    runner = LocalRunner(
+        job(), Repository(checkpoint), MemoryCopies(), RunOptions(parallelism=shards)
+    )
     coordinator = runner.coordinator
     coordinator.begin()
     seconds, found = 0.0, 0
@@ -413,7 +420,9 @@ def idle_alone(epochs: int = 100, shards: int = 65) -> Row:
                 job(),
                 Repository(home / f"{parallelism}"),
                 DiskCopies(home / f"copies of {parallelism}"),
-                parallelism=parallelism,
+                RunOptions(
+                    parallelism=parallelism,
+                ),
             )
             for parallelism in (1, shards)
         )

@@ -168,7 +168,7 @@ def _drop_in() -> Workload:
     # Not where only state is measured: it needs Spark's classes.
     from pyspark.sql import types as sql
 
-    from statekit.spark.grouping_key import GroupingKey
+    from statekit.spark.tws.grouping_key import GroupingKey
     from statekit.spark.tws.process import process_of
     from tests.bench.spark_processor import HELD, CountProcessor
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from statekit.checkpoint.repository import Repository
+from statekit.job.options import RunOptions
 from statekit.keygroup import key_group, shard_of_group
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies
@@ -32,7 +33,10 @@ def _restart(home: Path, shards: int) -> float:
     records = [Seen(key, b"x") for key in keys.values()]
     begun = time.perf_counter()
     runner = LocalRunner(
-        job(), Repository(home / "checkpoint"), DiskCopies(home / "local"), parallelism=shards
+        job(),
+        Repository(home / "checkpoint"),
+        DiskCopies(home / "local"),
+        RunOptions(parallelism=shards),
     )
     runner.epoch({"seen": records})
     return time.perf_counter() - begun

@@ -21,10 +21,12 @@ import pyarrow as pa
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.functions.process import Process
+from statekit.job.options import RunOptions
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.shard import RARE_COLLECTION, run_shard
-from statekit.spark.worker_rows import chunks_of
+from statekit.runtime.shard_input import ShardInput
+from statekit.spark.worker_rows import batches_of_rows
 from statekit.working_copy.copies import DiskCopies
 from tests.bench.report import Arm, Row, statekit
 from tests.bench.workload import (
@@ -52,7 +54,7 @@ class Shard:
         job.source("events", record).process(declared).sink("out")
         self.declared = declared
         repository = Repository(home / "checkpoint")
-        self.coordinator = Coordinator.open(job, repository, parallelism=1, clock=clock)
+        self.coordinator = Coordinator.open(job, repository, RunOptions(parallelism=1, clock=clock))
         self.copies = DiskCopies(home / "working")
 
     def epoch(
@@ -68,8 +70,8 @@ class Shard:
         cpu, wall = time.process_time(), time.perf_counter()
         self.coordinator.begin()
         plan = self.coordinator.plan(self.declared.name, 0)
-        chunks = self._chunks(batches)
-        running = run_shard(self.declared, plan, chunks, self.coordinator.repository, self.copies)
+        records = ShardInput((), self._chunks(batches))
+        running = run_shard(self.declared, plan, records, self.coordinator.repository, self.copies)
         output_type = self.declared.output_type
         try:
             while True:
@@ -87,7 +89,7 @@ class Shard:
     def _chunks(self, batches: list[pa.RecordBatch]) -> Iterator[KeyedBatch]:
         # Behind all columns Spark has the arrival, which the worker leaves out.
         rows = (batch.append_column("arrival", pa.nulls(len(batch))) for batch in batches)
-        return chunks_of(self.declared, rows, self.coordinator.key_groups)
+        return batches_of_rows(self.declared, rows, self.coordinator.key_groups)
 
 
 def _count_batches(count: int, seed: int, keys: int = KEYS) -> list[pa.RecordBatch]:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 import statekit as sk
+from statekit.spark.worker_rows import GROUP
 from tests.bench.built import groups_of
 
 KEYS = 100_000
@@ -327,5 +328,5 @@ def sorted_batches(table: pa.Table, key: tuple[str, ...] = ("key",)) -> list[pa.
     first, *others = (table.column(name).to_numpy() for name in key)
     groups = groups_of(first)
     order = np.lexsort((*reversed(others), first, groups))
-    grouped = table.add_column(0, "group", pa.array(groups, pa.int32()))
+    grouped = table.add_column(0, GROUP, pa.array(groups, pa.int32()))
     return list(grouped.take(order).combine_chunks().to_batches(max_chunksize=10_000))

@@ -12,7 +12,7 @@ import pytest
 
 from statekit.checkpoint.repository import Repository
 from statekit.runtime.coordinator import Coordinator
-from statekit.runtime.local import LocalRunner, run
+from statekit.runtime.local import LocalRunner
 from statekit.testing import Harness
 from statekit.working_copy.copies import DiskCopies
 from tests.support.counting_job import (
@@ -121,8 +121,7 @@ def run_job(place: Path, backend: Any, parallelism: int, switch: Switch) -> None
             switch.reached("in the middle of the sink")
             file.write(text[len(text) // 2 :])
 
-    run(
-        tally_job(GROUPS),
+    tally_job(GROUPS).run(
         {"records": RECORDS},
         outputs={"outputs": write},
         checkpoint=place / "checkpoint",

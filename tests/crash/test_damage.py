@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,12 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statekit.backend.interface import MemoryBackend
-from statekit.checkpoint.gc.collector import Collector
-from statekit.checkpoint.lineage import load
-from statekit.checkpoint.manifest import EpochManifest, epoch_path, instant_path
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.paths import SAVEPOINT, SPARK, epoch_path, first_path, instant_path
 from statekit.checkpoint.references import base_snapshot, history
-from statekit.checkpoint.repository import SAVEPOINT, SPARK, Repository
-from statekit.checkpoint.retention import Retention, first_path
+from statekit.checkpoint.replay import load
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.cli.gc import gc
 from statekit.errors import CorruptCheckpointError, RestoreError
@@ -33,8 +30,8 @@ from statekit.maintenance.verify.repair import repair
 from statekit.maintenance.verify.spark_checks import spark_faults
 from statekit.maintenance.verify.verify import verify
 from statekit.reader import CheckpointReader
-from tests.support.full_checkpoint import LOST, Files, as_format_2, make, make_with_bases, run
-from tests.support.places import DOCS, STORED
+from tests.support.full_checkpoint import LOST, Files, make, make_with_bases
+from tests.support.places import DOCS
 
 Check = Callable[[], object]
 
@@ -56,9 +53,9 @@ def files(directory: Path) -> Files:
 
 @pytest.fixture(scope="module")
 def based(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """Another one, with bases, merged change files and slices of both, after a collection."""
+    """Another one, with bases and slices, after a collection."""
     made = tmp_path_factory.mktemp("damage") / "based"
-    merged = make_with_bases(Repository(made), made.with_name("working"))
+    make_with_bases(Repository(made), made.with_name("working"))
     files = Files.copied(made)
     last = files.manifest(files.epochs()[-1])
     shards = [shard for operator in last.operators.values() for shard in operator.shards]
@@ -67,7 +64,6 @@ def based(tmp_path_factory: pytest.TempPathFactory) -> Files:
         assert any(piece.history is not None for piece in pieces)
     longer = [history(files, shard.history) for shard in shards if shard.history is not None]
     assert any(piece.base is not None for listed in longer for piece in listed.slices)
-    assert merged & files.files.keys()
     return files
 
 
@@ -239,34 +235,6 @@ def test_the_epochs_that_a_damaged_file_affects_are_those_that_need_it(
         finding = next(f for f in verify(damaged, rows=False).findings if f.path == path)
         assert finding.epochs == tuple(e for e in files.epochs() if not reads(damaged, e))
         damaged.files[path] = data
-
-
-def test_in_old_formats_damage_reaches_all_epochs_that_follow(tmp_path: Path) -> None:
-    run(Repository(tmp_path), 0, 2, 2)
-    files = as_format_2(Files.copied(tmp_path))
-    assert verify(files, all_rows=True).is_whole
-    reached = set()
-    for path, data in files.files.items():
-        files.files[path] = b""
-        (finding,) = verify(files, rows=False).findings
-        assert finding.epochs == tuple(e for e in files.epochs() if not reads(files, e))
-        reached.add(finding.epochs)
-        files.files[path] = data
-    assert reached == {(0, 1, 2), (1, 2), (2,)}
-
-
-def test_what_a_collection_left_for_shards_of_an_old_format_is_whole(tmp_path: Path) -> None:
-    place = tmp_path / "old"
-    shutil.copytree(STORED / "format-2", place)
-    repository = Repository(place)
-    Collector(repository, Retention(epochs=1), grace=dt.timedelta(0)).collect(sweep=True)
-    (last,) = repository.epochs()
-    found = verify(repository)
-    assert (found.findings, found.orphans) == ([], [])
-    assert min(found.looked_at) < last
-    assert verify(repository, epoch=last).is_whole
-    (place / epoch_path(min(found.looked_at))).write_bytes(b"")
-    assert last in verify(repository).findings[0].epochs
 
 
 def test_damage_to_any_file_of_a_base_or_a_history_is_found_and_named(based: Files) -> None:

@@ -26,9 +26,7 @@ from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.maintenance.verify.verify import verify
 from statekit.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
-from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.base_snapshot import StagedSnapshot
-from statekit.working_copy.change_file_merge import StagedMerge
 from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.directory import Lease
 from tests.support import counting_job_runs as tally_runs
@@ -36,7 +34,6 @@ from tests.support.counting_job import committed_rows, comparable, copied_rows
 from tests.support.counting_job_runs import (
     EAGER,
     GROUPS,
-    MERGING,
     SMALL_BUFFER,
     records_of,
     rows_after,
@@ -208,7 +205,9 @@ def test_a_checkpoint_whose_disk_is_full_at_any_step_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, path: str
 ) -> None:
     """Further kinds of files of a checkpoint belong in the list above."""
-    monkeypatch.setattr("statekit.checkpoint.lineage.FILES_MAX", 1)  # so that there are histories
+    monkeypatch.setattr(
+        "statekit.checkpoint.shard_history.FILES_MAX", 1
+    )  # so that there are histories
     with small_disk(tmp_path / "disk") as disk:
         place = disk.path / "c"
         epochs = 0 if path == "job" else 2
@@ -262,35 +261,28 @@ def full_during(
 
 
 @pytest.mark.parametrize(
-    ("options", "full", "owner", "step", "path"),
+    ("full", "owner", "step", "path"),
     [
-        pytest.param(EAGER, "local", StagedSnapshot, "write", "staged.json", id="staging a base"),
-        pytest.param(EAGER, "local", StagedSnapshot, "write", "finished.json", id="noting a base"),
-        pytest.param(EAGER, "c", Store, "put_path", ".sst", id="uploading a base"),
-        pytest.param(EAGER, "c", Store, "put_file", ".base.json", id="naming a base"),
-        pytest.param(MERGING, "local", StagedMerge, "write", "merge.json", id="staging a merge"),
-        pytest.param(MERGING, "local", StagedMerge, "write", "merged.json", id="noting a merge"),
-        pytest.param(MERGING, "c", StagedMerge, "upload", "", id="merging"),
+        pytest.param("local", StagedSnapshot, "write", "staged.json", id="staging a base"),
+        pytest.param("local", StagedSnapshot, "write", "finished.json", id="noting a base"),
+        pytest.param("c", Store, "put_path", ".sst", id="uploading a base"),
+        pytest.param("c", Store, "put_file", ".base.json", id="naming a base"),
     ],
 )
 def test_a_full_disk_beside_epochs_is_logged_and_no_epoch_fails(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    options: BaseOptions,
     full: str,
     owner: type,
     step: str,
     path: str,
 ) -> None:
-    for module in ("change_file_merge", "base_lifecycle"):
-        monkeypatch.setattr(f"statekit.working_copy.{module}.MERGED_AT_A_TIME", 2)
-    monkeypatch.setattr("statekit.working_copy.base_lifecycle.FILES_MAX", 1)
     with small_disk(tmp_path / "disk") as disk:
         places = {"c": tmp_path / "c", "local": tmp_path / "local"} | {full: disk.path / full}
-        copies = DiskCopies(places["local"], SMALL_BUFFER, bases=options)
+        copies = DiskCopies(places["local"], SMALL_BUFFER, bases=EAGER)
         made = runner(places["c"], copies)
-        advance_and_upload(made, 1 if options.bases else 4, 4)
+        advance_and_upload(made, 1, 4)
         with monkeypatch.context() as patched:
             committed = threading.Event()
             filled = full_during(patched, disk, owner, step, path, committed)
@@ -300,7 +292,7 @@ def test_a_full_disk_beside_epochs_is_logged_and_no_epoch_fails(
         assert "No space left" in caplog.text
         advance_and_upload(made, 3, 4)
         shard = made.coordinator.plans("tally")[0].base
-        assert (shard.base is not None) == options.bases
+        assert shard.base is not None
         assert shard.chain.files < made.coordinator.epoch
 
 

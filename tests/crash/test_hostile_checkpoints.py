@@ -26,8 +26,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import statekit as sk
-from statekit.checkpoint.manifest import epoch_path
 from statekit.checkpoint.object_store import LocalObjects
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.references import base_snapshot
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
@@ -35,6 +35,7 @@ from statekit.checkpoint.store_url import local_path
 from statekit.cli.app import app
 from statekit.codec.schema import schema_of
 from statekit.errors import CorruptCheckpointError, StatekitError, StateTypeError
+from statekit.job.options import RunOptions
 from statekit.maintenance.savepoint.format import saved_rows
 from statekit.names import name_fault, path_fault
 from statekit.runtime.local import LocalRunner
@@ -177,7 +178,7 @@ def go_on(root: Path, working: Path) -> None:
     """Run the job for an epoch, on RocksDB."""
     with contextlib.suppress(StatekitError):
         copies = DiskCopies(working, bases=BaseOptions(replay_seconds=0))
-        runner = LocalRunner(job(), Repository(root), copies, parallelism=3)
+        runner = LocalRunner(job(), Repository(root), copies, RunOptions(parallelism=3))
         runner.epoch({"steps": steps(9)})
 
 
@@ -317,7 +318,7 @@ def test_a_file_of_a_base_has_the_name_of_a_file_of_rocksdb(
             files[name] = next(iter(files.values()))
             forger.write(path, sealed(body))
             reference = FileRef.model_validate(forger.reference(path))
-            with pytest.raises(CorruptCheckpointError, match="is no file of a RocksDB database"):
+            with pytest.raises(CorruptCheckpointError, match="RocksDB has no file of that name"):
                 base_snapshot(Repository(root), reference)
             go_on(root, working)
             del files[name]
@@ -343,7 +344,7 @@ for _ in range(60):
         ("value", {"value": {"kind": "int", "items": ["int"]}}, "a int has 0 items"),
         ("value", {"value": {"kind": "dict", "items": ["int"]}}, "a dict has 2 items"),
         ("value", {"value": {"kind": "enum", "name": "E"}}, "cannot have the values"),
-        ("value", {"value": {"kind": "ref", "name": "Elsewhere"}}, "it is not a part of"),
+        ("value", {"value": {"kind": "ref", "name": "Elsewhere"}}, "does not enclose it"),
         ("value", {"value": {"kind": "struct", "name": "a\x1b[2J"}}, "control character"),
         ("value", {"value": NESTED}, "nested more than 50 levels deep"),
         ("value", {"value": 7}, "7 is not a type"),

@@ -15,6 +15,7 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
+from statekit.job.options import RunOptions
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.local import LocalRunner
 from statekit.testing import Harness
@@ -77,7 +78,9 @@ def read_notes(place: Path) -> dict[int, list[tuple[str, int]]]:
 
 def make(place: str, *, notes_beginnings: bool) -> LocalRunner:
     copies = DiskCopies(Path(place) / "local")
-    made = LocalRunner(tally_job(GROUPS), Repository(Path(place) / "c"), copies, parallelism=2)
+    made = LocalRunner(
+        tally_job(GROUPS), Repository(Path(place) / "c"), copies, RunOptions(parallelism=2)
+    )
     made.coordinator.notes_beginnings = notes_beginnings
     return made
 

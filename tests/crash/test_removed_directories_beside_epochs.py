@@ -17,18 +17,15 @@ from typing import Any
 import pytest
 
 import statekit as sk
-from statekit.checkpoint import lineage
+from statekit.checkpoint import shard_history
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.store import Store
 from statekit.maintenance.verify.repair import repair
 from statekit.maintenance.verify.verify import verify
 from statekit.runtime.local import LocalRunner
-from statekit.working_copy import base_lifecycle as base_keeping
-from statekit.working_copy import change_file_merge as merging
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.base_snapshot import StagedSnapshot
-from statekit.working_copy.change_file_merge import StagedMerge
 from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import _in_process, uploader
 from tests.crash.test_removed_directories import give_to_nobody, place
@@ -36,7 +33,6 @@ from tests.support.counting_job import committed_rows, comparable
 from tests.support.counting_job_runs import (
     EAGER,
     GROUPS,
-    MERGING,
     advance,
     rows_after,
     runner,
@@ -49,17 +45,13 @@ from tests.unit.maintenance.test_repair import due_row_lost, forge
 __all__ = ["place"]
 
 COUNT = 20
-OPTIONS = {"snapshots": EAGER, "merges": MERGING}
-NEITHER = BaseOptions(bases=False, merges=False)
+NEITHER = BaseOptions(bases=False)
 
 
 FEW = [
-    (merging, "MERGED_AT_A_TIME", 2),
-    (base_keeping, "MERGED_AT_A_TIME", 2),
-    (lineage, "FILES_MAX", 1),
-    (base_keeping, "FILES_MAX", 1),
+    (shard_history, "FILES_MAX", 1),
 ]
-"""So that there are histories, and merges, of few files."""
+"""So that there are histories of few files."""
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +87,7 @@ def stands_on(home: Path, options: BaseOptions) -> bool:
     """Whether the shard made use of what was done beside the epochs."""
     made = job_in(home, options)
     shard = made.coordinator.plan("tally", 0).base
-    return (shard.base is not None) if options.bases else shard.chain.files < made.coordinator.epoch
+    return shard.base is not None
 
 
 @contextlib.contextmanager
@@ -155,77 +147,72 @@ def test_a_history_that_may_not_be_written_fails_the_epoch_which_works_again_whe
     check(place, 4)
 
 
-# ------------------------------------------------------------------------------- bases and merges
+# ------------------------------------------------------------------------------- bases
 
 
-@pytest.mark.parametrize("kind", OPTIONS)
 def test_staged_work_that_is_removed_while_it_waits_is_begun_again(
-    tmp_path: Path, kind: str
+    tmp_path: Path,
 ) -> None:
-    made = job_in(tmp_path, OPTIONS[kind])
-    advance_and_upload(made, 1 if kind == "snapshots" else 4)
+    made = job_in(tmp_path, EAGER)
+    advance_and_upload(made, 1)
     uploader().close()  # what is staged waits
     advance(made, 2, COUNT)
-    staged = [path for path in (tmp_path / "local").rglob(kind) if any(path.iterdir())]
+    staged = [path for path in (tmp_path / "local").rglob("snapshots") if any(path.iterdir())]
     assert staged
     for path in staged:
         shutil.rmtree(path)
     _in_process.clear()
     advance_and_upload(made, 5)
-    assert stands_on(tmp_path, OPTIONS[kind])
+    assert stands_on(tmp_path, EAGER)
     check(tmp_path, made.coordinator.epoch)
 
 
-@pytest.mark.parametrize(("kind", "work"), [("snapshots", StagedSnapshot), ("merges", StagedMerge)])
 def test_staged_work_that_is_removed_while_it_is_done_is_told_and_begun_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    kind: str,
-    work: type[StagedSnapshot | StagedMerge],
 ) -> None:
-    made = job_in(tmp_path, OPTIONS[kind])
-    write, removed = work.write, list[Path]()
+    made = job_in(tmp_path, EAGER)
+    write, removed = StagedSnapshot.write, list[Path]()
 
     def remove_first(staged: StagedSnapshot, name: str, note: Any) -> None:
-        if name in ("finished.json", "merged.json") and not removed:
+        if name == "finished.json" and not removed:
             removed.append(staged.place)
             shutil.rmtree(staged.place)
         write(staged, name, note)
 
-    monkeypatch.setattr(work, "write", remove_first)
+    monkeypatch.setattr(StagedSnapshot, "write", remove_first)
     advance_and_upload(made, 10)
     assert removed
     assert "failed and is tried again with a later epoch" in caplog.text
-    assert stands_on(tmp_path, OPTIONS[kind])
+    assert stands_on(tmp_path, EAGER)
     check(tmp_path, 10)
 
 
-def goes_on_without(home: str, kind: str) -> None:
+def goes_on_without(home: str) -> None:
     few_in_this_process()
-    advance_and_upload(job_in(Path(home), OPTIONS[kind]), 4)
+    advance_and_upload(job_in(Path(home), EAGER), 4)
 
 
 @pytest.mark.parametrize("when", ["empty", "with work that is done"])
-@pytest.mark.parametrize("kind", OPTIONS)
 def test_where_staged_work_may_not_be_put_no_epoch_fails_and_bases_are_made_once_it_may(
-    place: Path, kind: str, when: str
+    place: Path, when: str
 ) -> None:
-    before = 1 if kind == "snapshots" else 5
-    advance_and_upload(job_in(place, OPTIONS[kind] if when != "empty" else NEITHER), before)
+    before = 1
+    advance_and_upload(job_in(place, EAGER if when != "empty" else NEITHER), before)
     (home,) = place.glob("local/*/tally/0-7")
-    (home / kind).mkdir(exist_ok=True)
-    assert any((home / kind).iterdir()) == (when != "empty")
+    (home / "snapshots").mkdir(exist_ok=True)
+    assert any((home / "snapshots").iterdir()) == (when != "empty")
     give_to_nobody(place)
-    closed = [home / kind, *(home / kind).iterdir()]
+    closed = [home / "snapshots", *(home / "snapshots").iterdir()]
     for path in closed:
         path.chmod(0o555)
-    assert exit_code(as_nobody, goes_on_without, str(place), kind) == 0
+    assert exit_code(as_nobody, goes_on_without, str(place)) == 0
     for path in closed:
         path.chmod(0o755)
     check(place, before + 4)
-    assert exit_code(as_nobody, goes_on_without, str(place), kind) == 0
-    assert stands_on(place, OPTIONS[kind])
+    assert exit_code(as_nobody, goes_on_without, str(place)) == 0
+    assert stands_on(place, EAGER)
     check(place, before + 8)
 
 

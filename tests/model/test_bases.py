@@ -23,20 +23,20 @@ from statekit.backend.interface import MemoryBackend
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.job_file import TtlRecord
-from statekit.checkpoint.lineage import Lineage, lineage_of, local_rows, replay
-from statekit.checkpoint.manifest import EpochManifest, ShardReport, ShardState
+from statekit.checkpoint.manifest import EpochManifest, ShardReport
 from statekit.checkpoint.references import base_snapshot, named_by
+from statekit.checkpoint.replay import local_rows, replay
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import RestorePlan
 from statekit.checkpoint.rollback import plan
 from statekit.checkpoint.shard_contents import BaseSnapshot
 from statekit.errors import CorruptCheckpointError
+from statekit.job.options import RunOptions
 from statekit.maintenance.verify.verify import verify
 from statekit.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.state.ttl import index_entry
 from statekit.testing import Harness
-from statekit.working_copy import base_lifecycle as base_keeping
-from statekit.working_copy import change_file_merge as merging
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.base_snapshot import StagedSnapshot
 from statekit.working_copy.copies import DiskCopies
@@ -52,7 +52,6 @@ from tests.support.counting_job import (
 from tests.support.counting_job_runs import (
     EAGER,
     GROUPS,
-    MERGING,
     advance,
     check_rows,
     last_of,
@@ -167,7 +166,7 @@ def test_state_of_shards_is_read_from_a_base_without_its_database(
     job.source("words", Word).process(seen_words)
     given = [f"w{number}" for number in range(60)]
     for start_at in range(0, 60, 10):
-        made = LocalRunner(job, Repository(root), copies, parallelism=2)
+        made = LocalRunner(job, Repository(root), copies, RunOptions(parallelism=2))
         made.epoch({"words": [{"word": word} for word in given[start_at : start_at + 10]]})
         uploaded()
     (shards,) = (operator.shards for operator in last_of(root).operators.values())
@@ -179,7 +178,7 @@ def test_state_of_shards_is_read_from_a_base_without_its_database(
     for hidden in (root / "data").rglob("*.hidden"):
         hidden.rename(hidden.with_suffix(".sst"))
     shutil.rmtree(copies.root)
-    made = LocalRunner(job, Repository(root), copies, parallelism=1)
+    made = LocalRunner(job, Repository(root), copies, RunOptions(parallelism=1))
     made.epoch({"words": [{"word": "last"}]})
     (held,) = words_in(root)
     assert sorted(held) == sorted([*given, "last"])
@@ -195,47 +194,13 @@ def test_an_idle_shard_stays_what_it_is(root: Path, copies: DiskCopies) -> None:
 
 
 def test_bases_can_be_turned_off(root: Path, tmp_path: Path) -> None:
-    none = BaseOptions(replay_seconds=0, bases=False, merges=False)
+    none = BaseOptions(replay_seconds=0, bases=False)
     made = runner(root, DiskCopies(tmp_path / "local", bases=none))
     advance(made, 12)
     uploaded()
     advance(made, 1)
     assert bases_in(last_of(root)) == []
     assert not list((root / "data").rglob("*.sst"))
-
-
-def test_many_small_files_are_merged_where_there_is_no_base(root: Path, tmp_path: Path) -> None:
-    merges = BaseOptions(replay_seconds=0, bases=False)
-    made = runner(root, DiskCopies(tmp_path / "local", bases=merges))
-    for _ in range(5):
-        advance(made, 16, 3)
-        uploaded()
-    (shard,) = last_of(root).operators["tally"].shards
-    found = lineage_of(Repository(root), "tally", shard, 79)
-    assert len(found.files) == shard.chain.files < 60
-    keep_only_what_is_named(root)
-    assert comparable(committed_rows(Repository(root), GROUPS)) == rows_after(80, 3)
-
-
-@pytest.mark.parametrize(("uploaded_per_changed", "looks"), [(1.0, False), (1.9, True)])
-def test_what_could_be_merged_is_looked_for_only_where_it_can_be_paid_for(
-    root: Path, tmp_path: Path, uploaded_per_changed: float, looks: bool
-) -> None:
-    options = BaseOptions(0, bases=False, uploaded_per_changed=uploaded_per_changed)
-    made = runner(root, DiskCopies(tmp_path / "local", bases=options))
-    advance(made, 64, 3)
-    uploaded()
-    looked: list[int] = []
-
-    def watched(repository: Repository, operator: str, shard: ShardState, epoch: int) -> Lineage:
-        looked.append(epoch)
-        return lineage_of(repository, operator, shard, epoch)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("statekit.working_copy.base_lifecycle.lineage_of", watched)
-        advance(made, 4, 3)
-    assert bool(looked) == looks
-    check_rows(made)
 
 
 def test_an_upload_that_fails_is_told_and_tried_again_and_no_epoch_fails(
@@ -285,21 +250,12 @@ def test_a_base_survives_the_checkpoint_being_rolled_back(root: Path, copies: Di
 # ---------------------------------------------------------------------------------------- killed
 
 
-@pytest.mark.parametrize(
-    ("options", "before", "behind"), [(EAGER, 5, 4), (MERGING, 14, 0)], ids=["bases", "merging"]
-)
-def test_two_attempts_are_one_although_only_one_of_them_found_something_to_stand_on(
-    root: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    options: BaseOptions,
-    before: int,
-    behind: int,
+def test_two_attempts_are_one_although_only_one_of_them_found_a_base(
+    root: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(base_keeping, "MERGED_AT_A_TIME", 3)
-    monkeypatch.setattr(merging, "MERGED_AT_A_TIME", 3)
-    elsewhere = DiskCopies(tmp_path / "elsewhere", bases=BaseOptions(bases=False, merges=False))
-    here = DiskCopies(tmp_path / "here", bases=options)
+    before, behind = 5, 4
+    elsewhere = DiskCopies(tmp_path / "elsewhere", bases=BaseOptions(bases=False))
+    here = DiskCopies(tmp_path / "here", bases=EAGER)
     advance(runner(root, elsewhere), before, 3)
     advance(runner(root, here), 1, 3)
     uploaded()
@@ -450,7 +406,7 @@ class Bases(RuleBasedStateMachine):
     ) -> None:
         repository = Repository(self.root)
         made = LocalRunner(
-            visits_job(), repository, self.copies(host), parallelism=self.parallelism
+            visits_job(), repository, self.copies(host), RunOptions(parallelism=self.parallelism)
         )
         for _ in range(epochs):
             self.now_us += seconds * 1_000_000
@@ -472,9 +428,8 @@ class Bases(RuleBasedStateMachine):
 
     def lose_what_was_staged(self, host: int) -> None:
         uploaded()
-        for kind in ("snapshots", "merges"):
-            for place in (self.home / f"host-{host}").rglob(kind):
-                shutil.rmtree(place)
+        for place in (self.home / f"host-{host}").rglob("snapshots"):
+            shutil.rmtree(place)
 
     def lose_a_host(self, host: int) -> None:
         uploaded()
@@ -570,7 +525,7 @@ class Bases(RuleBasedStateMachine):
             base = BaseSnapshot.from_bytes(path.read_bytes(), path.name)
             backend = MemoryBackend(["lately"])
             with contextlib.suppress(CorruptCheckpointError):  # collected in part, never named
-                replay(repository, backend, Lineage(*base.shard, base=base))
+                replay(repository, backend, RestorePlan(*base.shard, base=base))
             ttl = TtlRecord(duration_us=TTL_US, clock="processing", refresh="write")
             for row_key, row in backend.scan("lately", *ALL_KEYS):
                 indexed = index_entry("lately", ttl, 1, row_key, row)

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,14 +33,14 @@ from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.manifest import ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
-from statekit.checkpoint.shard_contents import Chain
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.maintenance.migrate import Migration
 from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.maintenance.verify.verify import verify
 from statekit.testing.faults import Fault, Faults, FaultyCopies
-from statekit.working_copy import base_options
 from statekit.working_copy.base_lifecycle import BaseKeeping
 from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import _in_process, uploader
@@ -469,12 +469,15 @@ def test_a_history_fails_if_relative_sizes_of_parts_are_taken_for_sizes(
     Today such a base is dropped with a warning, which the machine does not let pass either.
     """
 
-    def forgoing(chain: Chain, uploads: int) -> Chain:
-        return chain.model_copy(update={"forgone": chain.forgone + uploads})
+    based = ReplayCost.based
+
+    def by_relative_sizes(chain: ReplayCost, files: Iterable[FileRef], uploaded: int) -> ReplayCost:
+        later = based(chain, files, uploaded)
+        return later.model_copy(update={"since_base": later.since_base - uploaded})
 
     monkeypatch.setattr(ShardState, "row_bytes", property(lambda s: sum(s.bytes.values())))
     monkeypatch.setattr(BaseKeeping, "needs_counts", False)
-    monkeypatch.setattr(base_options, "_forgoing", forgoing)
+    monkeypatch.setattr(ReplayCost, "based", by_relative_sizes)
     history = Protocol()
     history.begin()
     try:

@@ -90,7 +90,7 @@ class Machine(RuleBasedStateMachine):
     def a_visit_that_only_reads_changes_nothing(self) -> None:
         self.driver.enter(self.driver.visit.key)
         self.compare()
-        self.driver.visit.leave()
+        self.driver.visit.flush()
         assert not len(self.driver.visit.batch)
 
     @rule()

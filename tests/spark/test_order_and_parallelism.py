@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -16,8 +15,7 @@ import statekit as sk
 from statekit.errors import UnsortedError
 from statekit.keygroup import key_group
 from statekit.spark import epoch as epochs
-from statekit.spark.plan import OperatorFrames, by_one_number
-from statekit.spark.union_plan import union_frames
+from statekit.spark.plan import FrameOptions, by_one_number
 from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
 from tests.support.spark_job import (
     EVENT_SCHEMA,
@@ -141,12 +139,13 @@ class Sorted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.by_number: list[bool] = []
-        for making in (OperatorFrames, union_frames):
-            monkeypatch.setattr(epochs, making.__name__, partial(self._made, making))
+        monkeypatch.setattr(epochs, "FrameOptions", self._options)
 
-    def _made(self, making: Callable[..., Any], *given: Any, by_number: bool, **more: Any) -> Any:
+    def _options(
+        self, first: Any, last: Any, shards: int, groups: int, *, by_number: bool
+    ) -> FrameOptions:
         self.by_number.append(by_number)
-        return making(*given, by_number=by_number, **more)
+        return FrameOptions(first, last, shards, groups, by_number)
 
 
 @pytest.fixture
@@ -344,7 +343,7 @@ def test_an_epoch_that_is_found_unsorted_behind_a_sink_is_written_anew(runs: Run
     def fails_once(df: DataFrame, epoch: int) -> None:
         epochs_given.append(epoch)
         if len(epochs_given) == 1:
-            raise UnsortedError("numbers_seen: the rows of a shard are not in order")
+            raise UnsortedError("the rows of a shard are not in order", "numbers_seen")
 
     df = runs.spark.range(60).selectExpr("id % 10 as page", "cast(id as int) as number")
     outputs = {"files": sk.sinks.parquet(runs.home / "out"), "function": fails_once}

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import statekit as sk
-from statekit.spark.pickling import pack
+from statekit.spark.pickling import pickled
 from tests.support.main_classes import DECLARED
 from tests.support.places import ROOT, SUPPORT
 from tests.support.spark_runs import Runs
@@ -79,8 +79,8 @@ def count(event: Event, seen: sk.ValueState[int]) -> None:
 
 UNPACK = """
 import pickle, sys
-from statekit.spark.pickling import unpack
-declared = unpack(pickle.load(sys.stdin.buffer))
+from statekit.spark.pickling import unpickled
+declared = unpickled(pickle.load(sys.stdin.buffer))
 print(declared.record_type.field_names, declared.record_type.cls("a"))
 """
 
@@ -94,14 +94,14 @@ def test_a_module_that_users_send_by_value_need_not_be_where_it_is_unpacked(
     module = importlib.import_module("sent_by_value")
     cloudpickle.register_pickle_by_value(module)
     try:
-        shipment = pack(module.count)
+        function = pickled(module.count)
     finally:
         cloudpickle.unregister_pickle_by_value(module)
         del sys.modules["sent_by_value"]
     source.unlink()
     ended = subprocess.run(
         [sys.executable, "-c", UNPACK],
-        input=pickle.dumps(shipment),
+        input=pickle.dumps(function),
         capture_output=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -180,8 +180,11 @@ def test_a_running_job_is_stopped_and_continued_with_any_trigger(runs: Runs, tri
         assert query.query.name == f"counting-{number}"
         _wait(lambda query=query, number=number: query.epoch == number)
         assert not query.await_termination(timeout_s=0.1)
+        job = counting_job().name
+        assert repr(query) == f"<Query of job {job!r}: running, last epoch {number}>"
         query.stop()
         assert (query.is_active, query.await_termination()) == (False, True)
+        assert repr(query) == f"<Query of job {job!r}: ended, last epoch {number}>"
     assert by_word(runs.parquet("out")) == by_word(counted(given)[0])
 
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 import statekit as sk
+from statekit.sinks.sink import Attempt, Sink
 from tests.support.spark_job import (
     EVENT_SCHEMA,
     Counted,
@@ -262,3 +263,23 @@ def _plans(runs: Runs) -> dict[int, str]:
     found = session.sharedState().statusStore().executionsList()
     plans = [found.apply(number) for number in range(found.size())]
     return {plan.executionId(): plan.physicalPlanDescription() for plan in plans}
+
+
+class _Rows(Sink):
+    """A sink of this module alone: the core knows nothing of it."""
+
+    def __init__(self, *, reads_once: bool) -> None:
+        self.reads_once = reads_once  # type: ignore[misc]
+        self.rows: list[tuple[int, int]] = []
+
+    def write(self, df: DataFrame, attempt: Attempt) -> None:
+        self.rows.append((attempt.epoch, len(df.collect())))
+
+
+@pytest.mark.parametrize("reads_once", [True, False])
+def test_a_sink_of_another_class_is_written_every_epoch(runs: Runs, reads_once: bool) -> None:
+    sink, records = _Rows(reads_once=reads_once), events(seed=6, size=2 * SIZE)
+    stream = _feed(runs, records)
+    runs.finish(counting_job(), {"events": stream}, outputs={"counted": sink})
+    assert sink.rows == [(0, SIZE), (1, SIZE)]
+    _check_state(runs, records)

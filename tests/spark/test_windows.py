@@ -109,7 +109,7 @@ import datetime as dt
 from pathlib import Path
 from typing import NamedTuple
 import statekit as sk
-from statekit.spark.pickling import pack
+from statekit.spark.pickling import pickled
 
 class Click(NamedTuple):
     ad: str
@@ -133,7 +133,7 @@ windows.aggregate(
     sk.Aggregate(int, double, str, int.__add__), accumulator=int, result=str, name="twice"
 )
 for number, operator in enumerate(clicks._job.operators):
-    Path("{home}", str(number)).write_bytes(pack(operator.declared).data)
+    Path("{home}", str(number)).write_bytes(pickled(operator.declared).data)
 """
 
 RECEIVER = """

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import statekit as sk
+from statekit.checkpoint.paths import first_path
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.retention import first_path
 from statekit.errors import CorruptCheckpointError
+from statekit.job.options import RunOptions
 from statekit.maintenance.verify.findings import Verification
 from statekit.maintenance.verify.verify import verify
 from statekit.runtime.local import LocalRunner
@@ -46,8 +47,10 @@ class Copied:
             tally_job(GROUPS),
             Repository(self.checkpoint),
             DiskCopies(self._copies, bases=EAGER),
-            parallelism=2,
-            retention=sk.Retention(epochs=keeping),
+            RunOptions(
+                parallelism=2,
+                retention=sk.Retention(epochs=keeping),
+            ),
         )
         self.vanished = 0
         self.advance(BEFORE)
@@ -96,7 +99,9 @@ class Copied:
 
 
 def expected_after(epochs: int) -> Any:
-    made = LocalRunner(tally_job(GROUPS), Repository.in_memory(), MemoryCopies(), parallelism=2)
+    made = LocalRunner(
+        tally_job(GROUPS), Repository.in_memory(), MemoryCopies(), RunOptions(parallelism=2)
+    )
     for number in range(epochs):
         made.epoch({"records": entries(number, COUNT)})
     return comparable(committed_rows(made.coordinator.repository, GROUPS))
@@ -117,7 +122,9 @@ def test_a_copy_manifests_first_is_whole_whatever_is_committed_and_collected_mea
     assert comparable(committed_rows(Repository(made.copy), GROUPS)) == expected_after(BEFORE)
 
     local = DiskCopies(tmp_path / "other")
-    goes_on = LocalRunner(tally_job(GROUPS), Repository(made.copy), local, parallelism=3)
+    goes_on = LocalRunner(
+        tally_job(GROUPS), Repository(made.copy), local, RunOptions(parallelism=3)
+    )
     for number in range(BEFORE, BEFORE + 3):
         assert goes_on.coordinator.epoch == number
         goes_on.epoch({"records": entries(number, COUNT)})

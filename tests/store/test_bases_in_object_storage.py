@@ -16,6 +16,7 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.errors import CorruptCheckpointError
+from statekit.job.options import RunOptions
 from statekit.maintenance.verify.verify import verify
 from statekit.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
@@ -37,8 +38,10 @@ def run(url: str, working: Path, epochs: int) -> LocalRunner:
         tally_job(GROUPS),
         Repository(url),
         DiskCopies(working, bases=EAGER),
-        parallelism=2,
-        retention=sk.Retention(epochs=2),
+        RunOptions(
+            parallelism=2,
+            retention=sk.Retention(epochs=2),
+        ),
     )
     for _ in range(epochs):
         made.epoch({"records": entries(made.coordinator.epoch, 40)})
@@ -130,7 +133,7 @@ def test_a_large_table_of_a_base_is_read_whole_or_not_at_all(
     blocks = [Block(f"k{number}", 1_000_000) for number in range(12)]
     one_table = sk.RocksOptions(write_buffer_bytes=64 * 1024 * 1024)
     copies = DiskCopies(tmp_path / "here", one_table, bases=EAGER)
-    made = LocalRunner(job, Repository(s3), copies, parallelism=1)
+    made = LocalRunner(job, Repository(s3), copies, RunOptions(parallelism=1))
     for records in (blocks, *[[Block("last", 1)]] * 9):  # to read a large base takes long, too
         made.epoch({"blocks": records})
         assert uploader().drain(60)

@@ -18,13 +18,12 @@ from pathlib import Path
 import pytest
 
 from statekit.checkpoint import rollback
-from statekit.checkpoint.manifest import epoch_path
 from statekit.checkpoint.object_store import Objects, Page, StoreOptions
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.errors import CorruptCheckpointError, FencedError, StateTypeError, StorageError
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.reader import CheckpointReader
-from statekit.runtime import local
 from tests.support.counting_job import entries, plain_outputs, plain_state, tally_job
 from tests.support.manual_checkpoints import manifest
 from tests.support.s3_server import ANSWER_LOST, FAULTS, FaultyProxy
@@ -130,7 +129,7 @@ def test_bytes_that_changed_on_the_way_are_never_taken_for_the_state(
     proxy: FaultyProxy, s3: str
 ) -> None:
     job, url = tally_job(), s3
-    local.run(job, {"records": RECORDS}, checkpoint=url, parallelism=2)
+    job.run({"records": RECORDS}, checkpoint=url, parallelism=2)
     expected = CheckpointReader(url).get("tally", "total", "k1")
     named: list[str] = []
     for seed in range(12):
@@ -240,20 +239,20 @@ def run_everything(url: str, tmp_path: Path) -> None:
     """Epochs, another parallelism, a savepoint, a rollback, and going on from both."""
     job = tally_job()
     first, more = EPOCHS[0] + EPOCHS[1], RECORDS
-    done = local.run(job, {"records": first}, checkpoint=url, parallelism=2, epoch_size=15)
+    done = job.run({"records": first}, checkpoint=url, parallelism=2, epoch_size=15)
     outputs = list(done["outputs"])
     write_savepoint(Repository(url), "early")
-    local.run(job, {"records": more}, checkpoint=url, parallelism=3, epoch_size=15)
+    job.run({"records": more}, checkpoint=url, parallelism=3, epoch_size=15)
     rollback.plan(Repository(url), 1).carry_out()
-    done = local.run(job, {"records": more}, checkpoint=url, epoch_size=15, backend="rocksdb")
+    done = job.run({"records": more}, checkpoint=url, epoch_size=15, backend="rocksdb")
     outputs += done["outputs"]
     assert sorted(outputs) == sorted(plain_outputs(RECORDS))
     reader = CheckpointReader(url)
     for key, states in plain_state(RECORDS).items():
         for state, value in states.items():
             assert (reader.get("tally", state, key) or type(value)()) == value
-    again = local.run(
-        job, {"records": more}, checkpoint=f"{url}-2", from_savepoint=f"{url}/savepoints/early"
+    again = job.run(
+        {"records": more}, checkpoint=f"{url}-2", from_savepoint=f"{url}/savepoints/early"
     )
     assert sorted(again["outputs"]) == sorted(plain_outputs(RECORDS)[len(first) :])
 
@@ -269,7 +268,7 @@ def test_a_job_on_a_faulty_store_does_what_it_does_on_a_good_one(
 
 
 def test_the_command_line_takes_urls(s3: str) -> None:
-    local.run(tally_job(), {"records": RECORDS}, checkpoint=s3, epoch_size=15)
+    tally_job().run({"records": RECORDS}, checkpoint=s3, epoch_size=15)
     for words in (
         ("inspect", s3),
         ("savepoint", s3, "kept"),
@@ -294,8 +293,7 @@ def test_an_epoch_costs_a_few_requests_however_many_there_were(
     def counted(records: object, epoch: int) -> None:
         counts.append(len(proxy.requests))
 
-    local.run(
-        tally_job(),
+    tally_job().run(
         {"records": [entry for epoch in range(6) for entry in entries(epoch, 60, keys=60)]},
         checkpoint=s3,
         parallelism=4,

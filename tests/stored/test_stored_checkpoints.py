@@ -1,4 +1,4 @@
-"""What earlier versions stored is read, and gone on from, by this one."""
+"""Stored checkpoints and savepoints are read, and jobs continue from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochManifest, epoch_path
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FORMAT, Sealed, checksum_of
 from statekit.cli import app as cli
@@ -24,63 +25,28 @@ from statekit.maintenance.diff.compare import compare
 from statekit.maintenance.migrate import Migration
 from statekit.maintenance.savepoint.format import Savepoint, SavepointFile
 from statekit.reader import CheckpointReader
-from tests.stored import recipe_1, recipe_2, recipe_3
-from tests.stored.recipe_1 import HOUR, NOON, RECORDS, Move
-from tests.stored.recipe_2 import given
+from tests.stored import recipe_all_kinds, recipe_layouts
+from tests.stored.recipe_all_kinds import given
 from tests.support.places import STORED
-
-MORE = [Move(f"acc-{n % 9}", NOON + (6 + n) * HOUR, n, "tag1") for n in range(18)]
 
 
 def copied(name: str, tmp_path: Path) -> Path:
     return Path(shutil.copytree(STORED / name, tmp_path / "checkpoint"))
 
 
-# ------------------------------------------------------------------------------------ format 1
+# ---------------------------------------------------------------------------- all kinds of state
 
-
-def test_a_checkpoint_of_format_1_reads() -> None:
-    assert b'"format":1,' in (STORED / "format-1/job.json").read_bytes()
-    reader = CheckpointReader(STORED / "format-1")
-    mine = [move for move in RECORDS if move.account == "acc-3"]
-    assert reader.get("ledger", "account", "acc-3") == {"owner": "ACC-3", "moves": len(mine)}
-    assert reader.get("ledger", "cents", "acc-3") == [move.cents for move in mine]
-    assert reader.get("ledger", "largest", "acc-3") == max(move.cents for move in mine)
-    assert reader.get("ledger", "by_tag", "acc-3") == {
-        tag: sum(move.cents for move in mine if move.tag == tag)
-        for tag in sorted({move.tag for move in mine if move.tag})
-    }
-
-
-@pytest.mark.parametrize("parallelism", [3, 5, 1])
-def test_a_checkpoint_of_format_1_goes_on_as_if_nothing_had_happened(
-    tmp_path: Path, parallelism: int
-) -> None:
-    job, records = recipe_1.build_job(), {"moves": [*RECORDS, *MORE]}
-    stored = copied("format-1", tmp_path)
-    before = recipe_1.make(tmp_path / "anew")
-    options = {"parallelism": parallelism, "epoch_size": 6, "clock": lambda: recipe_1.DAY_US}
-    gone_on = job.run(records, checkpoint=stored, **options)  # type: ignore[arg-type]
-    whole = job.run(records, **options)  # type: ignore[arg-type]
-    for sink in ("seen", "ordered"):
-        assert gone_on[sink]
-        assert sorted(before[sink] + gone_on[sink]) == sorted(whole[sink])
-    assert Repository(stored).manifest(4).format == FORMAT
-
-
-# ------------------------------------------------------------------------------------ format 2
-
-FORMAT_2 = STORED / "format-2"
-SAVED = FORMAT_2 / "savepoints/s"
+ALL_KINDS = STORED / "all-kinds"
+SAVED = ALL_KINDS / "savepoints/s"
 READ = 27
 
 
-def test_a_checkpoint_of_format_2_reads() -> None:
-    assert b'"format":2,' in (FORMAT_2 / "job.json").read_bytes()
-    reader = CheckpointReader(FORMAT_2, allow_pickle=True)
+def test_a_checkpoint_with_all_kinds_of_state_reads() -> None:
+    assert b'"format":3,' in (ALL_KINDS / "job.json").read_bytes()
+    reader = CheckpointReader(ALL_KINDS, allow_pickle=True)
     assert reader.epochs == list(range(8))
     assert reader.abandoned == ((4, 4),)
-    causes = [Repository(FORMAT_2).manifest(epoch).cause for epoch in (1, 2, 5, 7)]
+    causes = [Repository(ALL_KINDS).manifest(epoch).cause for epoch in (1, 2, 5, 7)]
     assert causes == ["records", "rescale", "rollback", "records"]
     orders, payments = (given(READ)[name] for name in ("orders", "payments"))
     mine = [event.cents for event in orders if event.account == "acc-3"]
@@ -110,27 +76,27 @@ def test_a_checkpoint_of_format_2_reads() -> None:
 
 
 def test_the_command_line_shows_records_that_wait(capsys: pytest.CaptureFixture[str]) -> None:
-    reader = CheckpointReader(FORMAT_2)
+    reader = CheckpointReader(ALL_KINDS)
     waiting = reader.manifest.operators["in_order"].rows["_waiting"]
     assert waiting
-    cli.inspect(str(FORMAT_2))
+    cli.inspect(str(ALL_KINDS))
     assert re.search(rf"_waiting +│ waiting records +│ +{waiting} ", capsys.readouterr().out)
-    cli.inspect(str(FORMAT_2), as_json=True)
+    cli.inspect(str(ALL_KINDS), as_json=True)
     shown = {found["name"]: found for found in json.loads(capsys.readouterr().out)["operators"]}
     assert (shown["in_order"]["waiting"], shown["ledger"]["waiting"]) == (waiting, None)
 
 
-def test_a_savepoint_of_format_2_reads_and_holds_what_its_checkpoint_does() -> None:
-    assert b'"format":2,' in (SAVED / "savepoint.json").read_bytes()
-    for other in (str(SAVED), f"{FORMAT_2}@7"):
-        assert compare(source_of(str(FORMAT_2)), source_of(other)).is_same
-    changed = compare(source_of(f"{FORMAT_2}@4"), source_of(f"{FORMAT_2}@6"))
+def test_a_stored_savepoint_holds_what_its_checkpoint_does() -> None:
+    assert b'"format":3,' in (SAVED / "savepoint.json").read_bytes()
+    for other in (str(SAVED), f"{ALL_KINDS}@7"):
+        assert compare(source_of(str(ALL_KINDS)), source_of(other)).is_same
+    changed = compare(source_of(f"{ALL_KINDS}@4"), source_of(f"{ALL_KINDS}@6"))
     assert changed.is_same, "epoch 6 is epoch 4 once more, behind the rollback"
     (part,) = SAVED.glob("state.*/ledger/last/*.parquet")
     table = pq.read_table(part).to_pydict()
     values = dict(zip(table["account"], table["value"], strict=True))
     assert values["once"] is None, "a row of the generation before has no value of the type"
-    assert values["acc-3"] == CheckpointReader(FORMAT_2).get("ledger", "last", "acc-3")
+    assert values["acc-3"] == CheckpointReader(ALL_KINDS).get("ledger", "last", "acc-3")
 
 
 def held(checkpoint: Path) -> list[tuple[str, int, str]]:
@@ -145,18 +111,18 @@ def held(checkpoint: Path) -> list[tuple[str, int, str]]:
 
 
 def gone_on(checkpoint: Path, parallelism: int | None, **options: Any) -> dict[str, list[Any]]:
-    outputs = recipe_2.run(
-        recipe_2.build_job(), checkpoint, READ + 18, parallelism=parallelism, **options
+    outputs = recipe_all_kinds.run(
+        recipe_all_kinds.build_job(), checkpoint, READ + 18, parallelism=parallelism, **options
     )
     return {name: sorted(map(repr, told)) for name, told in outputs.items()}
 
 
 @pytest.mark.parametrize("parallelism", [3, 5, 1])
-def test_a_checkpoint_of_format_2_goes_on_as_if_nothing_had_happened(
+def test_a_checkpoint_with_all_kinds_of_state_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, parallelism: int
 ) -> None:
-    stored, anew = copied("format-2", tmp_path), tmp_path / "anew"
-    recipe_2.make(anew)
+    stored, anew = copied("all-kinds", tmp_path), tmp_path / "anew"
+    recipe_all_kinds.make(anew)
     outputs = gone_on(stored, parallelism)
     assert all(outputs.values())
     assert outputs == gone_on(anew, parallelism)
@@ -164,46 +130,46 @@ def test_a_checkpoint_of_format_2_goes_on_as_if_nothing_had_happened(
 
 
 @pytest.mark.parametrize(("parallelism", "key_groups"), [(3, 16), (5, 64), (1, 7)])
-def test_a_savepoint_of_format_2_restores_as_if_nothing_had_happened(
+def test_a_stored_savepoint_restores_as_if_nothing_had_happened(
     tmp_path: Path, parallelism: int, key_groups: int
 ) -> None:
-    stored = copied("format-2", tmp_path)
+    stored = copied("all-kinds", tmp_path)
     expected = gone_on(stored, parallelism)
-    job = recipe_2.build_job()
+    job = recipe_all_kinds.build_job()
     job.key_groups = key_groups
     options: dict[str, Any] = {"parallelism": parallelism, "from_savepoint": SAVED}
-    made = recipe_2.run(job, tmp_path / "new", READ + 18, **options)
+    made = recipe_all_kinds.run(job, tmp_path / "new", READ + 18, **options)
     assert {name: sorted(map(repr, told)) for name, told in made.items()} == expected
     reader = CheckpointReader(tmp_path / "new")
     assert (reader.job.key_groups, reader.manifest.parallelism) == (key_groups, parallelism)
     assert sum(reader.operator_state("ledger", "count")) == 2 * (READ + 18)
 
 
-def test_a_checkpoint_of_format_2_is_migrated_at_once(tmp_path: Path) -> None:
-    stored, lazily = copied("format-2", tmp_path), tmp_path / "lazily"
+def test_a_stored_checkpoint_is_migrated_at_once(tmp_path: Path) -> None:
+    stored, lazily = copied("all-kinds", tmp_path), tmp_path / "lazily"
     shutil.copytree(stored, lazily)
-    assert Migration(recipe_2.build_job(), stored).run(lambda *_: None) is not None
+    assert Migration(recipe_all_kinds.build_job(), stored).run(lambda *_: None) is not None
     assert CheckpointReader(stored).get("ledger", "last", "once") == "1.05"
     assert CheckpointReader(stored).get("ledger", "account", "once")["owner"] == "ONCE"
     assert gone_on(stored, 2) == gone_on(lazily, 2)
 
 
-# ------------------------------------------------------------------------------------ format 3
+# ------------------------------------------------------------------ bases, histories and slices
 
-FORMAT_3 = STORED / "format-3"
+LAYOUTS = STORED / "layouts"
 
 
-def test_a_checkpoint_of_format_3_reads() -> None:
-    assert b'"format":3,' in (FORMAT_3 / "job.json").read_bytes()
-    reader = CheckpointReader(FORMAT_3)
+def test_a_checkpoint_with_bases_and_slices_reads() -> None:
+    assert b'"format":3,' in (LAYOUTS / "job.json").read_bytes()
+    reader = CheckpointReader(LAYOUTS)
     assert reader.epochs == [7]
     ledger, ordered = (reader.manifest.operators[name].shards for name in ("ledger", "in_order"))
     assert [bool(shard.base) for shard in ledger] == [True, False, False]
     assert [bool(shard.history) for shard in ledger] == [False, True, False]
     assert [bool(shard.slices) for shard in ledger] == [False, False, True]
     assert all(shard.files for shard in (*ledger[:2], *ordered))
-    by_account: dict[str, list[recipe_3.Move]] = {}
-    for move in recipe_3.GIVEN:
+    by_account: dict[str, list[recipe_layouts.Move]] = {}
+    for move in recipe_layouts.GIVEN:
         by_account.setdefault(move.account, []).append(move)
     for account, moves in by_account.items():
         cents = [move.cents for move in moves]
@@ -214,31 +180,33 @@ def test_a_checkpoint_of_format_3_reads() -> None:
         assert sum(by_hour.values()) == sum(cents)
     recent = reader.operator_state("ledger", "recent")
     assert all(recent)
-    assert sorted(n for part in recent for n in part) == [move.cents for move in recipe_3.GIVEN]
+    assert sorted(n for part in recent for n in part) == [
+        move.cents for move in recipe_layouts.GIVEN
+    ]
     assert reader.manifest.operators["in_order"].rows["_waiting"]
     assert reader.manifest.operators["ledger"].rows["_timers"] == 38
 
 
-def test_a_savepoint_of_format_3_holds_what_its_checkpoint_does() -> None:
-    saved = FORMAT_3 / "savepoints/s"
+def test_a_savepoint_with_bases_holds_what_its_checkpoint_does() -> None:
+    saved = LAYOUTS / "savepoints/s"
     assert b'"format":3,' in (saved / "savepoint.json").read_bytes()
-    assert compare(source_of(str(FORMAT_3)), source_of(str(saved))).is_same
+    assert compare(source_of(str(LAYOUTS)), source_of(str(saved))).is_same
 
 
 @pytest.mark.parametrize(
     ("backend", "parallelism"), [("memory", 3), ("rocksdb", 3), ("memory", 1), ("rocksdb", 5)]
 )
-def test_a_checkpoint_of_format_3_goes_on_as_if_nothing_had_happened(
+def test_a_checkpoint_with_bases_and_slices_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, backend: str, parallelism: int
 ) -> None:
-    stored, anew = copied("format-3", tmp_path), tmp_path / "anew"
-    moves = [*recipe_3.GIVEN, *recipe_3.MORE]
+    stored, anew = copied("layouts", tmp_path), tmp_path / "anew"
+    moves = [*recipe_layouts.GIVEN, *recipe_layouts.MORE]
     given: dict[str, Any] = {"parallelism": parallelism, "backend": backend}
     cli_verify.verify(str(stored), all_rows=True)  # exits with 0, or this would raise
-    for end in recipe_3.ENDS:
-        recipe_3.run(anew, recipe_3.GIVEN[:end], parallelism=2)
-    outputs = recipe_3.run(stored, moves, bases=recipe_3.BASES, **given)
-    expected = recipe_3.run(anew, moves)
+    for end in recipe_layouts.ENDS:
+        recipe_layouts.run(anew, recipe_layouts.GIVEN[:end], parallelism=2)
+    outputs = recipe_layouts.run(stored, moves, bases=recipe_layouts.BASES, **given)
+    expected = recipe_layouts.run(anew, moves)
     for sink, told in outputs.items():
         assert told
         assert sorted(told) == sorted(expected[sink])
@@ -251,19 +219,25 @@ def test_a_checkpoint_of_format_3_goes_on_as_if_nothing_had_happened(
     cli_verify.verify(str(stored), all_rows=True)
 
 
-# ------------------------------------------------------------------------------ what is newer
+# ------------------------------------------------------------------------------- other versions
 
 
 def of_format(sealed: Sealed, version: int) -> bytes:
-    """The file as a later version would write it, with something that nobody knows yet."""
+    """The file as another version would write it, with a field that this one does not know."""
     body = sealed.to_bytes().rpartition(b',"checksum":"')[0]
     body = body.replace(b'{"format":%d,' % FORMAT, b'{"format":%d,"novelty":[1],' % version, 1)
     return body + b',"checksum":"%s"}' % checksum_of(body).encode()
 
 
+@pytest.mark.parametrize(
+    ("version", "advice"),
+    [(FORMAT + 1, "upgrade statekit"), (2, "no released statekit reads it"), (1, "no released")],
+)
 @pytest.mark.parametrize("kind", [JobFile, EpochManifest, SavepointFile])
-def test_what_a_newer_version_wrote_is_refused(tmp_path: Path, kind: type[Sealed]) -> None:
-    stored = copied("format-2", tmp_path)
+def test_files_of_another_format_version_are_refused(
+    tmp_path: Path, kind: type[Sealed], version: int, advice: str
+) -> None:
+    stored = copied("all-kinds", tmp_path)
     repository = Repository(stored)
     last = repository.manifest(7)
     place = {
@@ -271,14 +245,14 @@ def test_what_a_newer_version_wrote_is_refused(tmp_path: Path, kind: type[Sealed
         EpochManifest: stored / epoch_path(7),
         SavepointFile: stored / "savepoints/s/savepoint.json",
     }[kind]
-    place.write_bytes(of_format(kind.from_bytes(place.read_bytes(), "it"), FORMAT + 1))
-    told = rf"{place.name} has format version 4; this statekit reads up to 3: upgrade statekit"
+    place.write_bytes(of_format(kind.from_bytes(place.read_bytes(), "it"), version))
+    told = rf"{place.name} has format version {version}, and this statekit reads 3: {advice}"
     refused: list[Callable[[], object]] = [lambda: Savepoint.at(stored / "savepoints/s")]
     if kind is not SavepointFile:
         refused = [
             lambda: CheckpointReader(stored),
             lambda: gone_on(stored, None),
-            lambda: Migration(recipe_2.build_job(), stored),
+            lambda: Migration(recipe_all_kinds.build_job(), stored),
         ]
     for start in refused:
         with pytest.raises(RestoreError, match=told):

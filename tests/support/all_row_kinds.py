@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
-from statekit.maintenance.rewrite import Contents, stored_rows
+from statekit.maintenance.rewrite import RowChecksum, stored_rows
 from statekit.testing import Harness
 
 START = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
@@ -117,7 +117,7 @@ def stored(repository: Repository) -> dict[str, str]:
     found = repository.job_file(manifest.job_file.path)
     assert found is not None
     (operator,) = found[0].operators
-    contents = {name: Contents() for name in operator.holds}
+    contents = {name: RowChecksum() for name in operator.holds}
     for family, parts, row in stored_rows(repository, operator, manifest):
         contents[family].add(parts.before + parts.key + parts.after, row)
     return {name: str(content) for name, content in contents.items()}

@@ -22,7 +22,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import may_adopt, still_kept
 from statekit.checkpoint.rollback import plan as plan_rollback
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_contents import BaseSnapshot, Database, History, Slice
+from statekit.checkpoint.shard_contents import BaseDatabase, BaseSnapshot, History, Slice
 from statekit.clock import unique_id
 from statekit.keygroup import group_range
 
@@ -166,7 +166,7 @@ class Ledger:
             attempt=shard.attempt,
             epoch=shard.changed,
             states=(),
-            databases=(Database(first_group=0, last_group=GROUPS - 1, files=files),),
+            databases=(BaseDatabase(first_group=0, last_group=GROUPS - 1, files=files),),
             follows=shard.files[-1].path,
         )
         self.staged.append((self.put_sealed("base.json", base), base))

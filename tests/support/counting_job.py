@@ -9,7 +9,7 @@ from typing import Any
 
 import statekit as sk
 from statekit.backend.interface import Backend, MemoryBackend
-from statekit.checkpoint.lineage import load
+from statekit.checkpoint.replay import load
 from statekit.checkpoint.repository import Repository
 from statekit.runtime.coordinator import Coordinator
 from statekit.testing import Harness

@@ -14,6 +14,7 @@ from typing import Any
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
+from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies, MemoryCopies, WorkingCopies, WorkingCopy
@@ -31,7 +32,6 @@ from tests.support.counting_job import (
 __all__ = [
     "EAGER",
     "GROUPS",
-    "MERGING",
     "SMALL_BUFFER",
     "advance",
     "check_rows",
@@ -51,7 +51,6 @@ COUNT, KEYS = 60, 150
 EAGER = BaseOptions(replay_seconds=0, uploaded_per_changed=100)
 """A base as soon as one was uploaded."""
 
-MERGING = BaseOptions(replay_seconds=0, uploaded_per_changed=100, bases=False)
 SMALL_BUFFER = RocksOptions(write_buffer_bytes=64 * 1024)
 
 
@@ -60,7 +59,7 @@ def runner(
 ) -> LocalRunner:
     """The job, as a driver that starts now has it."""
     job, repository = tally_job(GROUPS), Repository(root)
-    return LocalRunner(job, repository, copies, parallelism=parallelism, **options)
+    return LocalRunner(job, repository, copies, RunOptions(parallelism=parallelism, **options))
 
 
 def records_of(epoch: int, count: int = COUNT, keys: int = KEYS) -> list[Entry]:

@@ -45,7 +45,7 @@ KINDS = {
 COPIES = {"kept": 6, "deleted": 2, "an old one again": 3, "a file lost": 2}
 """What happens to the working copies before it starts."""
 
-BASES = {"bases": 4, "bases now and then": 2, "merging": 2, "neither": 1}
+BASES = {"bases": 4, "bases now and then": 2, "neither": 1}
 """What processes do to keep restores short, and how often."""
 
 RETENTIONS = (None, 2, 3, 4, 5)

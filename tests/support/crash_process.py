@@ -25,16 +25,16 @@ from obstore import exceptions as store_errors
 
 from statekit.backend import mutation
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint import lineage, retention
+from statekit.checkpoint import retention, shard_history
 from statekit.checkpoint.gc import collector as collection
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import Retention
 from statekit.errors import FencedError, RestoreError, StorageError
+from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner
 from statekit.testing.faults import Faults, faulty
 from statekit.working_copy import base_lifecycle as base_keeping
-from statekit.working_copy import change_file_merge as merging
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import uploader
@@ -58,8 +58,7 @@ What = Literal["nothing", "die", "stop", "fail"]
 BASES = {
     "bases": BaseOptions(replay_seconds=0, uploaded_per_changed=100),
     "bases now and then": BaseOptions(replay_seconds=0.004, uploaded_per_changed=2.5),
-    "merging": BaseOptions(replay_seconds=0, uploaded_per_changed=100, bases=False),
-    "neither": BaseOptions(bases=False, merges=False),
+    "neither": BaseOptions(bases=False),
 }
 """What a process may do to keep restores short."""
 
@@ -184,11 +183,9 @@ def _in_small() -> RocksOptions:
     small = {
         "FILES_MAX": 3,
         "HISTORY_FILES_MAX": 6,
-        "MERGED_AT_A_TIME": 3,
-        "_SIZES": (16 * 1024, 64 * 1024),
         "STAGED_FOR": _STAGED_FOR,
     }
-    for module in (lineage, base_keeping, merging, retention, collection):
+    for module in (shard_history, base_keeping, retention, collection):
         for name in small.keys() & vars(module).keys():
             setattr(module, name, small[name])
     return RocksOptions(write_buffer_bytes=64 * 1024)
@@ -241,10 +238,12 @@ def _run(life: Life) -> None:
         crash_job(),
         _repository(life),
         DiskCopies(life.home / "working", options, BASES[life.bases]),
-        parallelism=life.parallelism,
-        from_epoch=life.back_to,
-        retention=None if life.retention is None else Retention(epochs=life.retention),
-        clock=lambda: life.clock_us + (time.monotonic_ns() - began) // 1000,
+        RunOptions(
+            parallelism=life.parallelism,
+            from_epoch=life.back_to,
+            retention=None if life.retention is None else Retention(epochs=life.retention),
+            clock=lambda: life.clock_us + (time.monotonic_ns() - began) // 1000,
+        ),
     )
     (life.home / "ready" / str(life.number)).touch()
     faults.begin()

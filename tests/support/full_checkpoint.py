@@ -14,17 +14,17 @@ import pytest
 
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
-from statekit.checkpoint.manifest import EpochInstant, epoch_path
-from statekit.checkpoint.object_store import Page, Piece, RequestError, Stored, StoreOptions
-from statekit.checkpoint.repository import SPARK, Repository
+from statekit.checkpoint.manifest import EpochInstant
+from statekit.checkpoint.object_store import FileBytes, Page, RequestError, Stored, StoreOptions
+from statekit.checkpoint.paths import SPARK
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
-from statekit.checkpoint.sealed_json import FileRef
+from statekit.job.options import RunOptions
 from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.runtime.local import LocalRunner
 from statekit.timestamp import datetime_to_micros
 from statekit.working_copy.base_options import BaseOptions
-from statekit.working_copy.change_file_merge import StagedMerge
 from statekit.working_copy.copies import DiskCopies, MemoryCopies
 from statekit.working_copy.uploader import uploader
 from tests.support.all_row_kinds import KEYS, START, Step, Told, keep, keep_in_order
@@ -74,7 +74,7 @@ def steps(number: int) -> list[Step]:
 
 def run(repository: Repository, first: int, last: int, parallelism: int) -> None:
     """Some epochs, each with its own records and processing time."""
-    runner = LocalRunner(job(), repository, MemoryCopies(), parallelism=parallelism)
+    runner = LocalRunner(job(), repository, MemoryCopies(), RunOptions(parallelism=parallelism))
     for number in range(first, last + 1):
         at = datetime_to_micros(START + dt.timedelta(seconds=20 * number + 20))
         runner.epoch({"steps": steps(number)}, at_us=at)
@@ -99,28 +99,24 @@ def make(repository: Repository) -> None:
         repository.create(f"{SPARK}/{above}{'/' if above else ''}.{name}.crc", hadoop_sums(data))
 
 
-def make_with_bases(repository: Repository, working: Path) -> set[str]:
-    """Merged change files, histories, bases, a change of parallelism, and a collection at the end.
+def make_with_bases(repository: Repository, working: Path) -> None:
+    """Histories, bases, a change of parallelism, and a collection at the end.
 
     Bases are those that working copies make. Only the last epochs are left, and what they need.
 
     Parameters:
         working: for working copies.
-
-    Returns the change files that were merged from others.
     """
-    merged: set[str] = set()
     with pytest.MonkeyPatch.context() as patched:
         for where, most in _SOONER.items():
             patched.setattr(where, most)
-        for number in range(4):
-            merged |= _run_on_disk(repository, working, 2, epochs=4, bases=number == 3)
+        for bases in (False, True, False):
+            _run_on_disk(repository, working, 2, epochs=4, bases=bases)
         rescale_offline(repository, 3, job=_smaller())
-        merged |= _run_on_disk(repository, working, 3, epochs=6, bases=False)
+        _run_on_disk(repository, working, 3, epochs=6, bases=False)
         for _ in range(2):
             _run_on_disk(repository, working, 3, epochs=1, bases=True)
     Collector(repository, sk.Retention(epochs=2), grace=dt.timedelta(0)).collect(sweep=True)
-    return merged
 
 
 def _smaller() -> sk.Job:
@@ -129,53 +125,24 @@ def _smaller() -> sk.Job:
 
 
 _SOONER = {
-    "statekit.checkpoint.lineage.FILES_MAX": 2,
-    "statekit.working_copy.base_lifecycle.FILES_MAX": 2,
-    "statekit.checkpoint.lineage.HISTORY_FILES_MAX": 4,
-    "statekit.working_copy.change_file_merge.MERGED_AT_A_TIME": 3,
-    "statekit.working_copy.base_lifecycle.MERGED_AT_A_TIME": 3,
+    "statekit.checkpoint.shard_history.FILES_MAX": 2,
+    "statekit.checkpoint.shard_history.HISTORY_FILES_MAX": 4,
 }
 """What happens with many files, with few."""
 
 
 def _run_on_disk(
     repository: Repository, working: Path, parallelism: int, *, epochs: int, bases: bool
-) -> set[str]:
-    """Epochs of one record each, and all uploads that they asked for.
-
-    Returns the change files that were merged from others.
-    """
-    merged: set[str] = set()
+) -> None:
+    """Run epochs of one record each, and wait for the uploads that they began."""
     options = BaseOptions(replay_seconds=0, bases=bases, uploaded_per_changed=100)
     copies = DiskCopies(working, bases=options)
-    runner = LocalRunner(_smaller(), repository, copies, parallelism=parallelism)
+    runner = LocalRunner(_smaller(), repository, copies, RunOptions(parallelism=parallelism))
     for _ in range(epochs):
         number = runner.coordinator.epoch
         at = datetime_to_micros(START + dt.timedelta(seconds=20 * number + 20))
         runner.epoch({"steps": steps(number)[:1]}, at_us=at)
         assert uploader().drain(60)
-        found = (StagedMerge(note.parent).finished for note in working.rglob("merged.json"))
-        merged |= {file.path for made in found if made is not None for file in made.files}
-    return merged
-
-
-def as_format_2(files: Files) -> Files:
-    """Epochs that follow each other without a change of parallelism, as format 2 had them."""
-    before: frozenset[FileRef] = frozenset()
-    for epoch in files.epochs():
-        manifest = files.manifest(epoch)
-        operators, named = {}, set[FileRef]()
-        for name, operator in manifest.operators.items():
-            shards = []
-            for shard in operator.shards:
-                own = tuple(ref for ref in shard.files if ref not in before)
-                shards.append(shard.model_copy(update={"files": own, "is_complete": False}))
-                named.update(shard.files)
-            operators[name] = operator.model_copy(update={"shards": tuple(shards)})
-        before = frozenset(named)
-        old = manifest.model_copy(update={"operators": operators})
-        files.files[epoch_path(epoch)] = old.to_bytes()
-    return files
 
 
 def planned_part() -> dict[str, bytes]:
@@ -199,10 +166,10 @@ class Kept:
         self.files = files
         self.read_paths: set[str] = set()
 
-    def get(self, path: str, start: int = 0, size: int | None = None) -> Piece:
+    def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
         self.read_paths.add(path)
         data = self._data(path)
-        return Piece(data[start:] if size is None else data[start : start + size], len(data))
+        return FileBytes(data[start:] if size is None else data[start : start + size], len(data))
 
     def head(self, path: str) -> Stored:
         return Stored(path, len(self._data(path)), _THEN)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import statekit as sk
 from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.mutation import Batch, Put
-from statekit.checkpoint.lineage import load
+from statekit.checkpoint.replay import load
 from statekit.checkpoint.repository import group_bounds
 from statekit.functions.process import Process
 from statekit.reader import CheckpointReader

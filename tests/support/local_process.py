@@ -13,6 +13,7 @@ from pathlib import Path
 from statekit.backend import mutation
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
+from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies
 from tests.support.spark_job import Counted, counting_job, events
@@ -43,7 +44,9 @@ def run(home: Path, seed: int, parallelism: int, ready: Connection) -> None:
         counting_job(),
         Repository(home / "checkpoint"),
         DiskCopies(home / "working", options),
-        parallelism=parallelism,
+        RunOptions(
+            parallelism=parallelism,
+        ),
     )
     given = events(seed, EPOCHS * EPOCH_SIZE)
     last = runner.coordinator.last

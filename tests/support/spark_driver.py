@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from statekit.runtime.coordinator import Coordinator
-from statekit.spark import query as query_module
-from statekit.spark import sink_writer as writing
+from statekit.sinks.parquet_files import _ParquetEpoch
 from statekit.spark.epoch import EpochRunner
+from statekit.spark.epoch_loop import EpochLoop
 from tests.support.spark_job import counting_job
 from tests.support.spark_runs import drive
 
@@ -59,19 +59,19 @@ def arm(point: str, epoch: int) -> None:
     if number == 0:
         at(EpochRunner, "_write", lambda runner: runner._coordinator.epoch, before=True)
     elif number == 1:
-        at(writing._ParquetEpoch, "_publish", of_sink, before=True)
+        at(_ParquetEpoch, "_publish", of_sink, before=True)
     elif number == 2:
 
         def publish_one(self: Any, parts: list[Any]) -> None:
             if of_sink(self) != epoch:
                 publish(self, parts)
                 return
-            home = self._path_of(self._home, f"{self._prefix}00000.parquet")
+            home = self._path_of(self._directory, f"{self._prefix}00000.parquet")
             assert self._files.rename(parts[0], home)
             die()
 
-        publish = writing._ParquetEpoch._publish
-        writing._ParquetEpoch._publish = publish_one  # type: ignore[method-assign]
+        publish = _ParquetEpoch._publish
+        _ParquetEpoch._publish = publish_one  # type: ignore[method-assign]
     elif number == 3:
         at(Coordinator, "commit", lambda coordinator: coordinator.epoch, before=True)
     else:
@@ -79,7 +79,7 @@ def arm(point: str, epoch: int) -> None:
 
 
 def announce() -> None:
-    inner = query_module.Run._on_batch
+    inner = EpochLoop._on_batch
     batches: Counter[int] = Counter()
 
     def wrapped(self: Any, df: Any, batch: int) -> None:
@@ -90,7 +90,7 @@ def announce() -> None:
             print("ready 2", flush=True)
         inner(self, df, batch)
 
-    query_module.Run._on_batch = wrapped  # type: ignore[method-assign]
+    EpochLoop._on_batch = wrapped  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ import statekit as sk
 from statekit.backend.interface import Backend, MemoryBackend, StateSize
 from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb import RocksBackend
-from statekit.runtime.key_iteration import KeyWalk
-from statekit.state.key_scope import Visit
+from statekit.runtime.key_iteration import KeyIteration
+from statekit.state.key_scope import KeyScope
 
 KEYS = ["a", "b", "c\x00", ""]
 
@@ -112,11 +112,11 @@ class Driver:
         return self.wrap(RocksBackend(self.path, self.names))
 
     def bind(self) -> None:
-        self.visit = Visit("op", self.epoch, Batch(), self.spill)
+        self.visit = KeyScope("op", self.epoch, Batch(), self.spill)
         self.states: dict[str, Any] = {
             name: spec.bind(self.visit, self.backend) for name, spec in self.specs.items()
         }
-        self.walk = KeyWalk(self.visit, every_state.key_codec, ("key",))
+        self.walk = KeyIteration(self.visit, every_state.key_codec, ("key",))
         self.enter(KEYS[0])
 
     def spill(self) -> None:
@@ -126,7 +126,7 @@ class Driver:
 
     def enter(self, key: str) -> None:
         """Go to a key when all that was changed before has been applied."""
-        self.walk.settle()
+        self.walk.apply_changes()
         self.go_on_to(key)
 
     def go_on_to(self, key: str) -> None:
@@ -142,7 +142,7 @@ class Driver:
 
     def next_epoch(self) -> None:
         """Handles go, rows stay; on disk, the database is closed and opened again."""
-        self.visit.leave()
+        self.visit.flush()
         self.spill()
         self.sizes = self.counted()
         self.epoch += 1

@@ -19,6 +19,7 @@ import statekit as sk
 from statekit.backend import mutation
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import Repository
+from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies
 
@@ -113,7 +114,7 @@ def run(home: Path, seed: int, parallelism: int, ready: Connection) -> None:
     mutation.BATCH_BYTES_MAX = 2_000  # epochs that spill
     copies = DiskCopies(home / "working", RocksOptions(write_buffer_bytes=64 * 1024))
     runner = LocalRunner(
-        timed_job(), Repository(home / "checkpoint"), copies, parallelism=parallelism
+        timed_job(), Repository(home / "checkpoint"), copies, RunOptions(parallelism=parallelism)
     )
 
     def write(sink: str, records: list[object], epoch: int) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 import statekit as sk
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.job_file import EXPIRY
-from statekit.checkpoint.lineage import load
+from statekit.checkpoint.replay import load
 from statekit.testing import Harness
 from tests.support.instants import at
 

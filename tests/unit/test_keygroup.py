@@ -39,7 +39,7 @@ def test_key_group_equals_the_vector(key: Any, _sql: str, group: int) -> None:
 
 @UNHURRIED
 @given(st.lists(st.one_of(SCALARS, st.none()), max_size=4), st.integers(0, 4))
-def test_a_missing_field_leaves_the_hash_as_it_is(fields: list[Any], at: int) -> None:
+def test_a_missing_field_does_not_change_the_hash(fields: list[Any], at: int) -> None:
     assert key_hash([*fields[:at], None, *fields[at:]]) == key_hash(fields)
 
 
@@ -62,7 +62,7 @@ def test_datetime_of_another_zone_is_the_same_instant() -> None:
 @pytest.mark.parametrize(
     "key", [1.5, 2**63, -(2**63) - 1, "\ud800", dt.datetime(2013, 1, 1), [1], (1, (2, 3))], ids=repr
 )
-def test_a_key_that_no_type_holds_is_refused(key: Any) -> None:
+def test_a_key_of_an_unsupported_type_is_refused(key: Any) -> None:
     with pytest.raises(StateTypeError):
         key_group(key)
 
@@ -110,13 +110,13 @@ def test_every_group_is_in_the_range_of_its_shard_only(data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize("groups", [0, -1, 32_769, 1.5, True, "128"])
-def test_number_of_groups_that_cannot_be_is_refused(groups: Any) -> None:
+def test_number_of_groups_out_of_range_is_refused(groups: Any) -> None:
     with pytest.raises(RescaleError, match="key_groups"):
         check_groups(groups)
 
 
 @pytest.mark.parametrize("shards", [0, -1, 129, 2.0, True])
-def test_parallelism_that_cannot_be_is_refused(shards: Any) -> None:
+def test_parallelism_out_of_range_is_refused(shards: Any) -> None:
     with pytest.raises(RescaleError, match="parallelism"):
         check_parallelism(shards, 128)
 

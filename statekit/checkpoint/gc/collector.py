@@ -18,25 +18,29 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from statekit.checkpoint.gc.kept_files import KeptFiles
-from statekit.checkpoint.manifest import EpochManifest, epoch_path
+from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.object_store import Stored
-from statekit.checkpoint.references import named_by, older_manifests
-from statekit.checkpoint.repository import Repository, job_number, job_path
-from statekit.checkpoint.retention import (
+from statekit.checkpoint.paths import (
+    BEGUN,
+    BEGUN_NAME,
+    EPOCH_NAME,
     HELD,
-    STAGED_FOR,
-    FirstKept,
-    Retention,
+    TMP,
+    epoch_path,
     first_path,
-    going_back,
-    held_epochs,
+    job_number,
+    job_path,
+    kind_of,
+    swept_path,
 )
+from statekit.checkpoint.references import named_by
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.retention import STAGED_FOR, FirstKept, Retention, going_back, held_epochs
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, StateTypeError
@@ -46,9 +50,6 @@ GRACE = dt.timedelta(days=1)
 
 Progress = Callable[[int, int | None], None]
 """Is told how many epochs were looked at, and of how many."""
-
-_NUMBERED = re.compile(r"epochs/([0-9]{20})\.(json|first|swept)")
-_BEGUN = re.compile(r"begun/([0-9]{20})\.")
 
 
 @dataclass
@@ -98,7 +99,7 @@ class _Numbers:
     def of(cls, repository: Repository) -> _Numbers:
         told: dict[str, dict[int, Stored]] = {"json": {}, "first": {}, "swept": {}}
         for file in repository.listed("epochs"):
-            match = _NUMBERED.fullmatch(file.path)
+            match = EPOCH_NAME.fullmatch(file.path)
             if match is not None:
                 told[match[2]][int(match[1])] = file
         return cls(
@@ -271,11 +272,6 @@ class Collector:
             if self._repository.is_committed(number):  # else the mark came before the note
                 found[number] = self._repository.manifest(number)
                 done.held[number] = why[number]
-        for manifest in [*standing, *found.values()]:
-            for number in older_manifests(self._repository, manifest):
-                if number in gone and number not in found:
-                    found[number] = self._repository.manifest(number)
-                    done.held[number] = "shards that have not changed since an older format"
         return list(found.values())
 
     def _give_up(
@@ -412,10 +408,10 @@ class Collector:
         """Notes of epochs that were committed, and drafts of killed processes."""
         found = {
             file.path: file.size
-            for file in self._repository.listed("begun")
-            if (match := _BEGUN.match(file.path)) is not None and int(match[1]) <= last
+            for file in self._repository.listed(BEGUN)
+            if (match := BEGUN_NAME.fullmatch(file.path)) is not None and int(match[1]) <= last
         }
-        drafts = [*self._repository.listed("tmp"), *self._repository.listed(HELD)]
+        drafts = [*self._repository.listed(TMP), *self._repository.listed(HELD)]
         return found | {file.path: file.size for file in drafts if self._is_old(file, now)}
 
     def _job_files(self, named: set[int]) -> dict[str, int]:
@@ -454,29 +450,3 @@ class Collector:
 
 def _hours(time: dt.timedelta) -> str:
     return f"{time.total_seconds() / 3600:g} hours"
-
-
-def swept_path(epoch: int) -> str:
-    """Where it is noted that a sweep was made while this epoch was the last one."""
-    return f"epochs/{epoch:020d}.swept"
-
-
-def kind_of(path: str) -> str:
-    """What people call such a file.
-
-    >>> kind_of("data/count/0123.changes.arrow"), kind_of("data/count/0123.sst")
-    ('change files', 'base snapshots')
-    >>> kind_of("data/count/notes.txt")
-    'files of others'
-    """
-    if path.startswith("epochs/"):
-        return "manifests"
-    if "#" in path or path.startswith(("tmp/", "begun/", f"{HELD}/")):
-        return "drafts and notes"
-    if path.endswith(".changes.arrow"):
-        return "change files"
-    if path.endswith(".history.json"):
-        return "histories"
-    if path.endswith((".base.json", ".sst", ".rocksdb")):
-        return "base snapshots"
-    return "files of others" if path.startswith("data/") else "job files"

@@ -9,10 +9,10 @@ from functools import partial
 from itertools import repeat
 from typing import Annotated, Any
 
-from statekit.functions.process import Process
+from statekit.functions.process import Process, Traits
 from statekit.job.windows.field_aggregates import EXACT_DIGITS, FieldAggregate
-from statekit.records.keyed_batch import ManyKeys
-from statekit.records.preaggregate import Combiner, Part
+from statekit.records.keyed_batch import KeyColumns
+from statekit.records.preaggregate import Combiner, PartialAggregate
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import Make, ResultRecords
 from statekit.state.options import TTL
@@ -21,7 +21,7 @@ _KEYS = "_keys"  # the parameter that takes keys: no state is called so
 
 
 class _Fold:
-    """Takes the combined rows of many keys into their states, and tells what these come to.
+    """Adds the combined rows of many keys to their states, and returns the results.
 
     Parameters:
         name: of the operator.
@@ -51,19 +51,13 @@ class _Fold:
         names = (_KEYS, *self._aggregates)
         return inspect.Signature([inspect.Parameter(name, kind) for name in names])
 
-    def __call__(self, keys: ManyKeys, *states: Any) -> list[Any]:
+    def __call__(self, keys: KeyColumns, *states: Any) -> list[Any]:
         with decimal.localcontext(prec=EXACT_DIGITS):
-            held = [
+            values = [
                 state._add_all(keys.prefixes, added(keys.columns))
                 for state, added in zip(states, self._added, strict=True)
             ]
-        return self._results(*keys.columns[: self._key_size], *held)
-
-
-class AggregateProcess(Process[Any, Any, Any]):
-    """A process function over combined rows. Made by `aggregation`."""
-
-    takes_columns = True  # so chunks have one row for each key
+        return self._results(*keys.columns[: self._key_size], *values)
 
 
 def aggregation(
@@ -73,7 +67,7 @@ def aggregation(
     aggregates: Mapping[str, FieldAggregate],
     ttl: TTL | None = None,
     into: Any = None,
-) -> AggregateProcess:
+) -> Process[Any, Any, Any]:
     """A process function that keeps aggregates of the records of each key.
 
     Parameters:
@@ -89,17 +83,17 @@ def aggregation(
     fields = (key,) if isinstance(key, str) else tuple(key)
     results = ResultRecords(record, "aggregate")
     if not aggregates:
-        raise results.wrong("say what is to be known, such as orders=Count() or cents=Sum('cents')")
-    parts: list[Part] = []
+        raise results.error("name an aggregate, such as orders=Count() or cents=Sum('cents')")
+    parts: list[PartialAggregate] = []
     places: dict[str, tuple[FieldAggregate, int]] = {}
-    first = len(fields) + 1  # behind the key and the number of records
+    first = len(fields) + 1  # after the key and the number of records
     types = {name: results.annotation(name) for name in fields}
     hints: dict[str, Any] = {_KEYS: record.cls}
     for name, of in aggregates.items():
         if not isinstance(of, FieldAggregate):
-            raise results.wrong(f"{name}={of!r}: give Count(), or Sum, Min, Max or Mean of a field")
+            raise results.error(f"{name}={of!r}: give Count(), or Sum, Min, Max or Mean of a field")
         if name in types:
-            raise results.wrong(f"{name!r} would be two fields of the results: give another name")
+            raise results.error(f"{name!r} would be two fields of the results: give another name")
         annotation: Any = None if of.field is None else results.annotation(of.field)
         kept = None if of.verb == "count" else results.check_combines(of.verb, of.field or "")
         places[name] = of, first + len(parts)
@@ -107,13 +101,15 @@ def aggregation(
         types[name] = of.result(annotation)
         hints[name] = of.state(kept) if ttl is None else Annotated[of.state(kept), ttl]
     name = "_".join(("aggregate", "by", *fields))
-    put_out, make = results.made(name, types, into)
-    hints["return"] = Iterator[put_out]  # type: ignore[valid-type]
+    output, make = results.result_class(name, types, into)
+    hints["return"] = Iterator[output]  # type: ignore[valid-type]
     fold = _Fold(name, len(fields), places, partial(_made, make))
-    made = AggregateProcess(fold, fields, hints)
-    made.combiner = Combiner(record, fields, parts)
-    made.definition = {name: repr(of) for name, of in aggregates.items()}
-    return made
+    traits = Traits(
+        combiner=Combiner(record, fields, parts),
+        definition={name: repr(of) for name, of in aggregates.items()},
+        takes_columns=True,  # so each batch has one row per key
+    )
+    return Process(fold, fields, hints, traits=traits)
 
 
 def _made(make: Make, *columns: Sequence[Any]) -> list[Any]:

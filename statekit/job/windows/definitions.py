@@ -39,8 +39,7 @@ _ZERO, _MICROSECOND = dt.timedelta(0), dt.timedelta(microseconds=1)
 # The soonest at which a window closes: the first instant is over before there is a watermark.
 _EARLIEST = FIRST + _MICROSECOND
 _NEW: Any = object()
-# So many windows of a key are held at once while its records are added to them, beside those of
-# two records.
+# Windows of a key in memory at once while its records are added, beside those of two records.
 _WINDOWS_AT_ONCE = 100
 
 
@@ -59,7 +58,7 @@ class Sliding:
         return f"sliding {self.size} every {self.every}{offset}"
 
     def panes(self, event_time: str) -> SlidingPanes:
-        """The stretches of time all of whose records are in the same windows.
+        """The intervals all of whose records are in the same windows.
 
         Parameters:
             event_time: the field that says when a record happened.
@@ -79,7 +78,7 @@ class Session:
         return f"session {self.gap}"
 
     def panes(self, event_time: str) -> SessionPanes:
-        """Records of a key that are in one session, whatever else is.
+        """Records of a key that are in one session, whatever other records there are.
 
         Parameters:
             event_time: the field that says when a record happened.
@@ -162,7 +161,7 @@ def _duration(given: dt.timedelta | str, what: str, least: int = 1) -> dt.timede
 
 
 class OpenWindow(NamedTuple):
-    """A window of a key that may still get records: where its row is, and what is in it."""
+    """A window of a key that may still get records: its row, bounds and accumulator."""
 
     row: dt.datetime
     start: dt.datetime
@@ -171,14 +170,14 @@ class OpenWindow(NamedTuple):
 
 
 class Deadlines:
-    """When windows end by the watermark.
+    """When the timers of windows are due.
 
     Parameters:
-        leads: the names of the timers that each window has, and how long before the last moment at
-            which a record of the window may come each is due.
-        ordered: whether records are handled in order of time. A timer then comes before the records
+        leads: the names of the timers of a window, and how long before the last moment at which a
+            record of the window may arrive each is due.
+        ordered: whether records are handled in order of time. A timer then fires before the records
             of its instant, so that the moment is the end of the window. Otherwise it is the last
-            microsecond before: once the watermark is there, no record of the window is let in.
+            microsecond before: once the watermark is there, records of the window are late.
     """
 
     def __init__(self, leads: dict[str, dt.timedelta], ordered: bool) -> None:
@@ -192,7 +191,7 @@ class Deadlines:
 
     @property
     def closes_again(self) -> bool:
-        """Whether a window may get records when it was put out, and comes out once more."""
+        """Whether a window may get records after it has fired, and then fires again."""
         return len(self.leads) > 1
 
     def set_all(self, ctx: Context, end: dt.datetime) -> None:
@@ -201,14 +200,14 @@ class Deadlines:
             ctx.timers.set(self.of(end, name), name)
 
     def has_closed(self, ctx: Context, end: dt.datetime) -> bool:
-        """Whether a window was put out already, and stays for records that come too late.
+        """Whether a window has fired already, and is kept for late records.
 
-        Without such a stay there is no such window: who may be in it comes before it is closed.
+        Without allowed lateness there is no such window: its records arrive before it fires.
         """
         return self.closes_again and self.of(end, "close") <= ctx.watermark
 
     def close_again(self, ctx: Context, end: dt.datetime) -> None:
-        """Put a window out, at its end or, if that is over, behind the records of this epoch."""
+        """Let a window fire at its end or, if that is over, after the records of this epoch."""
         ctx.timers.set(self.of(end, "close"), "close")
 
     def passed(self, timer: Timer) -> dt.datetime | None:
@@ -281,7 +280,7 @@ class SlidingRows:
         start: dt.datetime,
         end: dt.datetime,
     ) -> Any:
-        """What a window holds to which something is added, once its timers are set."""
+        """Return the accumulator of a window. A new window gets its timers."""
         held = windows.get(start, _NEW)
         if held is _NEW:
             held = self._create()
@@ -297,35 +296,35 @@ class SlidingRows:
         passed = self._deadlines.passed(timer)
         start = None if passed is None else _plus(passed, -self._size)
         if start is None or passed == LAST:
-            found = windows.scan(start)
-        else:  # it is one, and read as a single row it is at hand when it goes
+            rows = windows.scan(start)
+        else:  # it is one window, and read as a single row it is cached when it is deleted
             held = windows.get(start, _NEW)
-            found = iter(() if held is _NEW else ((start, held),))
-        opened = (OpenWindow(start, start, self._end(start), held) for start, held in found)
+            rows = iter(() if held is _NEW else ((start, held),))
+        opened = (OpenWindow(start, start, self._end(start), held) for start, held in rows)
         return takewhile(lambda w: self._deadlines.of(w.end, timer.name) == timer.at, opened)
 
     def alone(self, window: OpenWindow) -> tuple[dt.datetime, dt.datetime]:
-        """From when to when records are in no window that is forgotten later."""
+        """The interval whose records are in no window that is deleted later."""
         return window.start, _plus(window.start, self._every - self._into(window.start))
 
     def _bounds(self, at: dt.datetime) -> list[tuple[dt.datetime, dt.datetime]]:
         """Start and end of the windows that an instant is in, the earliest first."""
         into = self._into(at)
-        found = []
+        bounds = []
         while into < self._size:
             end = _plus(at, self._size - into)
             try:
-                found.append((at - into, end))
+                bounds.append((at - into, end))
             except OverflowError:
                 # Of windows that would begin before the year 1, there is the latest, cut off.
                 if self._cut_off:
-                    found.append((FIRST, end))
+                    bounds.append((FIRST, end))
                 break
             into += self._every
-        return found[::-1]
+        return bounds[::-1]
 
     def _into(self, at: dt.datetime) -> dt.timedelta:
-        """How far an instant lies behind the latest start."""
+        """The time from the latest start of a window to an instant."""
         return (at - self._origin) % self._every
 
     def _end(self, start: dt.datetime) -> dt.datetime:
@@ -366,7 +365,7 @@ class SessionRows:
                 held = self._merge(held, other.held)
             start = min(start, joined[0].start)
             end = max(end, joined[-1].end)
-            # The timer of one that is still to close finds what it has become.
+            # The timer of one that has not fired yet finds the merged session.
             if all(self._deadlines.has_closed(ctx, other.end) for other in joined):
                 self._deadlines.close_again(ctx, end)
         held = self._add(held, value)
@@ -376,21 +375,23 @@ class SessionRows:
     def put_all(
         self, ctx: Context, windows: MapState[dt.datetime, Any], values: Iterable[Any]
     ) -> None:
-        """Add a value for each record of a key; a session is written at the first and the last one
-        of those that follow each other in it.
+        """Add a value for each record of a key.
+
+        A session is written at the first and the last one of consecutive records in it.
 
         Parameters:
             values: taken one by one, each while its record is handled.
         """
         add, grows = self._add, not self._deadlines.closes_again
         row, start, end, held = LAST, LAST, LAST, None
-        is_behind, limit = False, None  # whether its row is; where the next session begins
+        # Whether the row is older than `held`, and where the next session begins.
+        is_behind, limit = False, None
         for value in values:
             at = ctx.event_time
             if grows and start <= at < end:
                 limit = limit or self._next_start(windows, end)
                 until = _plus(at, self._gap)
-                if until <= limit and until < LAST:  # no other one is touched
+                if until <= limit and until < LAST:  # no other session is touched
                     end, held, is_behind = max(end, until), add(held, value), True
                     continue
             if is_behind:
@@ -416,7 +417,7 @@ class SessionRows:
                 ctx.timers.set(at, timer.name)
 
     def alone(self, window: OpenWindow) -> tuple[dt.datetime, dt.datetime]:
-        """From when to when records are in no window that is forgotten later."""
+        """The interval whose records are in no window that is deleted later."""
         return window.start, window.end
 
     def _overlapping(
@@ -430,9 +431,9 @@ class SessionRows:
                 yield window
 
     def _next_start(self, windows: MapState[dt.datetime, Any], end: dt.datetime) -> dt.datetime:
-        """When the first session behind an end begins; the last instant if there is none."""
-        behind = (found[0] for _, found in windows.scan(self._row(end)) if found[0] >= end)
-        return next(behind, LAST)
+        """The start of the first session after an end; the last instant if there is none."""
+        starts = (session[0] for _, session in windows.scan(self._row(end)))
+        return next((start for start in starts if start >= end), LAST)
 
     def _store(
         self,
@@ -442,7 +443,7 @@ class SessionRows:
         end: dt.datetime,
         held: Any,
     ) -> dt.datetime:
-        """Write a session in the place of the rows that it was before; returns its row."""
+        """Replace the earlier rows of a session; returns its row."""
         row = self._row(end)
         for other in before:
             if other != row:
@@ -451,12 +452,12 @@ class SessionRows:
         return row
 
     def _row(self, end: dt.datetime) -> dt.datetime:
-        """Where a session that ends then is kept."""
+        """The row of a session with this end."""
         return end if end == LAST else _plus(end, -((end - _EPOCH) % self._gap))
 
 
 def _plus(at: dt.datetime, by: dt.timedelta) -> dt.datetime:
-    """`at + by`, clipped to what there is."""
+    """`at + by`, clipped to the range of datetimes."""
     try:
         return at + by
     except OverflowError:

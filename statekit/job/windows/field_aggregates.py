@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Optional
 
-from statekit.records.declaration import peel
-from statekit.records.preaggregate import Part, Verb
+from statekit.codec.annotations import peel
+from statekit.records.preaggregate import PartialAggregate, Verb
 from statekit.state.options import Aggregate, Reduce
 from statekit.state.single_row_states import AggregatingState, ReducingState
 
 EXACT_DIGITS = 76
-"""With so many, decimals of columns are added up exactly: those have half as many."""
+"""Digits with which decimals of columns, which have half as many, are added exactly."""
 
 _PLACES = 18  # of a mean of decimals, as a column of Spark has
 
@@ -23,8 +23,8 @@ _PLACES = 18  # of a mean of decimals, as a column of Spark has
 class FieldAggregate(ABC):
     """An aggregate of a field: `Count`, `Sum`, `Min`, `Max` or `Mean`.
 
-    What it keeps can be made of parts of the records in any number of steps: records are combined
-    batch by batch, and state takes what is left, many keys at a time.
+    Its state can be computed from parts of the records in any number of steps: records are combined
+    batch by batch, and the combined rows are added to the state, many keys at a time.
 
     Attributes:
         verb: what it does, for messages.
@@ -36,8 +36,8 @@ class FieldAggregate(ABC):
 
     @property
     @abstractmethod
-    def parts(self) -> tuple[Part, ...]:
-        """What it needs to know of some records."""
+    def parts(self) -> tuple[PartialAggregate, ...]:
+        """The partial aggregates of records that it is computed from."""
 
     @abstractmethod
     def state(self, kept: Any) -> Any:
@@ -45,7 +45,7 @@ class FieldAggregate(ABC):
 
     @abstractmethod
     def result(self, annotation: Any) -> Any:
-        """The annotation of what it comes to, for a field that is annotated so."""
+        """The annotation of its result, for a field with this annotation."""
 
     def added(self, place: int) -> Callable[[Sequence[Sequence[Any]]], Sequence[Any]]:
         """A function from columns of rows to what each row adds to the state; None for nothing.
@@ -64,8 +64,8 @@ class Count(FieldAggregate):
     verb = "count"
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        return (Part("count", self.field),)
+    def parts(self) -> tuple[PartialAggregate, ...]:
+        return (PartialAggregate("count", self.field),)
 
     def state(self, kept: Any) -> Any:
         return Annotated[ReducingState[int], Reduce("sum")]
@@ -80,8 +80,8 @@ class _OfField(FieldAggregate):
     verb: ClassVar[Verb]
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        return (Part(self.verb, self.field),)
+    def parts(self) -> tuple[PartialAggregate, ...]:
+        return (PartialAggregate(self.verb, self.field),)
 
     def state(self, kept: Any) -> Any:
         return Annotated[ReducingState[kept], reducer(self.verb, kept)]
@@ -122,8 +122,8 @@ class Mean(FieldAggregate):
     verb = "mean"
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        return Part("sum", self.field), Part("count", self.field)
+    def parts(self) -> tuple[PartialAggregate, ...]:
+        return PartialAggregate("sum", self.field), PartialAggregate("count", self.field)
 
     def state(self, kept: Any) -> Any:
         pair = tuple[kept, int]
@@ -138,8 +138,8 @@ class Mean(FieldAggregate):
 
     def added(self, place: int) -> Callable[[Sequence[Sequence[Any]]], Sequence[Any]]:
         def pairs(columns: Sequence[Sequence[Any]]) -> Sequence[Any]:
-            found = zip(*columns[place : place + 2], strict=True)
-            return [None if pair[0] is None else pair for pair in found]
+            sums_and_counts = zip(*columns[place : place + 2], strict=True)
+            return [None if pair[0] is None else pair for pair in sums_and_counts]
 
         return pairs
 
@@ -153,10 +153,9 @@ def _largest(held: float, value: float) -> float:
 
 
 def reducer(verb: Verb, kind: Any) -> Reduce:
-    """What makes one of two values of a type, in whatever order they come.
+    """Return what combines two values of a type. Their order matters only for sums of floats.
 
-    The last digits of sums of floats do depend on that. Of floats, NaN is neither the least nor the
-    largest where there is a number.
+    Of floats, NaN is neither the least nor the largest if there is a number.
     """
     if kind is float and verb in ("min", "max"):
         return Reduce(_least if verb == "min" else _largest)
@@ -165,7 +164,7 @@ def reducer(verb: Verb, kind: Any) -> Reduce:
 
 @dataclass(frozen=True)
 class _Nothing:
-    """Makes what a mean starts from."""
+    """Creates the sum and count of no values."""
 
     kind: type
 

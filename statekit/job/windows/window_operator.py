@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, Optional
 
+from statekit.codec.annotations import peel
 from statekit.functions.context import Context
-from statekit.functions.process import Process, process
+from statekit.functions.process import Process, Traits, process
 from statekit.job.windows.definitions import (
     LAST,
     Deadlines,
@@ -27,8 +28,7 @@ from statekit.job.windows.definitions import (
     Window,
 )
 from statekit.job.windows.field_aggregates import EXACT_DIGITS, reducer
-from statekit.records.declaration import peel
-from statekit.records.preaggregate import Combiner, Part, Verb, has_columns
+from statekit.records.preaggregate import Combiner, PartialAggregate, Verb, has_columns
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords
 from statekit.state.map_state import MapState
@@ -39,12 +39,12 @@ from statekit.timestamp import duration_to_micros
 
 _ZERO = dt.timedelta(0)
 _ALLOWED_MAX_US = 365_000 * 86_400_000_000
-_MAP: Any = MapState  # as values, so that types known at run time only can be put in
+_MAP: Any = MapState  # as values, to be subscripted with types that are known at run time
 _TUPLE: Any = tuple
 _ITERATOR: Any = Iterator
 
 _Found = Iterable[tuple[tuple[dt.datetime, int], Any]] | None
-"""Elements, each behind its event time and number; None where none are kept."""
+"""Pairs of event time and number, with an element each; None where no elements are stored."""
 
 
 # --------------------------------------------------------------------------------- aggregates
@@ -63,7 +63,7 @@ def _one(_: object) -> int:
 
 
 def _folding(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """`combine` for values of which any may be None: nothing, which is passed over."""
+    """`combine` for values that may be None, which is skipped."""
 
     def add(held: Any, value: Any) -> Any:
         if held is None:
@@ -74,7 +74,7 @@ def _folding(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _combining(verb: Verb, kind: Any) -> Callable[[Any, Any], Any]:
-    """A function that makes one of two values of a type: sums of decimals are exact."""
+    """Return a function that combines two values of a type. Sums of decimals are exact."""
     if kind is decimal.Decimal and verb == "sum":
         return decimal.Context(prec=EXACT_DIGITS).add
     return reducer(verb, kind).combine
@@ -85,19 +85,19 @@ def _combining(verb: Verb, kind: Any) -> Callable[[Any, Any], Any]:
 
 @dataclass(frozen=True)
 class _Result:
-    """What an operator puts out of a window.
+    """The result of a window, and how it is computed.
 
     Parameters:
         operator: the default name.
         field: the name of the result.
         type: its annotation.
-        accumulator: the annotation of what is kept per window.
-        aggregate: how it is made.
-        value_of: what of a record goes in.
-        parts: what has to be known of records that are combined first; their number is known. None
-            if it takes the records themselves.
-        element: the annotation of what is kept per record, for results that are lists of it.
-        first_of: the first event time of what goes in, if that need not be the one of its time.
+        accumulator: the annotation of the accumulator of a window.
+        aggregate: computes the result.
+        value_of: returns the value of a record that is added.
+        parts: partial aggregates of records that are combined first, beside their number; None if
+            the aggregate takes the records themselves.
+        element: the annotation of elements, for results that are lists of them.
+        first_of: returns the first event time of combined records.
     """
 
     operator: str
@@ -106,21 +106,20 @@ class _Result:
     accumulator: Any
     aggregate: Aggregate[Any, Any, Any]
     value_of: Callable[[Any], Any]
-    parts: tuple[Part, ...] | None = None
+    parts: tuple[PartialAggregate, ...] | None = None
     element: Any = None
     first_of: Callable[[Any], dt.datetime] | None = None
 
 
 class Windowing:
-    """Windows over records of one type, of which process functions are made.
+    """Makes process functions of windows over records of one type.
 
     Parameters:
         record: the type of the records.
         window: the kind of windows.
         key, event_time, lateness, ordered: as for `@process`.
-        allowed_lateness: how long a window stays, when it was put out, for records that come later.
-        emit: put a window out when it is complete ("close") or whenever it gets a record
-            ("change").
+        allowed_lateness: how long a window is kept for late records after it has fired.
+        emit: let a window fire when it is complete ("close") or at each record ("change").
         combines: whether records may be combined before they are routed: those of one stream.
 
     Raises:
@@ -145,19 +144,19 @@ class Windowing:
         self._window = window
         self._key = (key,) if isinstance(key, str) else tuple(key)
         if not isinstance(window, Window):
-            raise self._results.wrong(
+            raise self._results.error(
                 f'{window!r} is no window: give tumbling("1 hour"), sliding("1 hour", "5 minutes") '
                 'or session("30 minutes")'
             )
         if emit not in ("close", "change"):
-            raise self._results.wrong(f'emit={emit!r}: use "close" or "change"')
+            raise self._results.error(f'emit={emit!r}: use "close" or "change"')
         allowed_us = duration_to_micros(allowed_lateness, "allowed_lateness")
         if allowed_us > _ALLOWED_MAX_US:  # time itself begins with the year 1
-            raise self._results.wrong(
+            raise self._results.error(
                 f"allowed_lateness={allowed_lateness!r}: give at most 1000 years of 365 days"
             )
         if ordered and allowed_us:
-            raise self._results.wrong(
+            raise self._results.error(
                 "with ordered=True no record comes behind the end of its window, so that "
                 "allowed_lateness= has nothing to allow: add it to lateness="
             )
@@ -179,9 +178,12 @@ class Windowing:
         self._event_time = event_time
         self._takes_all = not self._at_change and not ordered
         self._combines = combines and self._takes_all
-        if isinstance(window, Session):  # one that was put out comes out each time that it grows
+        if isinstance(window, Session):  # one that has fired fires again whenever it grows
             self._combines = self._combines and not allowed
         self._deadlines = Deadlines({"forget": _ZERO} if self._at_change else leads, ordered)
+
+    def __str__(self) -> str:
+        return f"{self._window} by {', '.join(self._key)}"
 
     def count(self, into: Any) -> Process[Any, ..., Any]:
         """How many records there are."""
@@ -196,7 +198,7 @@ class Windowing:
         add = _folding(_combining(verb, self._results.check_combines(verb, field)))
         made: Aggregate[Any, Any, Any] = Aggregate(_nothing, add, _itself, add)
         kept, get = Optional[annotation], self._results.getter(field)  # noqa: UP045
-        parts = (Part(verb, field),)
+        parts = (PartialAggregate(verb, field),)
         folded = _Result(f"{verb}_{field}", field, annotation, kept, made, get, parts)
         return self._made(folded, into)
 
@@ -224,11 +226,11 @@ class Windowing:
     ) -> Process[Any, ..., Any]:
         """What an aggregate of the user's makes of the records, or of a field of theirs."""
         if not isinstance(aggregate, Aggregate):
-            raise self._results.wrong(
+            raise self._results.error(
                 f"aggregate() takes an Aggregate(create, add, result), not {aggregate!r}"
             )
         if isinstance(self._window, Session) and aggregate.merge is None:
-            raise self._results.wrong(
+            raise self._results.error(
                 "sessions merge when a record comes between them: give Aggregate(..., merge=...)"
             )
         get = _itself if field is None else self._results.getter(field)
@@ -241,11 +243,11 @@ class Windowing:
         types = {key: self._results.annotation(key) for key in self._key}
         types |= {"start": dt.datetime, "end": dt.datetime, result.field: result.type}
         if len(types) < len(self._key) + 3:
-            raise self._results.wrong(
+            raise self._results.error(
                 f"{name} would put out the fields {', '.join((*self._key, 'start', 'end'))} and "
                 f"{result.field}, two of one name: rename the field of {self._record.name}"
             )
-        put_out, make = self._results.made(name, types, into)
+        output, make = self._results.result_class(name, types, into)
         rows: SlidingRows | SessionRows
         stored = result.accumulator
         if isinstance(self._window, Session):
@@ -259,18 +261,19 @@ class Windowing:
             states["number"] = ValueState[int]
         combiner = self._combiner(result)
         if combiner is not None and result.parts is not None:
-            # The part stands behind the number of records. To count, there is none but that.
+            # The part follows the number of records. A count has no other part.
             value_of = operator.itemgetter(combiner.number_at + len(result.parts))
             first_of = combiner.first_of if isinstance(self._window, Session) else None
             result = replace(result, value_of=value_of, first_of=first_of)
-        at_once = combiner is None and self._takes_all
-        made = self._process(name, result, rows, states, put_out, make, at_once=at_once)
-        made.combiner = combiner
-        made.definition = {**self._definition, "result": result.operator}
-        return made
+        traits = Traits(
+            combiner=combiner,
+            definition={**self._definition, "result": result.operator},
+            takes_parts=combiner is None and self._takes_all,
+        )
+        return self._process(name, result, rows, states, output, make, traits)
 
     def _combiner(self, result: _Result) -> Combiner | None:
-        """What makes records fewer first, where the same comes out; None if each is added."""
+        """Return what combines records before the shuffle; None if each record is added."""
         if result.parts is None or not self._combines:
             return None
         fields = {*self._key, self._event_time, *(part.field for part in result.parts)}
@@ -285,16 +288,16 @@ class Windowing:
         result: _Result,
         rows: SlidingRows | SessionRows,
         states: dict[str, Any],
-        put_out: Any,
+        output: Any,
         make: Callable[..., Any],
-        *,
-        at_once: bool,
+        traits: Traits,
     ) -> Process[Any, ..., Any]:
         """The functions themselves. `elements` and `number` are there to collect only.
 
         Parameters:
-            at_once: whether records of a key are added together.
+            traits: with `takes_parts`, records of a key are added together.
         """
+        at_once = traits.takes_parts
         value_of, first_of, at_change = result.value_of, result.first_of, self._at_change
         ending = _Ending(make, result.aggregate.result, rows, has_one_key=len(self._key) == 1)
         forgets_closed = "forget" not in self._deadlines.leads
@@ -342,10 +345,9 @@ class Windowing:
         taking: Any = add_all if at_once else add
         taken = {"records": _ITERATOR[cls]} if at_once else {"record": cls}
         taking.__name__ = taking.__qualname__ = name
-        taking.__annotations__ = {**taken, "ctx": Context, **states, "return": Iterator[put_out]}
-        made = self._decorate(taking)
-        made.takes_parts = at_once
-        for called, emits in ((close, Iterator[put_out]), (forget, None)):
+        taking.__annotations__ = {**taken, "ctx": Context, **states, "return": Iterator[output]}
+        made = self._decorate(taking).with_traits(traits)
+        for called, emits in ((close, Iterator[output]), (forget, None)):
             called.__annotations__ = {"timer": Timer, "ctx": Context, **states, "return": emits}
             if called.__name__ in self._deadlines.leads:
                 made.on_timer(called.__name__)(called)
@@ -354,11 +356,11 @@ class Windowing:
 
 @dataclass(frozen=True)
 class _Ending:
-    """What comes out of a window, and what goes with it.
+    """Makes the result of a window, and deletes the window.
 
     Parameters:
-        make: makes a result of the key fields, start, end and what is made of the window.
-        finish: makes that of an accumulator.
+        make: makes a result of the key fields, start, end and value of a window.
+        finish: makes the value of an accumulator.
         rows: the open windows.
         has_one_key: whether the key is one field.
     """
@@ -382,10 +384,10 @@ class _Ending:
     def forgotten(
         self, window: OpenWindow, found: _Found, windows: Any, elements: Any, number: Any
     ) -> None:
-        """Remove a window, and the elements that are in no window that is forgotten later.
+        """Delete a window, and the elements that are in no window that is deleted later.
 
         Parameters:
-            found: elements of the window, those among them.
+            found: the elements of the window.
         """
         del windows[window.row]
         if found is not None:
@@ -398,7 +400,7 @@ class _Ending:
 
 
 def _elements(values: Iterable[Any], ctx: Context, elements: Any, number: Any) -> Iterator[Any]:
-    """Values, each kept as an element at the time of its record, unless it is None."""
+    """Yield values, and store each as an element at the time of its record, unless it is None."""
     before = count = number.get() or 0
     for value in values:
         if value is not None:

@@ -30,7 +30,7 @@ from statekit.reader import CheckpointReader, key_text
 Change = Literal["added", "removed", "changed"]
 
 
-class Held(NamedTuple):
+class ShardVersion(NamedTuple):
     """What some key groups hold, without looking.
 
     Parameters:
@@ -59,7 +59,7 @@ class StateSource(Protocol):
     def shards(self, operator: str) -> Sequence[Groups]:
         """The key groups of each shard: its own state lies with the first of them."""
 
-    def held(self, operator: str, groups: Groups) -> Held | None:
+    def held(self, operator: str, groups: Groups) -> ShardVersion | None:
         """What these key groups hold, if that is known without reading them."""
 
     def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
@@ -88,12 +88,11 @@ class EpochSource:
     def shards(self, operator: str) -> Sequence[Groups]:
         return [shard.groups for shard in self._reader.manifest.operators[operator].shards]
 
-    def held(self, operator: str, groups: Groups) -> Held | None:
+    def held(self, operator: str, groups: Groups) -> ShardVersion | None:
         shard = standing(self._reader.manifest, operator, *groups)
         # Attempts and files have names that are never given twice, in whichever checkpoint.
-        known = shard.is_counted and not shard.is_part
         stands = " ".join((shard.attempt or "", *(ref.path for ref in shard.redistributed)))
-        return Held(stands, shard.rows if known else None)
+        return ShardVersion(stands, None if shard.is_part else shard.rows)
 
     def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
         return self._reader.unpack(operator, directory, groups)
@@ -226,7 +225,7 @@ class _Side:
         shards = self.source.shards(self.record.name)
         return {first: number for number, (first, _) in enumerate(shards)}
 
-    def held(self, groups: Groups) -> Held | None:
+    def held(self, groups: Groups) -> ShardVersion | None:
         return self.source.held(self.record.name, groups)
 
 

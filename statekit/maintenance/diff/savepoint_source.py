@@ -9,7 +9,7 @@ from statekit.backend.interface import Backend
 from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.repository import group_bounds
 from statekit.keygroup import group_range, pack_group
-from statekit.maintenance.diff.compare import Held
+from statekit.maintenance.diff.compare import ShardVersion
 from statekit.maintenance.diff.rows import Groups, unpacked
 from statekit.maintenance.row_keys import KeyedRows
 from statekit.maintenance.savepoint.format import Savepoint
@@ -37,7 +37,7 @@ class SavepointSource:
         shards, groups = self._savepoint.file.parallelism, self.job.key_groups
         return [group_range(shard, shards, groups) for shard in range(shards)]
 
-    def held(self, operator: str, groups: Groups) -> Held | None:
+    def held(self, operator: str, groups: Groups) -> ShardVersion | None:
         return None
 
     def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:

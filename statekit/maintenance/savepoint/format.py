@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
-from statekit.checkpoint.repository import SAVEPOINT, LocalRows, Repository
+from statekit.checkpoint.paths import SAVEPOINT
+from statekit.checkpoint.repository import LocalRows, Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record, Sealed
 from statekit.errors import CorruptCheckpointError, RestoreError
-from statekit.maintenance.rewrite import Contents
+from statekit.maintenance.rewrite import RowChecksum
 from statekit.maintenance.row_keys import KeyedRows, RowParts
 from statekit.maintenance.savepoint.parquet_sizes import batch_rows
 from statekit.maintenance.savepoint.table import EXACT, SavedRow, shard_of_key
@@ -212,7 +213,7 @@ class Savepoint:
         self, operator: str, family: str, keyed: KeyedRows
     ) -> Iterator[tuple[RowParts, bytes]]:
         """The rows of one table."""
-        contents, found = self.file.operators[operator].states[family], Contents()
+        contents, found = self.file.operators[operator].states[family], RowChecksum()
         for ref in contents.files:
             with self._open(ref) as file:
                 for saved in saved_rows(file, f"{self.url}/{ref.path}"):

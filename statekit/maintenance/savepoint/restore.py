@@ -8,39 +8,34 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
-from statekit.checkpoint.job_file import JobFile, OperatorRecord
-from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
-from statekit.checkpoint.repository import SPARK, LocalRows, Repository
+from statekit.checkpoint.job_file import JobFile
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
+from statekit.checkpoint.paths import SPARK
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.spark_log import METADATA, new_metadata
 from statekit.clock import now_us, unique_id
 from statekit.errors import RestoreError
 from statekit.job.compatibility import next_job_file
 from statekit.job.job import Job
+from statekit.job.options import RunOptions
 from statekit.keygroup import check_groups, check_parallelism
-from statekit.maintenance.rewrite import SCRATCH_BYTES, Progress, RowCount, ShardsWriter
-from statekit.maintenance.savepoint.format import Savepoint
+from statekit.maintenance.rewrite import (
+    SCRATCH_BYTES,
+    Progress,
+    RowCount,
+    RowSource,
+    write_operators,
+)
+from statekit.maintenance.savepoint.format import Savepoint, SavepointOperator
 from statekit.state.base import StateSpec
-from statekit.state.redistribution import moved_by_operator
 
 
-def prepare_from_savepoint(
-    url: str | Path,
-    job: Job,
-    repository: Repository,
-    *,
-    parallelism: int | None = None,
-    allow_dropped_state: bool = False,
-    from_epoch: int | None = None,
-) -> None:
-    """Make a checkpoint of a savepoint for a job to start from, unless that was done before.
+def prepare_from_savepoint(job: Job, repository: Repository, options: RunOptions) -> None:
+    """Make a checkpoint from the savepoint of `from_savepoint=`, unless that was done before.
 
-    So a job that is started again with the same arguments goes on where it was.
-
-    Parameters:
-        from_epoch: given to the same start, which is refused: it can begin at one place only.
+    So a job that is started again with the same arguments continues where it was.
 
     Raises:
         RestoreError: there is no such savepoint, it is one of another job, the checkpoint has
@@ -49,11 +44,14 @@ def prepare_from_savepoint(
         RescaleError: the parallelism or the number of key groups cannot be.
         CorruptCheckpointError: a file of the savepoint is missing or altered.
     """
-    if from_epoch is not None:
+    url = options.from_savepoint
+    if url is None:
+        return
+    if options.from_epoch is not None:
         raise RestoreError(
-            f"from_savepoint={str(url)!r} and from_epoch={from_epoch}: a start begins at one of "
-            "them. Leave from_epoch out for a new checkpoint, and from_savepoint to go back within "
-            "one that has epochs"
+            f"from_savepoint={str(url)!r} and from_epoch={options.from_epoch}: a start begins at "
+            "one of them. Leave from_epoch out for a new checkpoint, and from_savepoint to go back "
+            "within one that has epochs"
         )
     savepoint = Savepoint.at(url)
     if _is_made_of(repository, savepoint):
@@ -65,11 +63,11 @@ def prepare_from_savepoint(
             "another savepoint, or give the job its old name"
         )
     # Before anything is written; the start looks again.
-    next_job_file(stored, job.operators, allow_dropped_state=allow_dropped_state)
+    next_job_file(stored, job.operators, allow_dropped_state=options.allow_dropped_state)
     import_savepoint(
         savepoint,
         repository,
-        parallelism=parallelism,
+        parallelism=options.parallelism,
         key_groups=job.key_groups,
         specs={operator.name: operator.declared.states for operator in job.operators},
     )
@@ -112,7 +110,7 @@ def import_savepoint(
     Parameters:
         parallelism: shards per operator; None for as many as there were.
         key_groups: None for as many as there were.
-        progress: is told how far it is.
+        progress: is called with the progress.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
         scratch_bytes: how much to gather on the local disk at a time.
@@ -133,26 +131,21 @@ def import_savepoint(
     groups = check_groups(file.job.key_groups if key_groups is None else key_groups)
     shards = min(file.parallelism, groups) if parallelism is None else parallelism
     check_parallelism(shards, groups)
-    # Before any row: a rule may be missing, and a function may fail.
-    held = {operator.name: savepoint.local_rows(operator) for operator in file.job.operators}
-    moved = moved_by_operator(file.job.operators, specs or {}, held, shards, file.epoch)
     rows = sum(s.rows for operator in file.operators.values() for s in operator.states.values())
     count = RowCount(2 * rows, progress)
-    operators = {}
-    for operator in file.job.operators:
-        with ShardsWriter(
-            repository,
-            operator,
-            parallelism=shards,
-            key_groups=groups,
-            scratch_bytes=scratch_bytes,
-        ) as writer:
-            operators[operator.name] = _import_operator(
-                savepoint, operator, writer, moved[operator.name], count
-            )
+    new_shards = write_operators(
+        repository,
+        file.job.model_copy(update={"key_groups": groups}),
+        RowSource(file.epoch, savepoint.rows, savepoint.local_rows),
+        epoch=file.epoch,
+        parallelism=shards,
+        count=count,
+        specs=specs,
+        scratch_bytes=scratch_bytes,
+    )
     job = _job_file(savepoint, repository, groups)
     _, reference = repository.settle_job_file(job)
-    _import_sparks_part(savepoint, repository)
+    replace_spark_files(repository, savepoint.spark())
     manifest = EpochManifest(
         job=job.name,
         job_file=reference,
@@ -168,28 +161,25 @@ def import_savepoint(
         processing_time_us=file.processing_time_us,
         drained=file.drained,
         committed_at_us=now_us(),
-        operators=operators,
+        operators={
+            name: _operator_epoch(file.operators[name], shards_of_operator)
+            for name, shards_of_operator in new_shards.items()
+        },
     )
     repository.commit(manifest)
     count.end()
     return manifest
 
 
-def _import_operator(
-    savepoint: Savepoint,
-    operator: OperatorRecord,
-    writer: ShardsWriter,
-    moved: Mapping[str, list[LocalRows]],
-    count: RowCount,
+def _operator_epoch(
+    operator: SavepointOperator, new_shards: tuple[ShardState, ...]
 ) -> OperatorEpoch:
-    made = writer.written(savepoint.rows(operator), savepoint.file.epoch, moved, count)
-    stood = savepoint.file.operators[operator.name]
     return OperatorEpoch(
-        shards=made,
-        late_so_far=stood.late_so_far,
-        watermark_us=stood.watermark_us,
-        largest_event_us=stood.largest_event_us,
-        largest_by_input=stood.largest_by_input,
+        shards=new_shards,
+        late_so_far=operator.late_so_far,
+        watermark_us=operator.watermark_us,
+        largest_event_us=operator.largest_event_us,
+        largest_by_input=operator.largest_by_input,
     )
 
 
@@ -207,13 +197,17 @@ def _job_file(savepoint: Savepoint, repository: Repository, groups: int) -> JobF
     )
 
 
-def _import_sparks_part(savepoint: Savepoint, repository: Repository) -> None:
-    """Let Spark go on behind the last micro-batch in the state.
+def replace_spark_files(repository: Repository, files: Iterable[tuple[str, bytes]]) -> None:
+    """Make Spark continue behind the last micro-batch in the state, under a new query id.
 
-    No epoch is committed, so whatever a start before this one left there counts for nothing.
+    No epoch is committed yet, so files that an earlier start left there are not needed.
+
+    Parameters:
+        repository: a checkpoint without epochs.
+        files: of Spark's checkpoint: path, content.
     """
     repository.remove(list(repository.tree(SPARK)))
-    for path, content in savepoint.spark():
+    for path, content in files:
         if path == METADATA:  # of two queries with one id, Spark stops the older
             content = new_metadata(str(uuid.UUID(unique_id())))
         repository.put_file(f"{SPARK}/{path}", io.BytesIO(content))

@@ -24,6 +24,7 @@ import msgspec
 import pyarrow as pa
 
 from statekit.checkpoint.job_file import TIMERS, WAITING, OperatorRecord, StateRecord
+from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.key_codec import schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.value_codec import PickleCodec, checked_decode
@@ -194,7 +195,7 @@ def _timer_columns() -> Iterable[_Made]:
 
 
 def _state_columns(state: StateRecord, wide: bool) -> Iterable[_Made]:
-    if state.kind in ("map", "broadcast"):
+    if state.shape is RowShape.ENTRIES:
         schema = Schema.from_json(state.types["key"])
         map_key, decode_key = key_column(schema, wide=wide), schema_key_codec(schema).decode
         yield _Made(
@@ -202,7 +203,7 @@ def _state_columns(state: StateRecord, wide: bool) -> Iterable[_Made]:
             map_key.type,
             lambda rows: _converted(map_key, [decode_key(row.subkey)[0] for row in rows]),
         )
-    if state.kind in ("list", "operator_list"):
+    if state.shape is RowShape.ELEMENTS:
         yield _Made("position", pa.int64(), lambda rows: [row.position for row in rows])
     column, decode = _values(Schema.from_json(state.types["value"]), state.codec, wide)
 

@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
-from statekit.checkpoint.lineage import local_rows
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.repository import SAVEPOINT, SPARK, Repository
+from statekit.checkpoint.paths import SAVEPOINT, SPARK
+from statekit.checkpoint.replay import local_rows
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import collected_error, held
 from statekit.checkpoint.rollback import check_batch
 from statekit.checkpoint.sealed_json import FileRef
@@ -28,8 +29,8 @@ from statekit.checkpoint.spark_log import files_at
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, RestoreError, StorageError
 from statekit.maintenance.rewrite import (
-    Contents,
     Progress,
+    RowChecksum,
     RowCount,
     rows_to_read,
     stored_rows,
@@ -256,7 +257,7 @@ class _TableWriter:
     def __init__(self, attempt: _Attempt, table: StateTable) -> None:
         self._attempt = attempt
         self._table = table
-        self._contents = Contents()
+        self._contents = RowChecksum()
         self._rows: list[SavedRow] = []
         self._row_bytes = 0
         self._key, self._position = b"", -1
@@ -365,7 +366,7 @@ def _abandon(writer: pq.ParquetWriter) -> None:
 
 @contextlib.contextmanager
 def _local_errors() -> Iterator[None]:
-    """Turn errors of the local disk, where files are put together, into `StorageError`."""
+    """Turn errors of the local disk, where files are assembled, into `StorageError`."""
     try:
         yield
     except OSError as error:

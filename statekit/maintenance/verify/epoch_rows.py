@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from statekit.backend.interface import StateSize
 from statekit.checkpoint.job_file import EXPIRY, WAITING, JobFile, OperatorRecord
-from statekit.checkpoint.manifest import EpochManifest, ShardState, epoch_path
+from statekit.checkpoint.manifest import EpochManifest, ShardState
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.codec.schema_codec import generic_key_decoder
 from statekit.errors import CorruptCheckpointError, StatekitError, StorageError
@@ -132,8 +133,6 @@ class RowVerification:
 
 def late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
     """What of a shard would be called too late: its time to wake is behind what is due."""
-    if not shard.is_counted:
-        return  # it wakes in any case
     for clock, due in checks.soonest.items():
         wake = shard.wake_us.get(clock)
         if wake is None or wake > due:
@@ -152,8 +151,6 @@ def counted_wrongly(
         held: what each shard holds.
     """
     standing = manifest.operators[operator.name]
-    if not all(shard.is_counted for shard in standing.shards):
-        return
     for state in operator.holds:
         total = [sum(sizes.get(state, _NONE)[what] for sizes in held.values()) for what in (0, 1)]
         told = [standing.rows.get(state, 0), standing.bytes.get(state, 0)]

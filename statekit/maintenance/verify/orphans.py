@@ -6,8 +6,19 @@ import re
 from collections.abc import Container, Iterator
 from typing import Literal, NamedTuple
 
-from statekit.checkpoint.manifest import instant_path
-from statekit.checkpoint.repository import SPARK, Repository
+from statekit.checkpoint.paths import (
+    BEGUN,
+    CHANGES,
+    DATA,
+    EPOCH_NAME,
+    HELD,
+    REPAIRS,
+    SAVEPOINTS,
+    SPARK,
+    TMP,
+    instant_path,
+)
+from statekit.checkpoint.repository import Repository
 from statekit.timestamp import datetime_to_micros
 
 OrphanKind = Literal["lost attempt", "base in the making", "draft", "job file", "note", "unknown"]
@@ -15,7 +26,6 @@ OrphanKind = Literal["lost attempt", "base in the making", "draft", "job file", 
 no manifest names yet; a file that was being written; a job file of a start that committed nothing;
 the note of an epoch that is committed; and what statekit did not write."""
 
-_EPOCH = re.compile(r"epochs/[0-9]{20}\.(json|first|swept)")  # and what says which are kept
 _JOB = re.compile(r"job(-[0-9]+)?\.json")
 
 
@@ -47,18 +57,18 @@ def orphans(repository: Repository, named: Container[str], last: int) -> Iterato
     for file in repository.listed(""):
         path = file.path
         folder = path.split("/", 1)[0]
-        if path in named or folder in (SPARK, "savepoints", "repairs") or _EPOCH.fullmatch(path):
+        if path in named or folder in (SPARK, SAVEPOINTS, REPAIRS) or EPOCH_NAME.fullmatch(path):
             continue
-        if path == instant_path(last + 1) or folder == "held":
+        if path == instant_path(last + 1) or folder == HELD:
             continue  # the epoch that was begun, and those that somebody reads
         yield Orphan(path, _kind(path, folder), file.size, datetime_to_micros(file.modified))
 
 
 def _kind(path: str, folder: str) -> OrphanKind:
-    if folder == "data":
-        return "lost attempt" if path.endswith(".changes.arrow") else "base in the making"
-    if folder == "tmp" or "#" in path:
+    if folder == DATA:
+        return "lost attempt" if path.endswith(f".{CHANGES}") else "base in the making"
+    if folder == TMP or "#" in path:
         return "draft"
-    if folder == "begun":
+    if folder == BEGUN:
         return "note"
     return "job file" if _JOB.fullmatch(path) else "unknown"

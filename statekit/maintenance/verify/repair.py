@@ -22,11 +22,12 @@ from statekit.backend.change_file import Changes
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
-from statekit.checkpoint.lineage import changed_contents
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest
+from statekit.checkpoint.paths import CHANGES, REPAIRS
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import Rollback, check_can_go_back, finish, standing_at
+from statekit.checkpoint.shard_history import changed_contents
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.maintenance.verify.findings import FindingKind, Verification
@@ -187,7 +188,7 @@ def _mend(repository: Repository, last: EpochManifest) -> Repaired:
 
 
 class _Mending:
-    """Mends the shards of an epoch, one after the other."""
+    """Repairs the shards of an epoch, one after the other."""
 
     def __init__(self, repository: Repository, last: EpochManifest, job: JobFile) -> None:
         self._repository = repository
@@ -231,14 +232,14 @@ class _Mending:
         """Keep what is left out, in a change file that nothing reads."""
         finished = made.aside.finish()
         if finished is not None:
-            folder = f"repairs/{self._last.epoch + 1:020d}"
-            path = f"{folder}/{operator}-{unique_id()}.changes.arrow"
+            folder = f"{REPAIRS}/{self._last.epoch + 1:020d}"
+            path = f"{folder}/{operator}-{unique_id()}.{CHANGES}"
             self._repository.put_file(path, *finished)
             self.put_aside.append(path)
 
 
 class _Mended:
-    """What is to be changed in one shard.
+    """The changes that repair one shard.
 
     Parameters:
         operator: whose shard it is.
@@ -302,7 +303,7 @@ class _Mended:
                 batch.clear()
 
     def close(self) -> None:
-        """Let go of what was not stored."""
+        """Delete the local files of changes that were not stored."""
         for changes in (self.by_key, self.of_shard, self.aside):
             changes.drop()
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from statekit.backend.interface import Backend, StateSize
 from statekit.backend.mutation import Batch, Delete, DeleteRange, Put
 from statekit.checkpoint.job_file import CLOCK_TAGS, EXPIRY, TIMERS, WAITING, Clock, OperatorRecord
+from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.key_codec import KeyCodec, schema_key_codec
 from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import generic_decoder
@@ -235,10 +236,10 @@ class RowChecks:
     def _subkey_check(self, name: str) -> Callable[[bytes], object]:
         """What follows the key in a row key, by the kind of state."""
         state = next(state for state in self._operator.states if state.name == name)
-        if state.kind in ("map", "broadcast"):
+        if state.shape is RowShape.ENTRIES:
             codec = schema_key_codec(Schema.from_json(state.types["key"]))
             return lambda rest: _canonical(codec, rest)
-        length = _POSITION_BYTES if state.kind in ("list", "operator_list") else 0
+        length = _POSITION_BYTES if state.shape is RowShape.ELEMENTS else 0
 
         def check(rest: bytes) -> None:
             if len(rest) != length:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from statekit.checkpoint.job_file import OperatorRecord
-from statekit.checkpoint.repository import SAVEPOINT, Repository
+from statekit.checkpoint.paths import SAVEPOINT, SAVEPOINTS
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.maintenance.savepoint.format import Savepoint
@@ -39,7 +40,7 @@ class SavepointCheck:
 def savepoint_folders(repository: Repository) -> list[str]:
     """Where the savepoints of a checkpoint are. One that was never finished is none."""
     ending = f"/{SAVEPOINT}"
-    found = (path for path in repository.tree("savepoints") if path.endswith(ending))
+    found = (path for path in repository.tree(SAVEPOINTS) if path.endswith(ending))
     return sorted(path.removesuffix(ending) for path in found)
 
 

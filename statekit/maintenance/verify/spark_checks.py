@@ -12,7 +12,8 @@ import zlib
 from collections.abc import Iterator
 
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.repository import SPARK, Repository
+from statekit.checkpoint.paths import SPARK
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.spark_log import files_at
 from statekit.errors import CorruptCheckpointError, RestoreError
 

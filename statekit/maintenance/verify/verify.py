@@ -14,20 +14,21 @@ from dataclasses import replace
 from itertools import islice
 
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochManifest, epoch_path, instant_path
-from statekit.checkpoint.repository import SPARK, TRANSFERS, Repository
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.paths import SPARK, epoch_path, instant_path
+from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.retention import collected_error, held
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.maintenance.verify.epoch_rows import GivenUpError, RowVerification
 from statekit.maintenance.verify.file_checks import NamedFile, NamedFiles, brief_fault, check_file
 from statekit.maintenance.verify.findings import Finding, FindingKind, Verification, kind_of
-from statekit.maintenance.verify.manifest_checks import Damage, inconsistencies, leans_on
+from statekit.maintenance.verify.manifest_checks import Damage, inconsistencies
 from statekit.maintenance.verify.orphans import orphans
 from statekit.maintenance.verify.savepoint_checks import check_savepoint, savepoint_folders
 from statekit.maintenance.verify.spark_checks import spark_faults
 
 Progress = Callable[[int], None]
-"""Is told how many bytes of files were checked so far."""
+"""Called with the number of bytes of files checked so far."""
 
 _MISSING_MAX = 100_000  # each manifest that is missing is looked for, and is a finding
 _AHEAD = 8  # so many files per transfer are looked up before the first is done
@@ -50,7 +51,7 @@ def verify(
         epoch: look at this epoch only: its files, and its rows.
         all_rows: look at the rows of every epoch, and not of the last one only.
         rows: whether to look at rows at all.
-        progress: is told how far it is.
+        progress: is called with the progress.
 
     Raises:
         RestoreError: there is nothing to verify: no such epoch, or nothing was ever committed.
@@ -87,7 +88,7 @@ class _Looking:
         repository: the checkpoint.
         epoch: the one to look at; None for all.
         whole: path and checksum of files that were found to be whole; more are added.
-        progress: is told how far it is.
+        progress: is called with the progress.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class _Looking:
         with contextlib.ExitStack() as reading:
             if holding:
                 self._leave_note(last, reading)
-            self._found.looked_at = self.line_of(wanted)
+            self._found.looked_at = wanted
             self.at_files()
             if rows:
                 self.at_rows(self._found.epochs if all_rows else [last])
@@ -208,36 +209,9 @@ class _Looking:
         found.given_up += len(found.epochs) - len(kept)
         found.epochs = kept
         wanted = kept if self._epoch is None else [self._epoch]
-        found.looked_at = self.line_of(list(filter(self._is_kept, wanted)))
+        found.looked_at = list(filter(self._is_kept, wanted))
         found.findings = [f for f in found.findings if not f.epochs or self._is_kept(f.epochs[-1])]
         return True
-
-    def line_of(self, epochs: Sequence[int]) -> list[int]:
-        """These epochs, and those that they lean on, in order.
-
-        Of what was collected, manifests stay that shards of older formats lean on.
-        """
-        held = self._held()
-        if list(epochs) == self._found.epochs and not held:
-            return list(epochs)
-        there = {*self._found.epochs, *held}
-        line, waiting = set[int](), {*epochs}
-        while waiting:
-            number = max(waiting)
-            waiting.remove(number)
-            line.add(number)
-            if (manifest := self._manifest(number)) is not None:
-                shards = (s for op in manifest.operators.values() for s in op.shards)
-                needed = {leans_on(manifest, shard) for shard in shards}
-                waiting |= {n for n in needed if n is not None and n in there} - line
-        return sorted(line)
-
-    def _held(self) -> set[int]:
-        """Epochs that were collected, but for their manifests."""
-        first = self._first
-        if not first:
-            return set()
-        return {number for number in self._repository.listed_epochs() if number < first}
 
     # ----------------------------------------------------------------------------------- files
 
@@ -252,9 +226,6 @@ class _Looking:
         self._follow(broken, lost)
         while self._cut():
             lost &= {*self._found.looked_at}
-            for number in self._found.looked_at:
-                if (manifest := self._manifest(number)) is not None:
-                    lost |= self._missing_before(manifest, broken)
             self._follow(broken, lost)
             for path in broken.keys() - self._damage.epochs.keys():
                 del broken[path]  # only what was given up needed it
@@ -291,7 +262,6 @@ class _Looking:
                 previous = self._manifest(manifest.previous) if known else None
             self._check_manifest(manifest, previous)
             self._found.abandoned = manifest.abandoned
-            lost |= self._missing_before(manifest, broken)
             previous = manifest
         return lost
 
@@ -311,21 +281,6 @@ class _Looking:
         for what in inconsistencies(manifest, self._job(manifest), previous):
             path = epoch_path(manifest.epoch)
             self._note(Finding("manifest", what, path, (manifest.epoch,)))
-
-    def _missing_before(self, manifest: EpochManifest, broken: dict[str, Finding]) -> set[int]:
-        """Epochs that a manifest leans on, and that are not there."""
-        shards = (shard for op in manifest.operators.values() for shard in op.shards)
-        leant_on = {leans_on(manifest, shard) for shard in shards} - {*self._found.looked_at}
-        leant_on -= {*self._found.epochs}
-        needed = {number for number in leant_on if number is not None}
-        for number in needed:
-            path = epoch_path(number)
-            what = (
-                f"{self._repository.at(path)} is missing, and epoch {manifest.epoch} has a part of "
-                "its rows from there: restore it from a backup"
-            )
-            broken.setdefault(path, Finding("manifest", what, path))
-        return needed
 
     def _named_by(self, epochs: Iterable[int], broken: dict[str, Finding]) -> Iterator[NamedFile]:
         """What epochs name. A file of another shard than the one that names it is broken."""

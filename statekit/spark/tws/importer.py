@@ -11,8 +11,7 @@ that is not there. An import that was killed is simply begun again.
 
 from __future__ import annotations
 
-import io
-import uuid
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,19 +20,19 @@ from pyspark.sql import DataFrame, SparkSession
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardPlan, ShardState
-from statekit.checkpoint.repository import SPARK, Repository
-from statekit.checkpoint.spark_log import METADATA, new_metadata
+from statekit.checkpoint.repository import Repository
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, RestoreError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.keygroup import DEFAULT_GROUPS, check_groups, check_parallelism, group_range
+from statekit.maintenance.savepoint.restore import replace_spark_files
 from statekit.runtime.shard_reports import OperatorReports
 from statekit.spark.commit_records import Reports
 from statekit.spark.epoch import TASKS_PER_CORE, compute
 from statekit.spark.offsets import check_spark_reaches
-from statekit.spark.pickling import PackedPlans, pack
-from statekit.spark.plan import OperatorFrames
+from statekit.spark.pickling import PickledPlans, pickled
+from statekit.spark.plan import FrameOptions, OperatorFrames
 from statekit.spark.start import (
     check_classic,
     default_parallelism,
@@ -126,13 +125,13 @@ class SparkImport:
             return repository.manifest(min(repository.epochs()))
         use_this_python(self._spark)
         job, reference = repository.settle_job_file(self._job_file())
-        self._hand_on_sources()
+        replace_spark_files(self.repository, self._spark_files())
         epoch = self.found.position.batch
         plans = self._plans(job, epoch)
         arrived = Reports(self._spark.sparkContext)
         reporter = arrived.begin()
         step = ShardStep(
-            stages=(Stage(pack(self._stored_rows), PackedPlans(plans)),),
+            stages=(Stage(pickled(self._stored_rows), PickledPlans(plans)),),
             url=repository.url,
             directory=directory_for_copies(self._spark, working_directory),
             options=rocksdb or RocksOptions(),
@@ -179,18 +178,9 @@ class SparkImport:
             imported=self.found.query,
         )
 
-    def _hand_on_sources(self) -> None:
-        """Let Spark read on behind the last micro-batch in the state.
-
-        No epoch is committed, so whatever a start before this one left there counts for nothing.
-        """
-        repository, found = self.repository, self.found
-        repository.remove(list(repository.tree(SPARK)))
-        for path, content in found.sources().items():
-            data = found.read(path) if content is None else content
-            if path == METADATA:  # of two queries with one id, Spark stops the older
-                data = new_metadata(str(uuid.UUID(unique_id())))
-            repository.put_file(f"{SPARK}/{path}", io.BytesIO(data))
+    def _spark_files(self) -> Iterator[tuple[str, bytes]]:
+        for path, content in self.found.sources().items():
+            yield path, self.found.read(path) if content is None else content
 
     def _plans(self, job: JobFile, epoch: int) -> list[ShardPlan]:
         """Shards that begin blank, at a time at which no timer is due and nothing has expired."""
@@ -217,7 +207,9 @@ class SparkImport:
         """Let Spark bring all rows to their shards, and each shard put its own into state."""
         cores: int = self._spark.sparkContext.defaultParallelism
         puts = Operator(self._operator.name, self._stored_rows, self._operator.inputs)
-        frames = OperatorFrames(self._frame, puts, self._shards, self._groups, puts)
+        frames = OperatorFrames(
+            self._frame, FrameOptions(puts, puts, self._shards, self._groups, by_number=True)
+        )
         tasks = min(self._shards, cores * TASKS_PER_CORE)
         frame: DataFrame = frames.frame([self._frame], step, tasks)
         with self.found.as_written():

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.records.keyed_batch import KeyedBatch
-from statekit.spark.row_records import Initial
 from statekit.spark.tws.process import ProcessorProcess
+from statekit.spark.tws.row_records import Initial
 from statekit.spark.worker_rows import Layout, UnionRows
 
 _FIRST_TIME_US = 1  # in the first epoch of a processor, an event time of 0 would be late
@@ -31,8 +31,8 @@ class InitialRows(UnionRows):
         super().__init__(declared, batches, layout, key_groups)
         self._types = [declared.initial_records, *declared.record_type.members]
 
-    def _chunk(self, batch: pa.RecordBatch) -> KeyedBatch:
-        return super()._chunk(batch)._replace(inputs=())
+    def _batch(self, rows: pa.RecordBatch) -> KeyedBatch:
+        return super()._batch(rows)._replace(inputs=())
 
     def _read(self, number: int, rows: pa.RecordBatch) -> list[Any]:
         found = super()._read(number, rows)

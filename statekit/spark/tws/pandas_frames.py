@@ -19,7 +19,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statekit.errors import ProcessError, StateTypeError
 from statekit.records.record_type import RecordReader
-from statekit.spark.row_records import row_class
+from statekit.spark.tws.row_records import row_class
 
 _UNLIMITED = (1 << 31) - 1
 

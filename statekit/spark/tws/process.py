@@ -23,12 +23,12 @@ from pyspark.sql.streaming import stateful_processor as spark
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.errors import StateTypeError
 from statekit.functions.context import Context
-from statekit.functions.process import Process
+from statekit.functions.process import Process, Traits
 from statekit.functions.signature import Signature
 from statekit.keygroup import key_fields
-from statekit.spark.grouping_key import GroupingKey
-from statekit.spark.row_records import Initial, RowOutputs, RowRecords
+from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.pandas_frames import FrameOptions, FrameReader, frames_of, rows_of
+from statekit.spark.tws.row_records import Initial, RowOutputs, RowRecords
 from statekit.spark.tws.sql_values import SqlValues, parsed_schema, plain_name, widths
 from statekit.spark.tws.state_handles import Declared, Handle, TimeMode, now_ms
 from statekit.state.list_state import ListState
@@ -323,10 +323,6 @@ class ProcessorProcess(Process[Any, Any, Any]):
     """A process function that calls a stateful processor of Spark's. Made by `process_of`."""
 
     takes_runs = True
-    timers_join = False
-    # A `Row` is a tuple, a dict and a list of names. A thousand of them stay in the cache of a
-    # core, ten thousand do not: a tenth of what an output takes.
-    outputs_at_once = 1_000
 
     def __init__(
         self,
@@ -337,14 +333,11 @@ class ProcessorProcess(Process[Any, Any, Any]):
         lateness_us: int = 0,
         ordered: bool = False,
         hooks: Any = None,
+        traits: Traits | None = None,
     ) -> None:
-        super().__init__(fn, key, hints, event_time, lateness_us, ordered, hooks)
+        super().__init__(fn, key, hints, event_time, lateness_us, ordered, hooks, traits)
         self._calls: _Calls = fn
         self.output_type = RowOutputs.of_schema(fn.outputs)
-        self.settles = fn.time_mode == "eventtime" and event_time is not None
-        self.earliest_us = 0 if fn.time_mode == "eventtime" else BEGINNING  # as in Spark, 1970
-        self.gives_up = frozenset(map(plain_name, fn.deleted))
-        self.widths = dict(chain.from_iterable(map(_widths, fn.declared.values())))
         if fn.time_mode != "none":
             given = {**hints, "_timer": Timer}
             self._callbacks[None] = Signature(_TimerCalls(fn), given, takes="timer")
@@ -444,7 +437,18 @@ def process_of(
         "return": Iterator[RowOutputs.annotation(outputs)],  # type: ignore[misc]
         **{of.stored: _annotation(of) for of in asked.declared.values()},
     }
-    return ProcessorProcess(calls, key.columns, hints, event_time, lateness_us)
+    by_event_time = time_mode == "eventtime"
+    traits = Traits(
+        widths=dict(chain.from_iterable(map(_widths, asked.declared.values()))),
+        timers_join=False,
+        # A `Row` is a tuple, a dict and a list of names. A thousand of them stay in the cache of a
+        # core, ten thousand do not: a tenth of what an output takes.
+        outputs_at_once=1_000,
+        settles=by_event_time and event_time is not None,
+        earliest_us=0 if by_event_time else BEGINNING,  # as in Spark, 1970
+        dropped_states=frozenset(map(plain_name, calls.deleted)),
+    )
+    return ProcessorProcess(calls, key.columns, hints, event_time, lateness_us, traits=traits)
 
 
 def _annotation(of: Declared) -> Any:

@@ -21,7 +21,7 @@ from pyspark.sql import Row
 from pyspark.sql import types as sql
 
 from statekit.errors import StateTypeError
-from statekit.spark.row_records import row_class
+from statekit.spark.tws.row_records import row_class
 from statekit.spark.tws.sql_conversions import (
     INTEGER_BITS,
     RULES,

@@ -19,11 +19,11 @@ from pyspark.sql import types as sql
 from statekit.errors import StateSchemaError, StateTypeError
 from statekit.functions.context import Context
 from statekit.functions.process import Process
-from statekit.spark.grouping_key import GroupingKey
 from statekit.spark.plan import quoted
-from statekit.spark.row_records import RowRecords
 from statekit.spark.tws.checkpoint import KeptState, TwsCheckpoint
+from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.process import ProcessorProcess
+from statekit.spark.tws.row_records import RowRecords
 from statekit.spark.tws.state_handles import CLOCKS, Declared
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState

@@ -14,9 +14,9 @@ from statekit import sinks
 from statekit.errors import RestoreError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.stream import Stream
-from statekit.spark.grouping_key import GroupingKey
 from statekit.spark.query import Query
 from statekit.spark.start import check_classic, start
+from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.importer import SparkImport
 from statekit.spark.tws.initial_rows import InitialRows
 from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames

@@ -27,7 +27,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 import statekit as sk
 from statekit.codec.key_codec import key_codec
-from statekit.spark.grouping_key import GroupingKey
+from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.pandas_frames import FrameOptions, frames_of, takes_frames
 from statekit.spark.tws.process import ProcessorProcess, process_of
 from statekit.spark.tws.sql_values import SqlValues

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from statekit.checkpoint.job_file import JobFile, KeyFieldRecord, OperatorRecord, StateRecord
-from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState, epoch_path
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.sealed_json import FORMAT, FileRef, checksum_of
 from statekit.errors import CorruptCheckpointError, RestoreError
 
@@ -121,14 +122,13 @@ def test_newer_format_asks_for_an_upgrade(sealed: JobFile | EpochManifest) -> No
         type(sealed).from_bytes(newer, "file")
 
 
-def test_files_of_the_first_format_are_read() -> None:
+def test_files_of_an_unreleased_format_are_refused() -> None:
     first = (
         b'{"format":1,"id":"00000000000000000000000000000000","name":"fleet","key_groups":128,'
         b'"operators":[],"dropped":{},"checksum":"fd42f46ce3d881b1e64cb0151212abe7"}'
     )
-    found = JobFile.from_bytes(first, "job.json")
-    assert found == JobFile(id="0" * 32, name="fleet", key_groups=128, operators=())
-    assert found.format == FORMAT
+    with pytest.raises(RestoreError, match=r"job\.json has format version 1.* new checkpoint"):
+        JobFile.from_bytes(first, "job.json")
 
 
 @BOTH

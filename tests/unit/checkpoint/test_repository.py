@@ -18,8 +18,9 @@ import pytest
 from statekit.backend.interface import MemoryBackend
 from statekit.backend.mutation import Batch, ChangeFileWriter, Put
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochInstant, ShardState, epoch_path
-from statekit.checkpoint.repository import Repository, job_number, job_path
+from statekit.checkpoint.manifest import EpochInstant, ShardState
+from statekit.checkpoint.paths import epoch_path, job_number, job_path
+from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.clock import unique_id
 from statekit.errors import (

@@ -19,6 +19,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
 from statekit.checkpoint.shard_layout import rescaled, standing
 from statekit.errors import ProcessError, RescaleError
+from statekit.job.options import RunOptions
 from statekit.keygroup import group_range, key_group, shard_of_group
 from statekit.maintenance.rescale import rescale_offline
 from statekit.runtime.local import LocalRunner
@@ -180,14 +181,6 @@ def test_shards_that_are_merged_are_counted_and_those_that_are_divided_are_toget
     assert not whole.undivided_rows
 
 
-def test_shards_that_an_older_version_left_uncounted_are_counted_anew() -> None:
-    shards = [shard_of(number, 2, 4, None) for number in range(2)]
-    shards[1] = shards[1].model_copy(update={"rows": {}, "bytes": {}})
-    after = rescaled(manifest_of(shards), 5).operators["o"]
-    assert not any(shard.is_counted or shard.is_part for shard in after.shards)
-    assert not after.undivided_rows
-
-
 @pytest.mark.parametrize("parallelism", [0, GROUPS + 1, True])
 def test_a_parallelism_that_cannot_be_is_refused(parallelism: int) -> None:
     with pytest.raises(RescaleError, match="use an int from 1 to 13"):
@@ -288,11 +281,11 @@ def test_a_start_with_another_parallelism_commits_nothing_by_itself(tmp_path: Pa
 def test_shards_that_nobody_touches_are_not_even_opened(tmp_path: Path) -> None:
     local = tmp_path / "local"
     runner = LocalRunner(
-        tally_job(GROUPS), Repository(tmp_path / "c"), DiskCopies(local), parallelism=2
+        tally_job(GROUPS), Repository(tmp_path / "c"), DiskCopies(local), RunOptions(parallelism=2)
     )
     runner.epoch({"records": entries(0, 50)})
     again = LocalRunner(
-        tally_job(GROUPS), Repository(tmp_path / "c"), DiskCopies(local), parallelism=4
+        tally_job(GROUPS), Repository(tmp_path / "c"), DiskCopies(local), RunOptions(parallelism=4)
     )
     again.epoch({"records": entries(0, 50)[:1]})
     homes = [path.parent.name for path in local.glob("*/tally/*/clean")]

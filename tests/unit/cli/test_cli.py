@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pytest
+from typer.testing import CliRunner
 
 import statekit as sk
 from statekit.checkpoint.repository import Repository
+from statekit.cli.app import app
 from statekit.errors import QueryError, StateTypeError
+from statekit.job.options import RunOptions
 from statekit.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.testing import Harness
 from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import uploader
 from tests.support.counting_job import entries, tally_job
+from tests.support.places import STORED
 from tests.support.timeouts import PATIENCE_S
 
 
@@ -48,6 +54,7 @@ def follow(
     odd.update(1j)
 
 
+MAIN = "from statekit.cli import main; main()"
 AT = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
 
 
@@ -60,7 +67,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def statekit(*words: object) -> subprocess.CompletedProcess[str]:
+def statekit(*words: object, columns: int = 160) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "statekit.cli", *map(str, words)]
     return subprocess.run(
         command,
@@ -68,8 +75,55 @@ def statekit(*words: object) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=PATIENCE_S,
         check=False,
-        env={"COLUMNS": "160", "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+        env={"COLUMNS": str(columns), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
     )
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = statekit("--version")
+    assert (done.returncode, done.stdout) == (0, f"statekit {version('statekit')}\n")
+
+
+def test_commands_are_completed_by_the_shell() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv[0] = 'statekit'; " + MAIN],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={
+            **os.environ,
+            "_STATEKIT_COMPLETE": "complete_bash",
+            "COMP_WORDS": "statekit res",
+            "COMP_CWORD": "1",
+        },
+    )
+    assert done.stdout.split() == ["rescale"]
+
+
+def test_inspect_shows_one_operator(tmp_path: Path) -> None:
+    stored = STORED / "all-kinds"
+    done = statekit("inspect", stored, "--operator", "in_order")
+    assert done.returncode == 0
+    assert "operator in_order by account" in done.stdout
+    assert "ledger" not in done.stdout
+    data = json.loads(statekit("inspect", stored, "--operator", "in_order", "--json").stdout)
+    assert [operator["name"] for operator in data["operators"]] == ["in_order"]
+    unknown = statekit("inspect", stored, "--operator", "nobody")
+    assert unknown.returncode == 1
+    assert "nobody" in unknown.stderr
+    assert "ledger" in unknown.stderr, "it names those that there are"
+    savepoint = statekit("inspect", stored / "savepoints/s", "--operator", "in_order")
+    assert savepoint.returncode == 2
+
+
+def test_inspect_fits_a_terminal_of_80_columns() -> None:
+    stored = STORED / "all-kinds"
+    lines = statekit("inspect", stored, columns=80).stdout.splitlines()
+    assert max(len(line) for line in lines if str(stored) not in line) <= 80
+    text = " ".join("\n".join(lines).replace("│", " ").split())
+    for part in ("value[AccountNow{owner: str, events: int}],", "value[pickle[complex], pickled]"):
+        assert part in text, "types are broken between words only"
 
 
 def test_get_prints_what_a_state_holds_as_json(checkpoint: Path) -> None:
@@ -194,7 +248,9 @@ def ring(timer: sk.Timer) -> None: ...
 
 def test_inspect_shows_whether_bases_are_taken_and_how_long_restores_take(tmp_path: Path) -> None:
     copies = DiskCopies(tmp_path / "copies", bases=sk.BaseOptions(replay_seconds=0))
-    runner = LocalRunner(tally_job(8), Repository(tmp_path / "c"), copies, parallelism=2)
+    runner = LocalRunner(
+        tally_job(8), Repository(tmp_path / "c"), copies, RunOptions(parallelism=2)
+    )
 
     def restore_after(epochs: int) -> Any:
         for _ in range(epochs):
@@ -413,3 +469,49 @@ def test_inspect_shows_a_savepoint(checkpoint: Path, tmp_path: Path) -> None:
     found = json.loads(statekit("inspect", copy / "savepoints/s", "--json").stdout)
     assert (found["savepoint"], found["epoch"], found["batch"]) == ("s", 1, None)
     assert found["operators"]["follow"]["seen"]["rows"] == 3
+
+
+# --------------------------------------------------------------------------- wrong usage
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rescale", "{}", "--to", "2", "--fast"], "what is committed is always verified"),
+        (
+            ["rescale", "{}", "--to", "2", "--plan", "--fast", "--key-groups", "7"],
+            "--fast knows nothing of other key groups",
+        ),
+        (["verify", "{}", "--drop-rows"], "--drop-rows goes with --repair"),
+        (["verify", "{}", "--repair", "--epoch", "0"], "leave --epoch and --no-rows out"),
+        (["verify", "{}", "--repair", "--no-rows"], "leave --epoch and --no-rows out"),
+        (["verify", "{}", "--all", "--no-rows"], "leave the other option out"),
+        (["verify", "{saved}", "--repair"], "a savepoint is never changed"),
+        (["verify", "{saved}", "--epoch", "0"], "leave --epoch and --all out"),
+        (["inspect", "{saved}", "--epoch", "0"], "leave --epoch out"),
+        (["inspect", "{saved}", "--operator", "ledger"], "--operator is for checkpoints"),
+        (["copies", "--all"], "--all goes with --clean"),
+        (["gc", "{}", "--age", "soon"], "'soon' is no duration"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_with_what_to_do(
+    checkpoint: Path, words: list[str], message: str
+) -> None:
+    saved = STORED / "all-kinds/savepoints/s"
+    filled = [word.replace("{saved}", str(saved)).replace("{}", str(checkpoint)) for word in words]
+    result = CliRunner().invoke(app, filled, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+
+
+def test_rescale_prints_that_rows_are_written_again_and_verified(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "checkpoint"
+    shutil.copytree(checkpoint, copy)
+    done = statekit("rescale", copy, "--to", 3, "--key-groups", 64)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 shards of 128 key groups → 3 of 64: all rows are written anew" in done.stdout
+    assert "written, read back and found the same in" in done.stdout
+    assert "follow.airports: 3 rows with checksum" in done.stdout
+    assert "committed as epoch 2. Earlier epochs are as they were." in done.stdout

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pytest
-from rich.console import Console
 
 import statekit as sk
 from statekit.checkpoint import rollback
@@ -18,6 +16,7 @@ from statekit.cli import rollback as cli_rollback
 from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.rescale_plan import what_moves
 from statekit.reader import CheckpointReader
+from tests.support.printed import printed
 
 
 class Event(NamedTuple):
@@ -113,21 +112,21 @@ def made(path: Path) -> None:
     job().run(given, checkpoint=path, parallelism=4, drain=False)
 
 
-def page() -> Console:
-    return Console(record=True, width=120, file=io.StringIO())
-
-
 def inspected(path: Path, *, fast: bool = False) -> str:
-    reader, out = CheckpointReader(path), page()
-    cli_inspect.print_checkpoint(out, reader, cli_inspect.counted(reader, fast=fast))
-    return out.export_text()
+    reader = CheckpointReader(path)
+    return printed(lambda: cli_inspect.print_checkpoint(reader, counted(reader, fast=fast)))
+
+
+def counted(reader: CheckpointReader, *, fast: bool) -> dict[str, cli_inspect.Counted]:
+    names = [operator.name for operator in reader.job.operators]
+    return cli_inspect.counted(reader, names, fast=fast)
 
 
 def test_inspect_does_not_take_operator_state_for_a_full_key_group(tmp_path: Path) -> None:
     made(tmp_path)
     reader = CheckpointReader(tmp_path)
     for fast in (False, True):
-        found = cli_inspect.counted(reader, fast=fast)
+        found = counted(reader, fast=fast)
         assert found["follow"].sizes["values"].rows == len(EVENTS)
         assert sum(rows or 0 for rows in found["follow"].shards) == len(EVENTS), "one per key"
     text = inspected(tmp_path)
@@ -142,10 +141,10 @@ def test_inspect_says_what_is_not_known_of_shards_that_were_divided(tmp_path: Pa
     counting.run({"events": EVENTS}, checkpoint=tmp_path, parallelism=2, drain=False)
     rescale_offline(Repository(tmp_path), 4)
     reader = CheckpointReader(tmp_path)
-    assert cli_inspect.counted(reader, fast=True)["total_of"].shards == [None] * 4
+    assert counted(reader, fast=True)["total_of"].shards == [None] * 4
     assert "leave out --fast to count" in inspected(tmp_path, fast=True)
-    counted = cli_inspect.counted(reader, fast=False)["total_of"]
-    assert sum(rows or 0 for rows in counted.shards) == len(EVENTS)
+    total = counted(reader, fast=False)["total_of"]
+    assert sum(rows or 0 for rows in total.shards) == len(EVENTS)
     assert "leave out --fast" not in inspected(tmp_path)
 
 
@@ -169,9 +168,7 @@ def test_a_plan_says_what_becomes_of_operator_state_and_does_not_count_it_by_key
     assert max(size.rows for _, size in by_name["follow"].hot) < 20
     fast = what_moves(CheckpointReader(tmp_path), 3, fast=True)
     assert [load.size for load in fast[0].before] == [load.size for load in plans[0].before]
-    out = page()
-    cli_rescale.print_plan(out, plans, counted=True)
-    text = out.export_text()
+    text = printed(lambda: cli_rescale.print_plan(plans, counted=True))
     assert "operator state count, 4 rows: no rule, so this is refused" in text
     assert "operator state values, 60 rows: divided evenly" in text
     assert "operator state rates, 4 rows: copied" in text
@@ -205,9 +202,7 @@ def test_a_rollback_counts_rows_of_shards_that_were_divided(tmp_path: Path) -> N
     for end, parallelism in ((30, 2), (60, 3)):
         given = {"events": EVENTS[:end]}
         counting.run(given, checkpoint=tmp_path, parallelism=parallelism, drain=False)
-    out = page()
-    cli_rollback.print_plan(out, rollback.plan(Repository(tmp_path), 0))
-    text = out.export_text()
+    text = printed(lambda: cli_rollback.print_plan(rollback.plan(Repository(tmp_path), 0)))
     assert "parallelism 3 → 2" in text
     (row,) = (line for line in text.splitlines() if "total_of.total" in line)
     assert [cell.strip() for cell in row.split("│")[2:4]] == ["60", "30"]

@@ -148,7 +148,7 @@ def test_fingerprint_is_the_same_in_every_process() -> None:
     assert seen == {f"{[schema_of(annotation).fingerprint for annotation, _ in SHOWN]}\n"}
 
 
-def test_fields_say_whether_they_are_required_and_have_a_default() -> None:
+def test_schema_fields_record_whether_they_are_required_and_have_a_default() -> None:
     told = {
         cls: [(field.required, field.default) for field in schema_of(cls).fields]
         for cls in (Flight, Leg, Point, Plane, Options)
@@ -241,6 +241,6 @@ def test_two_classes_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize("data", [5, None, "no such kind", {}, {"kind": "list", "items": 5}, []])
-def test_what_is_not_a_schema_is_refused(data: Any) -> None:
+def test_json_that_is_not_a_schema_is_refused(data: Any) -> None:
     with pytest.raises(StateTypeError, match="not a schema"):
         Schema.from_json(data)

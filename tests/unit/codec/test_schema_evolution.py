@@ -56,7 +56,7 @@ def test_an_empty_dict_of_one_kind_reads_as_one_of_another() -> None:
 
 @MANY
 @given(data=st.data())
-def test_what_is_said_to_be_readable_reads_as_a_person_expects(data: st.DataObject) -> None:
+def test_a_change_that_is_reported_readable_reads_as_expected(data: st.DataObject) -> None:
     schema = data.draw(schemas, label="stored")
     becomes = schema
     for _ in range(data.draw(st.integers(1, 3))):
@@ -143,7 +143,7 @@ def node(of: Any, **more: Any) -> Any:
     ],
     ids=str,
 )
-def test_a_type_that_reads_all_that_is_stored_is_allowed(stored: Any, declared: Any) -> None:
+def test_a_type_that_reads_every_stored_value_is_allowed(stored: Any, declared: Any) -> None:
     assert why_unreadable(schema_of(stored), schema_of(declared)) is None
 
 
@@ -174,7 +174,7 @@ def test_a_type_that_reads_all_that_is_stored_is_allowed(stored: Any, declared: 
     ],
     ids=str,
 )
-def test_a_type_that_would_misread_is_refused_with_the_place(
+def test_a_type_that_would_misread_is_refused_with_its_path(
     stored: Any, declared: Any, why: str
 ) -> None:
     found = why_unreadable(schema_of(stored), schema_of(declared))
@@ -188,7 +188,7 @@ def test_types_are_the_same_if_nothing_is_lost_either_way() -> None:
     assert not is_same_type(schema_of(Shorter), schema_of(Leg))
 
 
-def test_every_example_of_the_page_is_true() -> None:
+def test_every_example_of_the_format_page_is_true() -> None:
     page = DOCS / "evolution.md"
     results = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
     assert results.attempted > 10

@@ -36,7 +36,7 @@ NOON = dt.datetime(2026, 1, 1, 17, 30, tzinfo=INDIA)
 
 @settings(max_examples=1500, deadline=None)
 @given(typed_values())
-def test_what_a_type_accepts_is_read_back_by_its_codec_and_by_a_reader_without_classes(
+def test_accepted_values_are_read_back_by_the_codec_and_by_a_reader_without_classes(
     pair: tuple[Any, Any],
 ) -> None:
     annotation, value = pair
@@ -174,7 +174,7 @@ each_link = pytest.mark.parametrize(
 
 
 @each_link
-def test_a_value_of_as_many_levels_as_allowed_is_stored_and_read(
+def test_a_value_of_the_most_levels_allowed_is_stored_and_read(
     annotation: Any, step: int, link: Callable[[Any], Any]
 ) -> None:
     codec, show = value_codec(annotation), generic_decoder(schema_of(annotation))
@@ -374,7 +374,7 @@ def test_a_value_is_read_as_it_is_stored_from_the_first_read_on(
     assert list(map(shape, now + then)) == [shape(stored)] * len(now + then)
 
 
-def test_a_reducer_and_an_aggregate_are_given_what_is_stored() -> None:
+def test_reducers_and_aggregates_receive_stored_values() -> None:
     """A sum over an int beyond 2**53 in a float is the same however epochs cut it."""
     given_to: list[Any] = []
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.checkpoint.manifest import ShardReport, ShardState
 from statekit.checkpoint.repository import Repository
+from statekit.job.options import RunOptions
 from statekit.runtime.coordinator import Coordinator
 from statekit.testing import Harness, bind
 from tests.support.instants import after, at
@@ -328,7 +329,7 @@ def test_what_could_differ_from_shard_to_shard_is_refused_at_decoration() -> Non
     @refused("again, parameter 'rate': first handles Rate already")
     def again(rate: Rate, rates: sk.BroadcastState[str, float]) -> None: ...
 
-    @refused("dict cannot be told from the others")
+    @refused("dict cannot be distinguished from the others")
     def plain(rate: dict, rates: sk.BroadcastState[str, float]) -> None: ...  # type: ignore[type-arg]
 
     assert [handler.name for handler in every.handlers.signatures] == ["first"]
@@ -363,7 +364,7 @@ def test_shards_that_were_given_different_records_commit_nothing() -> None:
     job = sk.Job("shop")
     rates = job.source("rates", Rate)
     job.source("prices", Price).process(in_dollars, broadcast=rates)
-    coordinator = Coordinator.open(job, Repository.in_memory(), parallelism=2)
+    coordinator = Coordinator.open(job, Repository.in_memory(), RunOptions(parallelism=2))
     coordinator.begin()
     reports = [
         ShardReport(

@@ -428,7 +428,7 @@ assert harness.state("biggest", "a") == 2
         ("import cloudpickle", "", "(NamedTuple)", "cloudpickle.dumps(follow)"),
         ("import cloudpickle", "", "(BaseModel)", "cloudpickle.dumps(follow)"),
         # msgspec leaves on dataclasses what cloudpickle cannot take; the way to Spark removes it.
-        ("from statekit.spark.pickling import pack", "@dataclass", "", "pack(follow).data"),
+        ("from statekit.spark.pickling import pickled", "@dataclass", "", "pickled(follow).data"),
     ],
     ids=["namedtuple", "model", "dataclass"],
 )

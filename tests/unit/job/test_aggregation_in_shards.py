@@ -25,7 +25,7 @@ from statekit.records.keyed_batch import KeyedBatch
 from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordType
 from statekit.runtime.task import ShardTask
-from statekit.spark.worker_rows import ARRIVAL, GROUP, chunks_of
+from statekit.spark.worker_rows import ARRIVAL, GROUP, batches_of_rows
 from statekit.watermark import BEGINNING
 from tests.unit.job.test_built_in_aggregates import AGGREGATES, SALES, Sale, model, same
 
@@ -81,11 +81,11 @@ def shuffled(
 ) -> list[pa.RecordBatch]:
     """Batches as a worker is given them: combined in each partition, then sorted by their keys."""
     (record,) = declared.record_type.members
-    columns_of = OutputType.of(record.cls, where="tests").to_batch
+    columns_of = OutputType(record.cls, where="tests").to_batch
     tables = [pa.Table.from_batches([columns_of(part)]) for part in partitions if part]
     if not tables:
         return []
-    if (combiner := declared.combiner) is not None and combines:
+    if (combiner := declared.traits.combiner) is not None and combines:
         tables = [combiner.rows(table, late_us) for table in tables]
     rows = pa.concat_tables(tables)
     columns = [rows.column(name).to_pylist() for name in declared.key]
@@ -95,7 +95,7 @@ def shuffled(
     rows = rows.add_column(0, GROUP, groups).append_column(ARRIVAL, pa.array(range(len(keys))))
     batches = rows.take(order).combine_chunks().to_batches(max_chunksize=size)
     if combiner is not None and not combines:
-        return list(combiner.each(batches, late_us))
+        return list(combiner.combined_sorted(batches, late_us))
     return list(batches)
 
 
@@ -161,7 +161,7 @@ def test_results_states_and_sizes_are_those_of_plain_python(
     now_us = 0
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as home:
         patch.setattr("statekit.runtime.key_iteration.KEYS_MAX", 16)
-        patch.setattr("statekit.runtime.key_iteration.TOGETHER_MAX", at_once)
+        patch.setattr("statekit.runtime.key_iteration.COLUMN_KEYS_MAX", at_once)
         patch.setattr("statekit.backend.mutation.BATCH_ROWS_MAX", batch_rows)
         backend = RocksBackend(home, families) if on_disk else MemoryBackend(families)
         shard = Shard(declared, backend)
@@ -172,7 +172,7 @@ def test_results_states_and_sizes_are_those_of_plain_python(
                 found = tuple(getattr(sale, name) for name in key)
                 arrived.setdefault(found, []).append(sale)
             batches = shuffled(declared, partitions, size, combines=combines)
-            results = shard.epoch(chunks_of(declared, iter(batches), GROUPS), now_us)
+            results = shard.epoch(batches_of_rows(declared, iter(batches), GROUPS), now_us)
             assert not results or shard.records_in == sum(map(len, partitions))
             assert sorted(map(str, arrived)) == sorted(str(r[: len(key)]) for r in results)
             for found, sales in arrived.items():
@@ -234,7 +234,7 @@ def test_rows_of_partitions_become_one_for_each_key_and_are_written_together() -
     shard = in_memory()
     orders = in_order(shard.declared, 12_000)
     batches = shuffled(shard.declared, [orders, orders], size=10_000)
-    found = shard.epoch(chunks_of(shard.declared, iter(batches), GROUPS))
+    found = shard.epoch(batches_of_rows(shard.declared, iter(batches), GROUPS))
     assert found == [(order.shop, 2, 2 * order.cents, order.cents) for order in orders]
     assert shard.spilled == 0
 
@@ -260,7 +260,7 @@ def test_fewer_keys_are_taken_at_once_where_their_rows_are_large(
     for length in (1, 100_000):
         records = [Text(key, "x" * length) for key in range(100)]
         records.sort(key=lambda record: prefix_of(declared, record.key))
-        shard.epoch(chunks_of(declared, iter(shuffled(declared, [records], 1000)), GROUPS))
+        shard.epoch(batches_of_rows(declared, iter(shuffled(declared, [records], 1000)), GROUPS))
     few, large = sizes[: sizes.index(max(sizes)) + 1], sizes[len(sizes) // 2 :]
     assert max(few) > 16
     assert max(large[2:]) <= 8

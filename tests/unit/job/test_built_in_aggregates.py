@@ -246,7 +246,7 @@ def test_an_aggregate_that_is_added_later_begins_with_nothing(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("key", "aggregates", "message"),
     [
-        ("shop", {}, "say what is to be known"),
+        ("shop", {}, "name an aggregate"),
         ("shop", {"cents": "sum"}, "give Count"),
         ("shop", {"shop": sk.Count()}, "two fields"),
         ("town", {"n": sk.Count()}, "'town' is not a field of Sale"),
@@ -267,5 +267,5 @@ def test_a_union_and_plain_dicts_are_refused() -> None:
     both = job.source("sales", Sale).union(job.source("more", Sale))
     with pytest.raises(sk.StateTypeError, match="union"):
         both.aggregate(key="shop", n=sk.Count())
-    with pytest.raises(sk.StateTypeError, match="a dict says nothing"):
+    with pytest.raises(sk.StateTypeError, match="a dict has no declared fields"):
         job.source("rows", dict).aggregate(key="shop", n=sk.Count())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import statekit as sk
-from statekit.job.chaining import passes
+from statekit.job.chaining import chains
 
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
@@ -56,14 +56,14 @@ def job() -> tuple[sk.Job, sk.Stream[Move]]:
 
 
 def names(made: sk.Job, *strayed: str) -> list[list[str]]:
-    return [[operator.name for operator in each.operators] for each in passes(made, strayed)]
+    return [[operator.name for operator in each.operators] for each in chains(made, strayed)]
 
 
 def test_operators_that_follow_each_other_with_the_same_key_share_a_pass() -> None:
     made, moves = job()
     moves.process(total).process(best).process(timed).process(of_game).sink("out")
     assert names(made) == [["total", "best", "timed"], ["of_game"]]
-    last = passes(made)[-1]
+    last = chains(made)[-1]
     assert last.apart == "it is keyed by game, and timed by player"
 
 
@@ -112,8 +112,8 @@ def _union(total_of: sk.Stream[Move]) -> None:
 def test_others_run_apart_for_a_reason(rest: Callable[[Any], None], apart: str) -> None:
     made, moves = job()
     rest(moves.process(total))
-    assert passes(made)[1].apart == apart
-    assert passes(made)[0].apart is None
+    assert chains(made)[1].apart == apart
+    assert chains(made)[0].apart is None
 
 
 # ------------------------------------------------------------------------------------- explained

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.checkpoint.manifest import OperatorEpoch
 from statekit.checkpoint.repository import Repository
+from statekit.job.options import RunOptions
 from statekit.runtime.coordinator import Coordinator
 from statekit.runtime.local import LocalRunner
 from statekit.testing import Harness
@@ -94,7 +95,7 @@ class Epochs:
 
     def __init__(self, job: sk.Job, *, parallelism: int = 2) -> None:
         repository, copies = Repository.in_memory(), MemoryCopies()
-        self.runner = LocalRunner(job, repository, copies, parallelism=parallelism)
+        self.runner = LocalRunner(job, repository, copies, RunOptions(parallelism=parallelism))
 
     def run(self, **records: list[Any]) -> dict[str, list[Any]]:
         return self.runner.epoch(records)
@@ -280,8 +281,8 @@ def test_what_cannot_be_told_apart_or_keyed_alike_is_refused_at_decoration() -> 
         return sk.process(**{"key": "account", **options})(fn)
 
     for annotation, said in [
-        (Order | Row, "fn, parameter 'event': Row cannot be told from the others"),
-        (Order | dict, "dict cannot be told from the others"),
+        (Order | Row, "fn, parameter 'event': Row cannot be distinguished from the others"),
+        (Order | dict, "dict cannot be distinguished from the others"),
         (Order | Payment | None, "allows None, which no stream has"),
         (Order | int, "int is not a record type"),
         (Order | Keyless, r"key field 'account' is not a field of Keyless \(it has name\)"),

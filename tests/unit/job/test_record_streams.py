@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import statekit as sk
-from statekit.records.copies import is_immutable
+from statekit.codec.annotations import is_immutable
 from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordType
 from statekit.testing import Harness
@@ -259,7 +259,7 @@ def tell(record: Wide, n: sk.ValueState[int]) -> Iterator[str]:
 
 def read_back(cls: Any, records: list[Any]) -> list[Any]:
     """What a reader of the Arrow columns gets, as a task behind a shuffle."""
-    batch = OutputType.of(cls, where="test").to_batch(records)
+    batch = OutputType(cls, where="test").to_batch(records)
     return RecordType.of(cls, where="test").reader(batch.schema).read(batch)
 
 
@@ -341,7 +341,7 @@ def test_outputs_of_generated_types_are_what_is_read_behind_a_shuffle(
     annotation, values = typed
     cls = record_class(flavour, annotation)
     records = [cls("x", data.draw(values)) for _ in range(2)]
-    outputs = OutputType.of(cls, where="test")
+    outputs = OutputType(cls, where="test")
     expected = list(map(shown, read_back(cls, records)))
     stored = outputs.stored(records)
     assert list(map(shown, stored)) == expected

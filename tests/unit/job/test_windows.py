@@ -973,7 +973,7 @@ class More(NamedTuple):
         ),
         (
             lambda w: w.aggregate(mean_text(), accumulator=list[int], result=str, name="a-b"),
-            "cannot put out a NamedTuple",
+            "cannot emit a NamedTuple",
         ),
     ],
 )

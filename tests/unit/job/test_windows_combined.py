@@ -30,7 +30,7 @@ from statekit.job.windows.definitions import Session, SessionRows, SlidingRows, 
 from statekit.job.windows.window_operator import Windowing
 from statekit.records.panes import SlidingPanes
 from statekit.records.preaggregate import Combiner
-from statekit.spark.worker_rows import chunks_of
+from statekit.spark.worker_rows import batches_of_rows
 from statekit.testing import Harness
 from statekit.timestamp import MAX_MICROS, MIN_MICROS, datetime_to_micros
 from statekit.watermark import BEGINNING
@@ -66,7 +66,7 @@ def process_of(stream: sk.Stream[Any]) -> Process[Any, ..., Any]:
 def known(windows: Windowed[Any], how: str) -> Process[Any, ..., Any]:
     stream = windows.count() if how == "count" else getattr(windows, how)("value")
     declared = process_of(stream)
-    assert declared.combiner is not None
+    assert declared.traits.combiner is not None
     return declared
 
 
@@ -97,7 +97,7 @@ def of_records(windows: Windowed[Any], how: str) -> Process[Any, ..., Any]:
     kept: Any = int | None
     field = None if how == "count" else "value"
     declared = process_of(windows.aggregate(own, accumulator=kept, result=kept, field=field))
-    assert declared.combiner is None
+    assert declared.traits.combiner is None
     return declared
 
 
@@ -261,7 +261,7 @@ def test_rows_of_partitions_and_batches_come_to_what_single_records_come_to(
         for shard, combines in zip(shards, (False, True, False), strict=True):
             declared = shard.declared
             batches = shuffled(declared, partitions, size, watermark_us, combines=combines)
-            chunks = chunks_of(shard.declared, iter(batches), GROUPS)
+            chunks = batches_of_rows(shard.declared, iter(batches), GROUPS)
             outputs.append(sorted(map(tuple, shard.epoch(chunks, watermark_us=watermark_us))))
         assert outputs[0] == outputs[1] == outputs[2]
         counted = [(of.task.late, of.task.records_by_input) for of in shards]
@@ -289,9 +289,9 @@ def test_a_checkpoint_of_single_records_goes_on_with_combined_ones(
         harness = Harness(sums(), parallelism=2)
     harness.send(*events((1, 1), (9, 2), (13, 4)))
     harness.checkpoint(tmp_path / "checkpoint")
-    assert harness.process.combiner is None
+    assert harness.process.traits.combiner is None
     restored = Harness.restore(sums(), tmp_path / "checkpoint")
-    assert restored.process.combiner is not None
+    assert restored.process.traits.combiner is not None
     more = events((9, 16), (14, 32), (10, 64))
     assert harness.send(*more) == restored.send(*more) == []
     outputs = [each.advance_watermark(at(100)) for each in (harness, restored)]
@@ -397,7 +397,7 @@ def test_what_cannot_be_combined_is_added_record_by_record(
     record: Any, window: Any, options: dict[str, Any]
 ) -> None:
     declared = process_of(windowed(window, record, **options).count(into=Out))
-    assert declared.combiner is None
+    assert declared.traits.combiner is None
     made = [{"key": "a", "from": "a", "at": at(n), "value": n} for n in (1, 2)]
     names = {"from", "at", "value"} if record is Named else {"key", "at", "value"}
     harness = Harness(declared)
@@ -412,7 +412,7 @@ def test_records_of_several_streams_are_added_one_by_one() -> None:
     left, right = job.source("left", Event), job.source("right", Event)
     options: dict[str, Any] = {"key": "key", "event_time": "at"}
     windows = left.union(right).window(sk.tumbling("10 s"), **options).sum("value")
-    assert process_of(windows).combiner is None
+    assert process_of(windows).traits.combiner is None
     of_left = process_of(left.window(sk.tumbling("10 s"), **options).sum("value", name="left-only"))
     with pytest.raises(sk.StateTypeError, match="ask for windows of the union itself"):
         left.union(right).process(of_left, name="of-both")
@@ -507,7 +507,7 @@ class Loose(NamedTuple):
 
 
 def combiner_of(record: type[Any]) -> Combiner:
-    combiner = process_of(windowed(sk.tumbling("10 s"), record).sum("value")).combiner
+    combiner = process_of(windowed(sk.tumbling("10 s"), record).sum("value")).traits.combiner
     assert combiner is not None
     return combiner
 
@@ -551,7 +551,7 @@ def test_columns_of_integers_are_summed_as_the_fields_are_declared() -> None:
     large = [2**62, 2**62]
     table = pa.table({"key": ["a", "a"], "at": times, "value": large, "price": large})
     for field, total in (("value", 2.0**63), ("price", decimal.Decimal(2**63))):
-        combiner = process_of(windows.sum(field)).combiner
+        combiner = process_of(windows.sum(field)).traits.combiner
         assert combiner is not None
         assert combiner.rows(table).column("part_1").to_pylist() == [total]
 
@@ -585,7 +585,9 @@ def test_columns_of_narrow_types_are_combined_over_several_batches_of_a_shard(
     kind: type[Any], narrow: pa.DataType, values: list[Any], total: Any, how: str
 ) -> None:
     record = valued(kind)
-    combiner = process_of(getattr(windowed(sk.tumbling("10 s"), record), how)("value")).combiner
+    combiner = process_of(
+        getattr(windowed(sk.tumbling("10 s"), record), how)("value")
+    ).traits.combiner
     assert combiner is not None
     batches = [
         pa.record_batch(
@@ -600,7 +602,7 @@ def test_columns_of_narrow_types_are_combined_over_several_batches_of_a_shard(
         for number, value in enumerate(values)
     ]
     batches.insert(1, batches[0].slice(1))
-    each = (batch.remove_column(6) for batch in combiner.each(batches, BEGINNING))
+    each = (batch.remove_column(6) for batch in combiner.combined_sorted(batches, BEGINNING))
     rows = pa.concat_tables(combiner.merged(each))
     assert rows.column("part_1").to_pylist() == [total if how == "sum" else max(values)]
 
@@ -626,12 +628,12 @@ def test_large_records_are_combined_before_many_of_them_are_held(
 
     monkeypatch.setattr(Combiner, "rows", noted)
     record = valued(str)
-    combiner = process_of(windowed(sk.tumbling("10 s"), record).max("value")).combiner
+    combiner = process_of(windowed(sk.tumbling("10 s"), record).max("value")).traits.combiner
     assert combiner is not None
     batch = pa.record_batch(
         {"key": ["a"] * 4, "at": pa.array([0] * 4, UTC_TIME), "value": ["x" * 100] * 4}
     )
-    made = pa.concat_tables(combiner.in_pieces([batch] * 9, BEGINNING))
+    made = pa.concat_tables(combiner.combined_batches([batch] * 9, BEGINNING))
     assert sum(made.column("number").to_pylist()) == 36
     assert combined == [12, 12, 12]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.errors import ProcessError, StateTypeError
 from statekit.functions.process import Process
-from statekit.job.chaining import passes
+from statekit.job.chaining import chains
 from statekit.job.stream import Windowed
 from statekit.job.windows.definitions import Window
 from statekit.job.windows.window_operator import Windowing
@@ -210,7 +210,7 @@ def behind() -> sk.Job:
 
 
 def test_they_stay_in_the_pass_of_what_feeds_them() -> None:
-    (each,) = passes(behind())
+    (each,) = chains(behind())
     assert [operator.name for operator in each.operators] == ["twice", "aggregate_value_by_key"]
     last = behind().explain().splitlines()[-1].strip()
     assert last == (

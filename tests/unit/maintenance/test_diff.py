@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import statekit as sk
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import plan
+from statekit.job.options import RunOptions
 from statekit.maintenance.diff.compare import (
     Difference,
     EpochSource,
@@ -94,7 +95,9 @@ def test_epochs_of_one_checkpoint_differ_as_plain_dicts_do(
         repository, copies = Repository(path), MemoryCopies()
         records: list[list[Entry]] = []
         for number, (count, parallelism) in enumerate(epochs):
-            runner = LocalRunner(tally_job(GROUPS), repository, copies, parallelism=parallelism)
+            runner = LocalRunner(
+                tally_job(GROUPS), repository, copies, RunOptions(parallelism=parallelism)
+            )
             runner.epoch({"records": entries(number, count, keys=5)})
             records.append([*(records[-1] if records else []), *entries(number, count, keys=5)])
         to = data.draw(st.integers(0, len(epochs) - 2), label="rolled back to")

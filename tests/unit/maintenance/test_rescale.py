@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import subprocess
 import sys
@@ -12,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from statekit.backend.interface import StateSize
 from statekit.backend.mutation import read_changes
-from statekit.checkpoint.lineage import standing_lineage
-from statekit.checkpoint.manifest import EpochInstant
+from statekit.checkpoint.manifest import EpochInstant, EpochManifest
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import restore_plan
 from statekit.checkpoint.sealed_json import checksum_of
+from statekit.checkpoint.shard_layout import rescaled
 from statekit.cli.rescale import print_plan
 from statekit.errors import (
     CorruptCheckpointError,
@@ -30,6 +29,7 @@ from statekit.errors import (
     StateTypeError,
 )
 from statekit.job.loader import load_job
+from statekit.job.options import RunOptions
 from statekit.maintenance.rescale import rescale_offline
 from statekit.maintenance.rescale_plan import Load, Move, OperatorPlan, skew_of, what_moves
 from statekit.reader import CheckpointReader
@@ -37,13 +37,14 @@ from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies
 from tests.support.counting_job import committed_rows, comparable, copied_rows, entries, tally_job
 from tests.support.killable_processes import start
+from tests.support.printed import printed
 
 GROUPS = 13
 
 
 def advanced(home: Path, parallelism: int | None = None, epochs: int = 1) -> LocalRunner:
     repository, copies = Repository(home / "checkpoint"), DiskCopies(home / "local")
-    made = LocalRunner(tally_job(GROUPS), repository, copies, parallelism=parallelism)
+    made = LocalRunner(tally_job(GROUPS), repository, copies, RunOptions(parallelism=parallelism))
     for _ in range(epochs):
         made.epoch({"records": entries(made.coordinator.epoch, 80)})
     return made
@@ -96,7 +97,7 @@ def test_it_tells_mutations_and_checksums_of_each_state(tmp_path: Path) -> None:
     made = advanced(tmp_path, 4, epochs=2)
     repository = made.coordinator.repository
     mutations = dict.fromkeys(("total", "seen", "parity"), 0)
-    found = standing_lineage(repository, repository.manifest(1), "tally", 0, GROUPS - 1)
+    found = restore_plan(repository, repository.manifest(1), "tally", 0, GROUPS - 1)
     for ref in found.change_files:
         with repository.open_verified(ref) as file:
             for batch in read_changes(file, ref.path):
@@ -188,9 +189,8 @@ def test_skew_is_the_fullest_shard_against_the_mean() -> None:
 
 def test_a_plan_of_ten_thousand_shards_is_a_page() -> None:
     loads = [Load((n, n), StateSize(n % 977, n)) for n in range(10_000)]
-    console = Console(record=True, width=120, file=io.StringIO())
-    print_plan(console, [OperatorPlan("o", loads, loads, [], [])], counted=True)
-    text = console.export_text()
+    plans = [OperatorPlan("o", loads, loads, [], [])]
+    text = printed(lambda: print_plan(plans, counted=True))
     assert len(text.splitlines()) < 40
     assert "9999" in text
     assert " 976 " in text, "the fullest are shown"
@@ -227,6 +227,37 @@ def test_a_damaged_file_is_found_and_nothing_is_committed(tmp_path: Path, damage
     with pytest.raises(CorruptCheckpointError, match=path.name):
         rescale_offline(Repository(tmp_path / "checkpoint"), 5)
     assert Repository(tmp_path / "checkpoint").epochs() == [0]
+
+
+def test_a_layout_that_loses_rows_is_refused_and_nothing_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = advanced(tmp_path, 2).coordinator.repository
+
+    def without_first_shard(last: EpochManifest, parallelism: int) -> EpochManifest:
+        planned = rescaled(last, parallelism)
+        operator = planned.operators["tally"]
+        first, *others = operator.shards
+        first = first.model_copy(update={"slices": (), "attempt": None})
+        operator = operator.model_copy(update={"shards": (first, *others)})
+        return planned.model_copy(update={"operators": {**planned.operators, "tally": operator}})
+
+    monkeypatch.setattr("statekit.maintenance.rescale.rescaled", without_first_shard)
+    message = r"the new layout is not the old one: .* would be lost\. Nothing was changed"
+    with pytest.raises(CorruptCheckpointError, match=message):
+        rescale_offline(repository, 4)
+    assert repository.epochs() == [0]
+
+
+def test_a_manifest_that_does_not_read_back_is_an_error_that_names_the_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = advanced(tmp_path, 2).coordinator.repository
+    first = repository.manifest(0)
+    monkeypatch.setattr(repository, "manifest", lambda epoch: first)
+    message = "epoch 1 of .* does not read back as it was written: check the store"
+    with pytest.raises(CorruptCheckpointError, match=message):
+        rescale_offline(repository, 4)
 
 
 def test_an_epoch_that_was_begun_keeps_its_number(tmp_path: Path) -> None:

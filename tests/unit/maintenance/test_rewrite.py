@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from statekit.backend.change_file import Changes
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.manifest import EpochInstant, epoch_path
+from statekit.checkpoint.manifest import EpochInstant
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.references import named_by
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, FencedError, RescaleError, RestoreError
 from statekit.maintenance import rewrite
-from statekit.maintenance.rewrite import Contents, rewrite_checkpoint
+from statekit.maintenance.rewrite import RowChecksum, rewrite_checkpoint
 from statekit.reader import CheckpointReader
 from statekit.testing import Harness
 from tests.support.all_row_kinds import PROCESSES, epochs, held, reopened, run, stored
@@ -235,7 +236,7 @@ def test_contents_are_the_same_in_any_order_and_differ_where_rows_do() -> None:
     rows = [(b"a", b"1"), (b"b", b"2"), (b"a1", b"")]
 
     def contents(given: list[tuple[bytes, bytes]]) -> str:
-        made = Contents()
+        made = RowChecksum()
         for key, row in given:
             made.add(key, row)
         return str(made)

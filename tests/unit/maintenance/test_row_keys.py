@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.job_file import EXPIRY, OperatorRecord
-from statekit.checkpoint.lineage import load
+from statekit.checkpoint.replay import load
 from statekit.checkpoint.repository import group_bounds
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import group_of_row, key_group

@@ -35,7 +35,7 @@ def claiming(data: bytes, unpacked: int, claimed: int) -> bytes:
 
 
 @pytest.mark.parametrize("claimed", [UNPACKED_BYTES_MAX, 2**40, 2**62])
-def test_a_buffer_that_asks_for_too_much_memory_is_refused_before_it_is_unpacked(
+def test_a_buffer_that_unpacks_to_too_much_memory_is_refused_before_it_is_unpacked(
     claimed: int,
 ) -> None:
     bomb = claiming(change_file(3, size=54_321), 20 * 54_321, claimed)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.checkpoint.manifest import ShardPlan, ShardState
-from statekit.spark.pickling import PackedPlans
+from statekit.spark.pickling import PickledPlans
 from statekit.spark.worker_rows import FIRST_MARK, GROUP, INPUT, ShardsInTurn
 
 
@@ -63,7 +63,7 @@ def test_each_shard_gets_all_of_its_rows_wherever_batches_end(
 
 
 @given(SHARDS, st.lists(st.integers(0, 40), max_size=8))
-def test_what_a_shard_leaves_is_passed_over(shards: list[Rows], cuts: list[int]) -> None:
+def test_rows_that_a_shard_does_not_take_are_skipped(shards: list[Rows], cuts: list[int]) -> None:
     found = [shard for shard, _ in ShardsInTurn(batches(shards, cuts))]
     assert found == list(range(len(shards)))
 
@@ -74,16 +74,16 @@ def test_rows_without_a_mark_before_them_are_refused() -> None:
         list(ShardsInTurn(iter([batch.slice(1)])))
 
 
-def test_a_task_unpacks_only_the_plans_that_it_looks_at() -> None:
+def test_a_task_unpacks_only_the_plans_that_it_uses() -> None:
     plans = [
         ShardPlan("id", "count", shard, 7, ShardState(first_group=shard, last_group=shard), 6)
         for shard in range(4)
     ]
-    packed = pickle.loads(pickle.dumps(PackedPlans(plans)))
+    packed = pickle.loads(pickle.dumps(PickledPlans(plans)))
     assert list(packed) == plans
     assert packed[1:3] == plans[1:3]
-    broken = PackedPlans(plans)
-    broken._packed = (b"", *broken._packed[1:])
+    broken = PickledPlans(plans)
+    broken._pickled = (b"", *broken._pickled[1:])
     assert broken[2] == plans[2]
     with pytest.raises(EOFError):
         broken[0]

@@ -108,7 +108,7 @@ def test_it_is_called_once_for_each_key_of_an_epoch_with_the_records_in_their_or
     assert harness.send() == []
 
 
-def test_a_key_of_more_records_than_a_chunk_has_is_one_call() -> None:
+def test_a_key_with_more_records_than_a_batch_is_one_call() -> None:
     @sk.process(key="user")
     def counted(events: Iterator[Event], calls: sk.ValueState[int]) -> Iterator[Total]:
         calls.update((calls.get() or 0) + 1)
@@ -144,7 +144,7 @@ def test_a_plain_function_may_return_a_list_or_nothing() -> None:
     assert harness.state("last", "a") == 2
 
 
-def test_records_of_several_streams_come_stream_by_stream() -> None:
+def test_records_of_several_streams_arrive_stream_by_stream() -> None:
     @sk.process(key="user")
     def told(events: Iterator[Event | Payment]) -> Iterator[tuple[str, list[str]]]:
         found = list(events)
@@ -182,7 +182,7 @@ def test_it_is_tested_by_calling_it() -> None:
 # --------------------------------------------------------------------------------------------- time
 
 
-def test_each_record_is_taken_at_its_event_time_and_late_ones_never() -> None:
+def test_each_record_is_processed_at_its_event_time_and_late_records_never() -> None:
     @sk.process(key="user", event_time="at")
     def times(events: Iterator[Moment], ctx: sk.Context) -> Iterator[tuple[str, list[dt.datetime]]]:
         begun = ctx.event_time
@@ -199,7 +199,7 @@ def test_each_record_is_taken_at_its_event_time_and_late_ones_never() -> None:
     assert harness.late == [late]
 
 
-def test_event_time_goes_on_over_the_records_of_several_chunks() -> None:
+def test_event_time_continues_over_several_batches() -> None:
     @sk.process(key="user", event_time="at")
     def latest(events: Iterator[Moment], ctx: sk.Context) -> Iterator[dt.datetime]:
         for _ in events:
@@ -251,7 +251,7 @@ def test_what_it_writes_expires_when_that_of_a_function_that_takes_one_does(
     assert many == [None] * 3 + [[]] * 3
 
 
-def test_timers_ring_as_for_any_other_function() -> None:
+def test_timers_fire_as_for_any_other_function() -> None:
     @sk.process(key="user", event_time="at")
     def sessions(
         events: Iterator[Moment], ctx: sk.Context, count: sk.ValueState[int]
@@ -301,7 +301,7 @@ def test_an_error_before_any_record_is_taken_shows_the_first() -> None:
         Harness(never).send(Event("a", 1))
 
 
-def test_a_state_error_says_which_record_was_taken() -> None:
+def test_a_state_error_names_the_record_that_was_taken() -> None:
     @sk.process(key="user")
     def wrong(events: Iterator[Event], held: sk.ValueState[int]) -> None:
         for _ in events:
@@ -345,7 +345,7 @@ def leave_off(events: Iterator[Event]) -> Iterator[int]:
 
 @pytest.mark.parametrize("fn", [swallow, turn_into_another, leave_off])
 @pytest.mark.parametrize("keys", ["aaa", "aab"])
-def test_records_that_cannot_be_read_fail_the_epoch_whatever_the_function_makes_of_it(
+def test_unreadable_records_fail_the_epoch_even_if_the_function_catches_the_error(
     fn: Any, keys: str
 ) -> None:
     declared = sk.process(key="user")(fn)
@@ -371,7 +371,7 @@ def test_an_iterator_that_is_kept_has_nothing_for_another_key() -> None:
     ]
 
 
-def test_in_order_of_time_records_come_one_by_one() -> None:
+def test_a_function_in_order_of_time_takes_one_record_at_a_time() -> None:
     with pytest.raises(sk.StateTypeError, match=r"with ordered=True a key's records come one by"):
 
         @sk.process(key="user", event_time="at", ordered=True)
@@ -381,7 +381,7 @@ def test_in_order_of_time_records_come_one_by_one() -> None:
 @pytest.mark.parametrize(
     "annotation", [list[Event], Iterable[Event], Sequence[Event], tuple[Event, ...]]
 )
-def test_other_collections_of_records_are_refused_and_told_what_to_write(annotation: Any) -> None:
+def test_other_collections_of_records_are_refused_with_what_to_write(annotation: Any) -> None:
     def function(events, held): ...  # type: ignore[no-untyped-def]
 
     function.__annotations__ = {"events": annotation, "held": sk.ValueState[int], "return": None}
@@ -416,7 +416,7 @@ def test_a_function_is_not_async() -> None:
 
 
 @pytest.mark.parametrize("annotation", [Iterator[int], Iterator[Iterator[Event]]])
-def test_an_iterator_over_what_is_no_record_is_refused(annotation: Any) -> None:
+def test_an_iterator_over_a_type_that_is_not_a_record_is_refused(annotation: Any) -> None:
     def function(events): ...  # type: ignore[no-untyped-def]
 
     function.__annotations__ = {"events": annotation, "return": None}
@@ -424,7 +424,7 @@ def test_an_iterator_over_what_is_no_record_is_refused(annotation: Any) -> None:
         sk.process(key="user")(function)
 
 
-def test_timers_and_broadcast_records_come_one_by_one() -> None:
+def test_timers_and_broadcast_records_are_handled_one_at_a_time() -> None:
     @sk.process(key="user")
     def fn(events: Iterator[Event], rules: sk.BroadcastState[str, int]) -> None: ...
 

@@ -10,7 +10,8 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.gc.collector import Collector
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
-from statekit.checkpoint.manifest import ShardReport, ShardState, epoch_path
+from statekit.checkpoint.manifest import ShardReport, ShardState
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
 from statekit.errors import (
@@ -23,6 +24,7 @@ from statekit.errors import (
 )
 from statekit.functions.process import Process
 from statekit.job.compatibility import next_job_file
+from statekit.job.options import RunOptions
 from statekit.job.plan import Sink
 from statekit.job.progress import OutputCallback
 from statekit.maintenance.verify.verify import verify
@@ -89,7 +91,7 @@ def job_of(*declared: AnyProcess, name: str = "job", key_groups: int | None = No
 
 
 def runner(job: sk.Job, path: Path, **options: Any) -> LocalRunner:
-    return LocalRunner(job, Repository(path), MemoryCopies(), **options)
+    return LocalRunner(job, Repository(path), MemoryCopies(), RunOptions(**options))
 
 
 def ran(job: sk.Job, path: Path, *records: Entry, **options: Any) -> LocalRunner:
@@ -383,7 +385,9 @@ def test_old_code_may_go_on_after_new_code_never_committed(tmp_path: Path) -> No
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Coordinator:
-    return Coordinator.open(tally_job(key_groups=8), Repository(tmp_path), parallelism=3)
+    return Coordinator.open(
+        tally_job(key_groups=8), Repository(tmp_path), RunOptions(parallelism=3)
+    )
 
 
 def reports_of(coordinator: Coordinator) -> list[ShardReport]:

@@ -328,12 +328,12 @@ def known(timer: sk.Timer, ctx: sk.Context) -> Iterator[str]:
     ("command", "problem"),
     [
         ("ctx.timers.set(dt.datetime(2026, 1, 1), 'known')", "has no timezone"),
-        ("ctx.timers.set(5, 'known')", "one of a datetime, and not of 5"),
-        ("ctx.timers.set(at(5))", "nobody handles timers named 'default'"),
-        ("ctx.timers.set(at(5), 'other')", "nobody handles timers named 'other'"),
+        ("ctx.timers.set(5, 'known')", "is a datetime, not 5"),
+        ("ctx.timers.set(at(5))", "no function handles timers named 'default'"),
+        ("ctx.timers.set(at(5), 'other')", "no function handles timers named 'other'"),
         ("ctx.timers.set(at(5), 'known', 'wall')", "clock='wall'"),
-        ("ctx.timers.set(at(5), 5)", "the name of a timer is a text, and not 5"),
-        ("ctx.timers.delete('known')", "a timer is one of a datetime, and not of 'known'"),
+        ("ctx.timers.set(at(5), 5)", "the name of a timer is a str, not 5"),
+        ("ctx.timers.delete('known')", "the time of a timer is a datetime, not 'known'"),
         ("ctx.timers.delete(dt.datetime(2026, 1, 1), 'known')", "has no timezone"),
     ],
 )

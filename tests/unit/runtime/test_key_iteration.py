@@ -16,8 +16,8 @@ from statekit.backend.mutation import Batch
 from statekit.codec.key_codec import key_codec
 from statekit.keygroup import key_group, pack_group
 from statekit.records.keyed_batch import KeyedBatch
-from statekit.runtime.key_iteration import KEYS_MAX, KeyWalk
-from statekit.state.key_scope import Visit
+from statekit.runtime.key_iteration import KEYS_MAX, KeyIteration
+from statekit.state.key_scope import KeyScope
 from statekit.testing import Harness
 
 FEW = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,7 +28,7 @@ class Event(NamedTuple):
     value: int
 
 
-def visit_of(backend: MemoryBackend | None = None) -> Visit:
+def visit_of(backend: MemoryBackend | None = None) -> KeyScope:
     """A visit whose spilled batches go to a backend, or nowhere."""
     batch = Batch()
 
@@ -37,7 +37,7 @@ def visit_of(backend: MemoryBackend | None = None) -> Visit:
             backend.write(batch)
         batch.clear()
 
-    return Visit("op", 0, batch, spill)
+    return KeyScope("op", 0, batch, spill)
 
 
 def chunks_of(keys: list[str], cuts: list[int]) -> list[KeyedBatch]:
@@ -61,7 +61,7 @@ def cut_up(draw: st.DrawFn) -> tuple[list[str], list[int]]:
 def test_every_record_comes_when_its_key_is_visited(given: tuple[list[str], list[int]]) -> None:
     keys, cuts = given
     visit = visit_of()
-    walk = KeyWalk(visit, key_codec(str), ("user",))
+    walk = KeyIteration(visit, key_codec(str), ("user",))
     seen = [
         (visit.key, visit.prefix, record)
         for chunk in chunks_of(keys, cuts)
@@ -80,7 +80,7 @@ def test_a_key_has_one_run_whatever_chunks_it_is_in_and_however_much_of_it_is_ta
 ) -> None:
     keys, cuts = given
     visit = visit_of()
-    walk = KeyWalk(visit, key_codec(str), ("user",))
+    walk = KeyIteration(visit, key_codec(str), ("user",))
     runs = walk.runs(iter(chunks_of(keys, cuts)))
     found = [(visit.key, list(islice(records, taken))) for records in runs]
     whole = groupby(range(len(keys)), keys.__getitem__)
@@ -103,7 +103,7 @@ def handed_on(size: int) -> list[int]:
     visit = visit_of(backend)
     (spec,) = keep.states
     state: Any = spec.bind(visit, backend)
-    walk = KeyWalk(visit, keep.key_codec, ("key",))
+    walk = KeyIteration(visit, keep.key_codec, ("key",))
     counts, before = [], 0
     for key in range(2 * KEYS_MAX):
         walk.enter(walk.prefix(0, key, None), key)

@@ -169,12 +169,12 @@ def test_the_same_on_rocksdb(events: list[Event], arrival: Arrival) -> None:
 def test_the_same_in_slices_and_batches_of_a_few_rows(
     events: list[Event], arrival: Arrival, size: int
 ) -> None:
-    kept = ordered.SLICE_MAX, state.PENDING_ROWS_MAX
-    ordered.SLICE_MAX, state.PENDING_ROWS_MAX = size, size
+    kept = ordered.DUE_MAX, state.PENDING_ROWS_MAX
+    ordered.DUE_MAX, state.PENDING_ROWS_MAX = size, size
     try:
         assert by_key(run(events, arrival, "memory")) == expected(events)
     finally:
-        ordered.SLICE_MAX, state.PENDING_ROWS_MAX = kept
+        ordered.DUE_MAX, state.PENDING_ROWS_MAX = kept
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -244,7 +244,7 @@ def test_a_timer_that_waits_for_the_next_slice_is_of_its_key_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One key has a timer that is due behind the slice; the next one sets the same."""
-    monkeypatch.setattr(ordered, "SLICE_MAX", 2)
+    monkeypatch.setattr(ordered, "DUE_MAX", 2)
 
     @sk.process(key="key", event_time="at", ordered=True)
     def reminding(event: Event, ctx: sk.Context) -> Iterator[str]:
@@ -282,7 +282,7 @@ def test_what_cannot_wait_is_refused() -> None:
         def plain(record: dict[str, Any]) -> None: ...
 
     harness = Harness(follow)
-    with pytest.raises(sk.ProcessError, match="cannot wait in state"):
+    with pytest.raises(sk.ProcessError, match="cannot be buffered in state"):
         harness.send(event("a", 1), event("a", 1, 2**80))
     assert harness.epoch is None
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import statekit as sk
-from statekit.backend.interface import Coming, MemoryBackend
+from statekit.backend.interface import MemoryBackend, NextKeys
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.functions.process import Process
@@ -80,12 +80,14 @@ class Told(MemoryBackend):
         super().__init__(states)
         self.told: list[tuple[bytes, list[bytes]]] = []
 
-    def getter(self, state: str, coming: Coming | None = None) -> Callable[[bytes], bytes | None]:
+    def getter(
+        self, state: str, next_keys: NextKeys | None = None
+    ) -> Callable[[bytes], bytes | None]:
         get = super().getter(state)
-        assert coming is not None
+        assert next_keys is not None
 
         def asked(key: bytes) -> bytes | None:
-            self.told.append((key, list(coming(key))))
+            self.told.append((key, list(next_keys(key))))
             return get(key)
 
         return asked
@@ -107,10 +109,10 @@ def test_every_state_of_a_key_is_told_the_keys_that_come() -> None:
     rows = [pack_group(key_group(user)) + encode(user) for user in users]
     assert isinstance(task.backend, Told)
     assert sorted(key for key, _ in task.backend.told) == sorted(2 * rows)
-    for key, coming in task.backend.told:
+    for key, predicted in task.backend.told:
         later = rows[rows.index(key) + 1 :]
-        assert coming == later[: len(coming)]
-        assert coming or rows.index(key) in (89, 99)  # at the end of a chunk nobody knows
+        assert predicted == later[: len(predicted)]
+        assert predicted or rows.index(key) in (89, 99)  # the last keys of a batch
 
 
 def test_a_key_that_cannot_be_one_fails_when_it_is_visited_and_not_before() -> None:
@@ -150,7 +152,7 @@ def test_one_record_may_put_out_a_million_without_holding_them() -> None:
     chunk = KeyedBatch(["a"], [0], ["a"], [Event("a", 1_000_000)])
     for part in task.task.run(chunk):
         assert part[0] == seen
-        assert len(part) <= 2 * many.outputs_at_once
+        assert len(part) <= 2 * many.traits.outputs_at_once
         seen += len(part)
         parts += 1
     assert seen == task.task.records_out == 1_000_000

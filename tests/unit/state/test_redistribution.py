@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import statekit as sk
 from statekit.checkpoint.job_file import StateRecord
-from statekit.checkpoint.lineage import local_rows
+from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import LocalRows as Rows
 from statekit.checkpoint.repository import Repository
 from statekit.codec.value_codec import value_codec
@@ -30,10 +30,10 @@ INTS = value_codec(int)
 def moved(annotation: Any, held: list[Any], shards: int) -> list[Any]:
     """Plain states of old shards to plain states of new ones: lists, or values and None."""
     spec = state_spec("op", "held", annotation)
-    is_list = spec.kind is sk.OperatorListState
+    is_list = spec.state_class is sk.OperatorListState
     record = StateRecord(
         name="held",
-        kind=spec.kind.kind_name,
+        kind=spec.kind.name,
         codec="msgpack",
         types={"value": spec.codec.schema.to_json()},
         fingerprint="",

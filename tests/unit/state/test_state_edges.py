@@ -13,7 +13,7 @@ import statekit as sk
 from statekit.backend.interface import MemoryBackend
 from statekit.backend.mutation import Batch
 from statekit.codec.key_codec import key_codec
-from statekit.state.key_scope import Visit
+from statekit.state.key_scope import KeyScope
 from tests.support.state_driver import KEYS, SPECS, Box, Driver, Row
 
 Make = Callable[..., Driver]
@@ -93,7 +93,7 @@ def test_a_value_of_the_right_type_that_has_no_bytes_is_refused_before_the_key_i
 
     def write_and_leave() -> None:
         write(made.states[name])
-        made.visit.leave()
+        made.visit.flush()
 
     with pytest.raises(sk.StateTypeError) as caught:
         write_and_leave()
@@ -180,13 +180,13 @@ def test_an_add_that_failed_halfway_is_never_written_even_if_its_error_is_caught
     name: str, good: Any, bad: Any
 ) -> None:
     backend = MemoryBackend(["listed", "grown"])
-    visit = Visit("op", 0, Batch(), lambda: None, b"\x00\x00k", "k")
+    visit = KeyScope("op", 0, Batch(), lambda: None, b"\x00\x00k", "k")
     states: dict[str, Any] = {spec.name: spec.bind(visit, backend) for spec in breaks.states}
     states[name].add(good)
     with pytest.raises((ValueError, sk.StateTypeError)):
         states[name].add(bad)
     with pytest.raises(sk.StateTypeError, match="half changed"):
-        visit.leave()
+        visit.flush()
     assert not len(visit.batch)
 
 
@@ -246,11 +246,21 @@ def test_a_state_shows_what_it_holds(driver: Make) -> None:
 def test_map_entries_come_in_the_order_of_the_key_type(annotation: Any, keys: list[Any]) -> None:
     spec = dataclasses.replace(SPECS["by_number"], key_codec=key_codec(annotation))
     backend = MemoryBackend(["by_number"])
-    visit = Visit("op", 0, Batch(), lambda: None, b"\x00\x00k", "k")
+    visit = KeyScope("op", 0, Batch(), lambda: None, b"\x00\x00k", "k")
     state: Any = spec.bind(visit, backend)
     for key in reversed(keys):
         state[key] = "x"
     assert list(state) == keys
-    visit.leave()
+    visit.flush()
     backend.write(visit.batch)
     assert list(state) == keys
+
+
+@pytest.mark.parametrize(
+    "made",
+    [sk.ValueState[int], sk.ListState[int], sk.MapState[str, int], sk.OperatorState[int]],
+    ids=lambda kind: kind.__origin__.__name__,
+)
+def test_a_state_that_is_made_by_hand_says_where_to_declare_it(made: Any) -> None:
+    with pytest.raises(sk.StateTypeError, match=r"parameter of a process function.*testing\.bind"):
+        made()

@@ -51,7 +51,7 @@ class Counted(Driver):
 
     def counts(self, name: str) -> dict[str, int]:
         """What happened to one state until the key was left."""
-        self.visit.leave()
+        self.visit.flush()
         self.spill()
         backend = self.backend
         found = {

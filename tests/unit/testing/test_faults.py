@@ -21,7 +21,6 @@ from statekit.errors import (
     StorageError,
 )
 from statekit.reader import CheckpointReader
-from statekit.runtime import local
 from statekit.testing import Fault, Faults, FaultyBackend, FaultyCopies, Harness, faulty
 from statekit.testing.faults import Operation, What, plans
 from statekit.working_copy.copies import DiskCopies, MemoryCopies
@@ -69,8 +68,7 @@ def test_a_job_that_is_started_again_after_each_error_ends_as_on_a_good_store(
     written: dict[int, list[tuple[str, int]]] = {}
 
     def run(records: int, parallelism: int) -> None:
-        local.run(
-            tally_job(),
+        tally_job().run(
             {"records": RECORDS[:records]},
             checkpoint=repository,
             parallelism=parallelism,
@@ -96,8 +94,7 @@ def test_many_faults_on_local_disks_change_nothing_but_the_time_it_takes(
     good = Repository(tmp_path / "checkpoint")
 
     def run() -> None:
-        local.run(
-            tally_job(),
+        tally_job().run(
             {"records": RECORDS},
             checkpoint=faulty(good, faults),
             parallelism=2,
@@ -119,14 +116,13 @@ def test_a_bit_that_flips_in_what_is_kept_is_found_and_never_read_as_state(
     good = Repository.in_memory()
 
     def run() -> None:
-        local.run(
-            tally_job(),
+        tally_job().run(
             {"records": RECORDS},
             checkpoint=faulty(good, faults),
             parallelism=2,
             epoch_size=12,
         )
-        local.run(tally_job(), {"records": RECORDS}, checkpoint=good)  # reads what is there
+        tally_job().run({"records": RECORDS}, checkpoint=good)  # reads what is there
         check_state(good, faults)
 
     def run_and_read_all() -> None:

@@ -15,7 +15,7 @@ import statekit as sk
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.references import base_snapshot, files_of
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.shard_contents import Chain
+from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.reader import CheckpointReader
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.uploader import uploader
@@ -100,7 +100,6 @@ def test_a_part_of_a_shard_takes_bases_while_its_rows_shrink(tmp_path: Path) -> 
 
 
 def test_a_base_that_changes_just_pay_for_is_adopted_while_rows_shrink(tmp_path: Path) -> None:
-    """What is left of the account behind it is less than what its shard has lost by then."""
     load = [Row(key, noise(key, 400)) for key in range(LOADED)]
     run(tmp_path, load, 1, LOADED, bases=BaseOptions(bases=False))
     options = BaseOptions(replay_seconds=0, uploaded_per_changed=6.1)
@@ -115,11 +114,11 @@ def test_finished_work_that_cannot_be_adopted_is_dropped_with_a_warning(
     rows = shrinking()
     run(tmp_path, rows[:LOADED], 1, LOADED, bases=BaseOptions(bases=False))
 
-    def negative(_options: BaseOptions, chain: Chain, _size: int, _first: int) -> Chain:
-        return chain.model_copy(update={"forgone": -1})
+    def negative(chain: ReplayCost, *_: object) -> ReplayCost:
+        return chain.model_copy(update={"since_base": -1})
 
     with caplog.at_level(logging.WARNING, "statekit.base_keeping"), monkeypatch.context() as patch:
-        patch.setattr(BaseOptions, "staggered", negative)
+        patch.setattr(ReplayCost, "based", negative)
         run(tmp_path, rows, 3, 60, bases=AT_ONCE)
     assert "of operator 'keep', key groups (0, 42), is dropped: ValidationError" in caplog.text
     assert all(shard.base is None for shard in last_of(tmp_path).operators["keep"].shards)

@@ -13,12 +13,12 @@ import pytest
 import statekit as sk
 from statekit.checkpoint.manifest import OperatorEpoch, ShardState
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.shard_contents import Chain
+from statekit.checkpoint.shard_contents import ReplayCost
+from statekit.job.options import RunOptions
 from statekit.maintenance.verify.verify import verify
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.base_snapshot import StagedSnapshot
-from statekit.working_copy.change_file_merge import Merge, Merged, StagedMerge
 from statekit.working_copy.copies import DiskCopies
 from tests.support.counting_job import committed_rows, comparable
 from tests.support.counting_job_runs import (
@@ -59,7 +59,9 @@ class TextRuns:
 
     def run(self, epochs: Iterable[list[Text]], parallelism: int) -> None:
         """Start the job, and let every upload come to its end before the next epoch."""
-        made = LocalRunner(self._job, Repository(self.root), self._copies, parallelism=parallelism)
+        made = LocalRunner(
+            self._job, Repository(self.root), self._copies, RunOptions(parallelism=parallelism)
+        )
         for records in epochs:
             made.epoch({"in": records})
             uploaded()
@@ -222,9 +224,8 @@ def test_an_error_of_adopting_a_base_fails_no_epoch_and_drops_the_base(
     uploaded()
     (note,) = copies.root.rglob("finished.json")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            BaseOptions, "staggered", lambda *_: Chain(forgone=-1)
-        )  # as if what the shard holds were below zero
+        # As if the arithmetic of sizes came to less than nothing.
+        patched.setattr(ReplayCost, "based", lambda *_: ReplayCost.model_construct(since_base=-1))
         advance(runner(root, copies), 1)
     assert "is dropped: ValidationError" in caplog.text
     assert not note.parent.exists()
@@ -250,19 +251,3 @@ def test_a_base_that_is_adopted_and_whose_tables_are_gone_here_prevents_no_epoch
     uploaded()
     advance(runner(root, copies), 1)
     assert verify(Repository(root), rows=True).is_whole
-
-
-def test_merged_files_whose_note_makes_no_sense_are_dropped_with_a_warning(
-    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    copies = DiskCopies(tmp_path / "local", bases=BaseOptions(bases=False))
-    advance(runner(root, copies), 1)
-    (lock,) = copies.root.rglob("lock")
-    place = lock.parent / "merges" / "one"
-    place.mkdir(parents=True)
-    merge = Merge(operator="tally", states=(), files=(), epoch=0, begun_us=0)
-    StagedMerge(place).write("merged.json", Merged(merge=merge, files=()))
-    advance(runner(root, copies), 1)
-    assert "is dropped: IndexError" in caplog.text
-    assert not place.exists()
-    assert comparable(committed_rows(Repository(root), GROUPS)) == rows_after(2)

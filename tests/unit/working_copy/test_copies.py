@@ -13,7 +13,7 @@ from statekit.backend import mutation, rocksdb
 from statekit.backend.interface import MemoryBackend
 from statekit.backend.mutation import Batch, Put
 from statekit.backend.rocksdb import RocksBackend
-from statekit.checkpoint.manifest import epoch_path
+from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.errors import CorruptCheckpointError, StatekitError, StorageError
 from statekit.runtime.coordinator import Coordinator

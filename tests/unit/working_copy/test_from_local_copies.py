@@ -17,6 +17,7 @@ from statekit.backend.mutation import Batch, Put
 from statekit.backend.range_partitioned import FragmentedBackend
 from statekit.backend.rocksdb import RocksBackend, link_database
 from statekit.checkpoint.repository import Repository
+from statekit.job.options import RunOptions
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy import clipping as pieces
 from statekit.working_copy.copies import DiskCopies, MemoryCopies
@@ -30,7 +31,7 @@ PER_EPOCH = 300
 def runner(home: Path, parallelism: int) -> LocalRunner:
     copies = DiskCopies(home / "local")
     repository = Repository(home / "checkpoint")
-    return LocalRunner(tally_job(GROUPS), repository, copies, parallelism=parallelism)
+    return LocalRunner(tally_job(GROUPS), repository, copies, RunOptions(parallelism=parallelism))
 
 
 def advance(home: Path, parallelism: int) -> LocalRunner:

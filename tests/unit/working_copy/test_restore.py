@@ -23,12 +23,13 @@ import statekit
 from statekit.backend.range_partitioned import FragmentedBackend
 from statekit.backend.rocksdb import RocksBackend, link_database
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.lineage import lineage_of
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.references import base_snapshot, files_of
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import shard_restore_plan
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import CorruptCheckpointError, StorageError
+from statekit.job.options import RunOptions
 from statekit.keygroup import key_group
 from statekit.maintenance.verify.verify import verify
 from statekit.reader import CheckpointReader
@@ -57,12 +58,12 @@ GROUPS = 8
 EAGER = BaseOptions(replay_seconds=0, uploaded_per_changed=100)
 """A base as soon as one was uploaded."""
 
-NONE = BaseOptions(bases=False, merges=False)
+NONE = BaseOptions(bases=False)
 
 
 def runner(root: Path, local: Path, bases: BaseOptions = EAGER, **options: Any) -> LocalRunner:
     copies = DiskCopies(local, bases=bases)
-    return LocalRunner(tally_job(GROUPS), Repository(root), copies, **options)
+    return LocalRunner(tally_job(GROUPS), Repository(root), copies, RunOptions(**options))
 
 
 def advance(made: LocalRunner, epochs: int = 1, count: int = 200) -> None:
@@ -187,7 +188,7 @@ def test_each_file_of_a_base_is_fetched_once_per_shard(
     monkeypatch.setattr(Repository, "fetch", fetch)
     check_new_host(root, tmp_path / "new", 1)
     repository, (shard,) = Repository(root), last_of(root).operators["tally"].shards
-    found = lineage_of(repository, "tally", shard, epochs_in(root) - 1)
+    found = shard_restore_plan(repository, "tally", shard, epochs_in(root) - 1)
     named = {ref.path for base in found.bases for ref in files_of(base)}
     assert len(found.bases) == 2
     assert fetched == dict.fromkeys(named, 1)
@@ -419,7 +420,9 @@ def test_a_table_that_is_damaged_on_this_host_fails_one_epoch_of_a_shard_and_is_
             options = RocksOptions(block_cache_bytes=next(caches))  # a new one, with nothing in it
             copies = DiskCopies(tmp_path / "new", options, bases=NONE)
             checkpoint = Repository(elsewhere / "c")
-            made = LocalRunner(tally_job(GROUPS), checkpoint, copies, parallelism=parallelism)
+            made = LocalRunner(
+                tally_job(GROUPS), checkpoint, copies, RunOptions(parallelism=parallelism)
+            )
             made.epoch({"records": entries(made.coordinator.epoch, keys, keys=keys)})
 
         epoch(10)

@@ -49,8 +49,8 @@ def main(events: Path, workload: str, home: Path, per_epoch: str, by: str) -> No
     ready()
     for start in range(0, len(table), int(per_epoch)):
         part = table.slice(start, int(per_epoch))
-        if declared.combiner is not None:
-            part = declared.combiner.rows(part)
+        if declared.traits.combiner is not None:
+            part = declared.traits.combiner.rows(part)
         shard.epoch(sorted_batches(part, declared.key), put_out.append)
     uploader().drain()
     check = sums_of_events(put_out) if by == "function" else sums_of_keys(put_out)

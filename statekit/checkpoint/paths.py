@@ -1,0 +1,158 @@
+"""Every path of a checkpoint: how it is spelled, and what a path says.
+
+job.json, job-2.json, …                   descriptions of the job
+epochs/<epoch>.json                       manifests
+epochs/<epoch>.first                      marks: older epochs were collected
+epochs/<epoch>.swept                      marks: a sweep was made behind this epoch
+begun/<epoch>.json                        an epoch that was begun, with its instant
+begun/<epoch>.to-<epoch>.json             a rollback that was begun
+data/<operator>/<unique>.<kind>           change files, histories and base snapshots
+held/<epoch>-<unique>.json                notes of readers
+savepoints/<name>/…, repairs/…, spark/…   savepoints, files a repair put aside, Spark's own log
+tmp/…                                     drafts on a local disk
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from statekit.clock import unique_id
+
+BEGUN = "begun"
+DATA = "data"
+EPOCHS = "epochs"
+HELD = "held"
+REPAIRS = "repairs"
+SAVEPOINTS = "savepoints"
+SPARK = "spark"
+TMP = "tmp"
+
+SAVEPOINT = "savepoint.json"
+"""The file that makes a directory a savepoint."""
+
+CHANGES = "changes.arrow"
+HISTORY = "history.json"
+BASE = "base.json"
+TABLES = ("sst", "rocksdb")
+"""Kinds of files in `data`."""
+
+MANIFEST_NAME = re.compile(r"epochs/([0-9]{20})\.json")
+FIRST_NAME = re.compile(r"epochs/([0-9]{20})\.first")
+EPOCH_NAME = re.compile(r"epochs/([0-9]{20})\.(json|first|swept)")
+BEGUN_NAME = re.compile(r"begun/([0-9]{20})\..*")
+ROLLBACK_NAME = re.compile(r"begun/([0-9]{20})\.to-([0-9]{20})\.json")
+HELD_NAME = re.compile(r"held/([0-9]{20})-[0-9a-f]{32}\.json")
+JOB_NAME = re.compile(r"job(?:-([0-9]+))?\.json")
+
+
+def epoch_path(epoch: int) -> str:
+    """The manifest of an epoch.
+
+    >>> epoch_path(12)
+    'epochs/00000000000000000012.json'
+    """
+    return f"{EPOCHS}/{epoch:020d}.json"
+
+
+def first_path(epoch: int) -> str:
+    """The mark that all epochs before this one were collected.
+
+    >>> first_path(12)
+    'epochs/00000000000000000012.first'
+    """
+    return f"{EPOCHS}/{epoch:020d}.first"
+
+
+def swept_path(epoch: int) -> str:
+    """The mark that a sweep was made while this epoch was the last one."""
+    return f"{EPOCHS}/{epoch:020d}.swept"
+
+
+def instant_path(epoch: int) -> str:
+    """The note with the instant of an epoch that was begun.
+
+    >>> instant_path(12)
+    'begun/00000000000000000012.json'
+    """
+    return f"{BEGUN}/{epoch:020d}.json"
+
+
+def rollback_path(epoch: int, to: int) -> str:
+    """The note that an epoch is to be made from the files of an earlier one."""
+    return f"{BEGUN}/{epoch:020d}.to-{to:020d}.json"
+
+
+def held_path(epoch: int) -> str:
+    """A new note that somebody reads an epoch."""
+    return f"{HELD}/{epoch:020d}-{unique_id()}.json"
+
+
+def data_path(operator: str, kind: str) -> str:
+    """A new path for a file of an operator.
+
+    Parameters:
+        kind: how its name ends, such as `CHANGES`.
+    """
+    return f"{DATA}/{operator}/{unique_id()}.{kind}"
+
+
+def savepoint_folder(name: str) -> str:
+    """The folder of a savepoint that is stored within its checkpoint."""
+    return f"{SAVEPOINTS}/{name}"
+
+
+def job_path(number: int) -> str:
+    """`job.json` for the first job description, `job-2.json` for the second, …"""
+    return "job.json" if number == 1 else f"job-{number}.json"
+
+
+def job_number(path: str) -> int:
+    """The inverse of `job_path`."""
+    match = JOB_NAME.fullmatch(path)
+    return int(match[1] or 1) if match else 1
+
+
+def is_state(path: str) -> bool:
+    """Whether a file is needed to restore state."""
+    return path.startswith((f"{EPOCHS}/", f"{DATA}/", "job"))
+
+
+def numbers(pattern: re.Pattern[str], paths: Iterable[str]) -> Iterator[int]:
+    """The epochs in those paths that match a pattern."""
+    matches = map(pattern.fullmatch, paths)
+    return (int(match[1]) for match in matches if match is not None)
+
+
+FileKind = Literal[
+    "manifests",
+    "drafts and notes",
+    "change files",
+    "histories",
+    "base snapshots",
+    "files of others",
+    "job files",
+]
+
+
+def kind_of(path: str) -> FileKind:
+    """What a file is, in the words of `statekit gc`.
+
+    >>> kind_of("data/count/0123.changes.arrow"), kind_of("data/count/0123.sst")
+    ('change files', 'base snapshots')
+    >>> kind_of("data/count/notes.txt")
+    'files of others'
+    """
+    folder, _, name = path.partition("/")
+    if folder == EPOCHS:
+        return "manifests"
+    if "#" in path or folder in (TMP, BEGUN, HELD):
+        return "drafts and notes"
+    if path.endswith(f".{CHANGES}"):
+        return "change files"
+    if path.endswith(f".{HISTORY}"):
+        return "histories"
+    if path.endswith((f".{BASE}", *(f".{kind}" for kind in TABLES))):
+        return "base snapshots"
+    return "files of others" if folder == DATA and name else "job files"

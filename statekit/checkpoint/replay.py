@@ -1,0 +1,109 @@
+"""Apply a restore plan to a backend: rows of base snapshots, then change files."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+
+from statekit.backend.interface import Backend, MemoryBackend, prefix_end
+from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, Put
+from statekit.backend.rocksdb import RocksBackend
+from statekit.backend.scratch import scratch_directory
+from statekit.checkpoint.job_file import OperatorRecord
+from statekit.checkpoint.manifest import EpochManifest, ShardState
+from statekit.checkpoint.repository import TRANSFERS, LocalRows, Repository, group_bounds
+from statekit.checkpoint.restore_plan import RestorePlan, restore_plan
+from statekit.checkpoint.shard_contents import BaseSnapshot
+from statekit.keygroup import pack_group
+
+
+def replay(
+    repository: Repository,
+    backend: Backend,
+    found: RestorePlan,
+    *,
+    only_local: bool = False,
+    has_bases: bool = False,
+) -> None:
+    """Apply a restore plan to a backend that has none of its rows.
+
+    States that the backend was not opened with are states that were given up: left out.
+
+    Parameters:
+        only_local: leave out what holds state of keys, and with it all databases.
+        has_bases: whether the backend has what is in the bases.
+
+    Raises:
+        CorruptCheckpointError: a file is missing or altered.
+    """
+    groups, base = (found.first, found.last), None if has_bases else found.base
+    if base is not None and not only_local:
+        _load_base(repository, backend, base, *groups)
+    elif base is not None and base.local is not None:
+        repository.replay(backend, [base.local], *groups)
+    for part in found.below:
+        replay(repository, backend, part, only_local=only_local, has_bases=has_bases)
+    files = [ref for ref in found.files if ref.local or not only_local]
+    repository.replay(backend, files, *groups)
+
+
+def _load_base(
+    repository: Repository, backend: Backend, base: BaseSnapshot, first: int, last: int
+) -> None:
+    """Copy the rows of a base to a backend."""
+    states = [state for state in base.states if state in backend.states]
+    for database in base.databases:
+        with contextlib.ExitStack() as closing:
+            place = closing.enter_context(scratch_directory("base"))
+            for name, ref in database.files.items():
+                with repository.open_verified(ref) as stored, open(place / name, "wb") as file:
+                    shutil.copyfileobj(stored, file)
+            held = RocksBackend(place, base.states, create=False)
+            closing.callback(held.close)
+            for state in states:
+                waiting = held.scan(state, *group_bounds(first, last))
+                while rows := list(islice(waiting, BATCH_ROWS_MAX)):
+                    backend.write(Batch([Put(state, key, row) for key, row in rows]))
+
+
+def load(
+    repository: Repository,
+    backend: Backend,
+    operator: str,
+    first: int,
+    last: int,
+    epoch: int | None,
+) -> None:
+    """Bring rows of some key groups, as they are after an epoch, to a backend that has none.
+
+    Raises:
+        CorruptCheckpointError: a file is missing or altered.
+    """
+    if epoch is not None:
+        manifest = repository.manifest(epoch)
+        replay(repository, backend, restore_plan(repository, manifest, operator, first, last))
+
+
+def local_rows(
+    repository: Repository, operator: OperatorRecord, manifest: EpochManifest
+) -> dict[str, list[LocalRows]]:
+    """What each operator state holds after an epoch, for each shard in order.
+
+    Only change files of such state are read, those of several shards at a time.
+    """
+    names = [state.name for state in operator.states if state.is_local]
+    found = manifest.operators.get(operator.name)
+    shards = found.shards if names and found else ()
+
+    def replayed(shard: ShardState) -> list[LocalRows]:
+        made = restore_plan(repository, manifest, operator.name, *shard.groups)
+        backend, prefix = MemoryBackend(names), pack_group(shard.first_group)
+        replay(repository, backend, made, only_local=True)
+        scans = (backend.scan(name, prefix, prefix_end(prefix)) for name in names)
+        return [[(key[len(prefix) :], row) for key, row in rows] for rows in scans]
+
+    with ThreadPoolExecutor(TRANSFERS) as threads:
+        held = list(threads.map(replayed, shards))
+    return {name: [rows[place] for rows in held] for place, name in enumerate(names)}

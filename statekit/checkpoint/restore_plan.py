@@ -1,0 +1,234 @@
+"""Restore plan of a key-group range: base snapshots plus the change files to apply.
+
+A shard's rows start from a base snapshot, from slices of shards of another layout, or from nothing;
+change files are applied on top, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
+
+from statekit.checkpoint.manifest import EpochManifest, ShardState
+from statekit.checkpoint.references import base_snapshot, history, misfit
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_contents import BaseSnapshot, Contents, Slice
+from statekit.errors import CorruptCheckpointError
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    """What leads to the rows of the key groups `first..last`.
+
+    Parameters:
+        first, last: the key groups, both inclusive.
+        base: all rows at some point; None if there is none.
+        named: the path of that base's file.
+        below: restore plans of parts of the key groups, in order, in place of a base.
+        files: change files on top of either, in order.
+    """
+
+    first: int
+    last: int
+    base: BaseSnapshot | None = None
+    named: str | None = None
+    below: tuple[RestorePlan, ...] = ()
+    files: tuple[FileRef, ...] = ()
+
+    def within(self, first: int, last: int) -> RestorePlan:
+        """The same for fewer key groups."""
+        first, last = max(first, self.first), min(last, self.last)
+        below = (
+            part.within(first, last)
+            for part in self.below
+            if part.first <= last and first <= part.last
+        )
+        return replace(self, first=first, last=last, below=tuple(below))
+
+    def after(self, file: str) -> tuple[FileRef, ...] | None:
+        """The change files behind one of them; None if it is none of them."""
+        if self.base is not None and self.base.follows == file:
+            return self.files
+        for number, ref in enumerate(self.files):
+            if ref.path == file:
+                return self.files[number + 1 :]
+        # It may be one of a shard that was divided and put together again.
+        missed = []
+        for part in self.below:
+            found = part.after(file)
+            if found is None:
+                return None
+            missed.append(found)
+        return (*_in_order(missed), *self.files) if self.below else None
+
+    @property
+    def change_files(self) -> list[FileRef]:
+        """All change files, each one once, in an order in which they can be applied."""
+        return [*_in_order(part.change_files for part in self.below), *self.files]
+
+    @property
+    def bases(self) -> list[BaseSnapshot]:
+        """All bases, each one once."""
+        found = [] if self.base is None else [self.base]
+        for part in self.below:
+            found += [base for base in part.bases if base not in found]
+        return found
+
+    @property
+    def beginnings(self) -> Iterator[RestorePlan]:
+        """The parts that start from a base or from nothing, in the order of their key groups."""
+        if not self.below:
+            yield self
+        for part in self.below:
+            yield from part.beginnings
+
+
+def _in_order(parts: Iterable[Sequence[FileRef]]) -> list[FileRef]:
+    """The files of several parts, each one once, and behind all that it is behind in any part.
+
+    Parts may have files in common, of shards that were divided later. What one part has from
+    before such a shard was put together must not come behind what all have from after it.
+    """
+    order: TopologicalSorter[FileRef] = TopologicalSorter()
+    for files in parts:
+        for number, ref in enumerate(files):
+            order.add(ref, *files[max(number - 1, 0) : number])
+    return list(order.static_order())
+
+
+def shard_restore_plan(
+    repository: Repository, operator: str, shard: ShardState, epoch: int | None
+) -> RestorePlan:
+    """What leads to a shard's rows; what waits to be redistributed comes on top, and is left out.
+
+    Parameters:
+        shard: as it is after an epoch, or in a layout that follows it.
+        epoch: that epoch.
+
+    Raises:
+        CorruptCheckpointError: a file is missing or altered.
+    """
+    if shard.attempt is None:
+        return RestorePlan(*shard.groups)
+    if shard.slices:
+        return _of_slices(repository, operator, shard.groups, shard.slices, epoch)
+    return _of_contents(repository, operator, shard.groups, shard, epoch)
+
+
+def restore_plan(
+    repository: Repository, manifest: EpochManifest, operator: str, first: int, last: int
+) -> RestorePlan:
+    """What leads to the rows of some key groups after an epoch, redistributed ones included.
+
+    Raises:
+        CorruptCheckpointError: a file is missing or altered.
+    """
+    parts = []
+    for shard in manifest.shards_over(operator, first, last):
+        found = shard_restore_plan(repository, operator, shard, manifest.epoch)
+        if shard.redistributed:
+            found = RestorePlan(*shard.groups, below=(found,), files=shard.redistributed)
+        parts.append(found.within(first, last))
+    joined = tuple(_joined(parts))
+    return joined[0] if len(joined) == 1 else RestorePlan(first, last, below=joined)
+
+
+def _joined(parts: Iterable[RestorePlan]) -> Iterator[RestorePlan]:
+    """Parts without levels that say nothing, and those of one origin in one: read only once."""
+    waiting: RestorePlan | None = None
+    for part in parts:
+        if part.base is None and part.below and not part.files:
+            found = list(_joined(part.below))
+        else:
+            found = [part]
+        for piece in found:
+            if waiting is None:
+                waiting = piece
+            elif _goes_on(waiting, piece):
+                waiting = replace(waiting, last=piece.last)
+            else:
+                yield waiting
+                waiting = piece
+    if waiting is not None:
+        yield waiting
+
+
+def _goes_on(left: RestorePlan, right: RestorePlan) -> bool:
+    same = (left.base, left.files) == (right.base, right.files)
+    return same and not left.below and not right.below and left.last + 1 == right.first
+
+
+def missed_files(
+    repository: Repository, operator: str, shard: ShardState, epoch: int | None, file: str | None
+) -> tuple[FileRef, ...] | None:
+    """The change files of a shard behind one of them; None if it is none of them."""
+    if file is None or shard.attempt is None:
+        return None
+    if not shard.slices:
+        found = RestorePlan(*shard.groups, files=shard.files).after(
+            file
+        )  # without reading any file
+        if found is not None:
+            return found
+    return shard_restore_plan(repository, operator, shard, epoch).after(file)
+
+
+def last_file(contents: Contents) -> str | None:
+    """The change file that what is made of these contents stands at."""
+    return contents.files[-1].path if contents.files else None
+
+
+def _of_contents(
+    repository: Repository,
+    operator: str,
+    groups: tuple[int, int],
+    contents: Contents,
+    epoch: int | None,
+) -> RestorePlan:
+    owner = contents.shard if isinstance(contents, Slice) else groups
+    files, slices = list(contents.files), tuple[Slice, ...]()
+    older = contents.history
+    while older is not None:
+        listed = history(repository, older)
+        _check_owner(repository, older, misfit(listed, operator, owner, (), epoch))
+        files, slices, older = [*listed.files, *files], listed.slices, listed.before
+    found = (
+        _of_slices(repository, operator, groups, slices, epoch) if slices else RestorePlan(*groups)
+    )
+    if contents.base is not None:
+        base = base_snapshot(repository, contents.base)
+        _check_owner(repository, contents.base, misfit(base, operator, owner, files, epoch))
+        found = replace(found, base=base, named=contents.base.path)
+    return replace(found, files=tuple(files))
+
+
+def _check_owner(repository: Repository, ref: FileRef, what: str | None) -> None:
+    """Make sure that nothing is said against reading a file as one of a shard.
+
+    Raises:
+        CorruptCheckpointError: something is.
+    """
+    if what is not None:
+        raise CorruptCheckpointError(
+            f"{repository.at(ref.path)} {what}: nothing is read from it. Start from an epoch "
+            "before the one that names it, or restore the checkpoint from a backup"
+        )
+
+
+def _of_slices(
+    repository: Repository,
+    operator: str,
+    groups: tuple[int, int],
+    slices: Sequence[Slice],
+    epoch: int | None,
+) -> RestorePlan:
+    # What the slices were cut out of may have been made of slices that reach further. Those are
+    # left out before they are followed: else each change of parallelism would multiply the reads.
+    parts = []
+    for piece in slices:
+        first, last = max(piece.first_group, groups[0]), min(piece.last_group, groups[1])
+        if first <= last:
+            parts.append(_of_contents(repository, operator, (first, last), piece, epoch))
+    return RestorePlan(*groups, below=tuple(parts))

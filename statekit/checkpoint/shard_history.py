@@ -1,0 +1,72 @@
+"""Add change files to a shard, and continue its history when its manifest entry gets long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+from statekit.checkpoint.manifest import ShardState
+from statekit.checkpoint.paths import HISTORY, data_path
+from statekit.checkpoint.references import history
+from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.sealed_json import FileRef
+from statekit.checkpoint.shard_contents import History
+
+FILES_MAX = 8
+"""A manifest names so many change files of a shard; older ones go to a history."""
+
+HISTORY_FILES_MAX = 256
+"""A history names so many; a longer one is continued in another, so that its beginning stays."""
+
+
+def changed_contents(
+    repository: Repository,
+    operator: str,
+    shard: ShardState,
+    files: Sequence[FileRef],
+    epoch: int | None,
+    changed: Mapping[FileRef, int] | None = None,
+) -> dict[str, Any]:
+    """What a shard is made of after a change, and what that costs, as fields of its state.
+
+    Parameters:
+        shard: before it.
+        files: of the change.
+        epoch: that `shard` is the state after.
+        changed: bytes of the keys and values in files that are less than these.
+
+    Raises:
+        StorageError: a history has to be written and cannot be.
+    """
+    made: dict[str, Any] = {"slices": (), "redistributed": (), "is_complete": True}
+    if shard.slices:
+        begun = History(operator=operator, shard=shard.groups, slices=shard.slices)
+        made |= {"history": _stored(repository, begun), "files": tuple(files)}
+    elif len(shard.files) + len(files) <= FILES_MAX:
+        made["files"] = (*shard.files, *files)
+    else:
+        listing = _continued(repository, operator, shard, shard.files)
+        made |= {"history": listing, "files": tuple(files)}
+    chain = shard.chain
+    for file in files:
+        chain = chain.followed_by(file, (changed or {}).get(file, 0))
+    return made | {"chain": chain}
+
+
+def _continued(
+    repository: Repository, operator: str, shard: ShardState, files: Sequence[FileRef]
+) -> FileRef | None:
+    """A shard's history with more files."""
+    before = shard.history
+    listed = History(operator=operator, shard=shard.groups, before=before)
+    if before is not None:
+        held = history(repository, before)
+        if len(held.files) < HISTORY_FILES_MAX:
+            listed, before = held, held.before
+    return _stored(repository, listed.model_copy(update={"files": (*listed.files, *files)}))
+
+
+def _stored(repository: Repository, listed: History) -> FileRef:
+    path = data_path(listed.operator, HISTORY)
+    return repository.put_file(path, BytesIO(listed.to_bytes()))

@@ -1,0 +1,53 @@
+"""Options of a run, as every runtime takes them. Users give them to `Job.run` and `Job.start`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.retention import DEFAULT_RETENTION, Retention
+from statekit.working_copy.base_options import BaseOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of a run in any runtime. `Job.run` says what each means."""
+
+    from_savepoint: str | Path | None = None
+    parallelism: int | None = None
+    allow_dropped_state: bool = False
+    from_epoch: int | None = None
+    retention: Retention | None = None
+    working_directory: str | Path | None = None
+    rocksdb: RocksOptions | None = None
+    keep_copies: bool | None = None
+    bases: BaseOptions | None = None
+    clock: Callable[[], int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartOptions(RunOptions):
+    """Options of a run on Spark. `Job.start` says what each means."""
+
+    retention: Retention | None = DEFAULT_RETENTION
+    trigger: Mapping[str, Any] | str | None = None
+    query_name: str | None = None
+    heartbeat: dt.timedelta | str | None = None
+    drain: bool | None = None
+
+    @property
+    def spark_trigger(self) -> dict[str, Any]:
+        """The trigger as `DataStreamWriter.trigger` takes it."""
+        if isinstance(self.trigger, str):
+            return {"processingTime": self.trigger}
+        return dict(self.trigger or {})
+
+    @property
+    def ends_with_input(self) -> bool:
+        """Whether the stream ends by itself when it has read all input."""
+        trigger = self.spark_trigger
+        return bool(trigger.get("availableNow") or trigger.get("once"))

@@ -1,0 +1,95 @@
+"""Build keyed batches: the keys, key groups and event times of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+from statekit.errors import ProcessError, StateTypeError
+from statekit.functions.process import Process
+from statekit.keygroup import key_group
+from statekit.records.keyed_batch import KeyedBatch
+
+
+class KeyedBatchBuilder:
+    """Builds the keyed batches of an operator.
+
+    Parameters:
+        process: the process function of the operator.
+        key_groups: how many there are.
+        operator: its name in messages; None for the name of the function.
+    """
+
+    def __init__(
+        self, process: Process[Any, Any, Any], key_groups: int, operator: str | None = None
+    ) -> None:
+        self._process = process
+        self._key_groups = key_groups
+        self._operator = operator or process.name
+
+    @cached_property
+    def _key_of(self) -> Callable[[Any], Any]:
+        # Not made before it is needed: rows may have keys that only columns hold.
+        return self._process.key_of()
+
+    def keys(self, records: Sequence[Any]) -> list[Any]:
+        """Return the key of each record.
+
+        Raises:
+            ProcessError: a record has no such field.
+        """
+        keys: list[Any] = []
+        try:
+            keys.extend(map(self._key_of, records))
+        except KeyError as error:
+            raise self._process.taken.missing(error, records[len(keys)]) from None
+        return keys
+
+    def key_group(self, key: Any, record: Any) -> int:
+        """Return the key group of the key of a record.
+
+        Raises:
+            ProcessError: the value cannot be a key.
+        """
+        try:
+            return key_group(key, self._key_groups)
+        except StateTypeError as error:
+            raise self.not_a_key(key, record, error) from error
+
+    def key_runs(
+        self, keys: Sequence[Any], records: Sequence[Any]
+    ) -> Iterator[tuple[Any, int, int]]:
+        """Yield each run of equal keys: the key, its key group and how many records it has."""
+        start = 0
+        for key, run in groupby(keys):
+            group = self.key_group(key, records[start])
+            size = sum(1 for _ in run)
+            yield key, group, size
+            start += size
+
+    def batch(
+        self,
+        keys: Sequence[Any],
+        groups: Sequence[int],
+        records: Sequence[Any],
+        inputs: Sequence[int] = (),
+    ) -> KeyedBatch:
+        """Return a batch of records whose keys and key groups are known.
+
+        Parameters:
+            inputs: the number of the input of each record, if there are several.
+        """
+        process = self._process
+        times: Sequence[int] = ()
+        if process.event_time is not None:
+            times = list(map(process.time_of_taken(), records))
+        return KeyedBatch(keys, groups, keys, records, times, inputs)
+
+    def not_a_key(self, key: Any, record: Any, cause: StateTypeError) -> ProcessError:
+        """Return the error for a record whose key cannot be one."""
+        return ProcessError(
+            f"operator {self._operator!r}: key ({', '.join(self._process.key)}) = {key!r} of "
+            f"record {record!r} cannot be a key: {cause}"
+        )

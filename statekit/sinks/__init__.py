@@ -1,0 +1,11 @@
+"""Sinks: where the outputs of a job on Spark are written.
+
+A sink is a `Sink`: its attributes say how Spark may run an epoch, and `write` writes it.
+"""
+
+from statekit.sinks.dataframe_writer import Writer, writer
+from statekit.sinks.function import Callback, callback
+from statekit.sinks.parquet_files import Parquet, parquet
+from statekit.sinks.sink import Sink
+
+__all__ = ["Callback", "Parquet", "Sink", "Writer", "callback", "parquet", "writer"]

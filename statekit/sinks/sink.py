@@ -1,0 +1,57 @@
+"""What every sink has: attributes that the epoch runner asks for, and `write`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run's attempt to write an epoch.
+
+    Parameters:
+        epoch: its number, the same when it is replayed.
+        writer: the run; keeps staged files of different runs apart.
+        is_first: whether it is the run's first epoch, which a run before it may have begun.
+        without_outputs: epochs whose outputs do not count, as ranges of numbers, first and last.
+        check_owner: raises FencedError if another run has committed the epoch.
+    """
+
+    epoch: int
+    writer: str
+    is_first: bool
+    without_outputs: tuple[tuple[int, int], ...]
+    check_owner: Callable[[], None]
+
+
+class Sink(ABC):
+    """Where the outputs of a stream are written, one epoch after the other."""
+
+    reads_once: ClassVar[bool] = True
+    """Whether `write` computes its frame exactly once and completely.
+
+    The epoch then runs in the sink's own action. Otherwise the frame is computed and persisted
+    before `write` is called.
+    """
+
+    @property
+    def may_duplicate(self) -> bool:
+        """Whether outputs of a failed attempt may stay beside those of the next one."""
+        return False
+
+    @property
+    def directory(self) -> str | None:
+        """The directory that only this sink may write to; None for none."""
+        return None
+
+    @abstractmethod
+    def write(self, df: Any, attempt: Attempt) -> None:
+        """Write the outputs of an epoch.
+
+        Parameters:
+            df: the outputs, a DataFrame.
+            attempt: whose outputs they are.
+        """

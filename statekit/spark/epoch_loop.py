@@ -1,0 +1,326 @@
+"""Make the epochs of a query: one per micro-batch, and epochs without input between and after."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.repository import Repository
+from statekit.clock import stopwatch_s
+from statekit.errors import RestoreError, StateTypeError
+from statekit.job.job import Job
+from statekit.job.options import StartOptions
+from statekit.job.progress import Progress
+from statekit.runtime.coordinator import Coordinator
+from statekit.spark.epoch import EpochRunner
+from statekit.spark.failures import translated
+from statekit.spark.idle import IdleEpochs
+from statekit.spark.merged_inputs import merged, split
+from statekit.spark.offsets import sparks_part
+from statekit.spark.query_facade import WholeQuery
+from statekit.timestamp import duration_to_micros, instant
+
+_MOST_PROGRESS = 100
+_CHECK_WATERMARK_S = 0.5
+RUNNING: weakref.WeakValueDictionary[str, EpochLoop] = weakref.WeakValueDictionary()
+"""Loops over streams of this process, by checkpoint URL."""
+
+
+class EpochLoop:
+    """A job between its start and its end.
+
+    Parameters:
+        coordinator: of the checkpoint.
+        runner: runs one epoch.
+        options: of the start.
+
+    Attributes:
+        query: Spark's `StreamingQuery`; None for a bounded run.
+        progress: of the last epochs, oldest first.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, runner: EpochRunner, options: StartOptions
+    ) -> None:
+        self.query: StreamingQuery | None = None
+        self.progress: deque[Progress] = deque(maxlen=_MOST_PROGRESS)
+        self._coordinator = coordinator
+        self._runner = runner
+        self._options = options
+        self._stream: StreamingQuery | None = None
+        self._idle: IdleEpochs | None = None
+        self._first_error: BaseException | None = None
+        self._is_stopped = False
+        # Micro-batches run in Spark's thread, heartbeats in one of ours: one epoch at a time.
+        self._lock = threading.RLock()
+        self._no_input: Mapping[str, DataFrame] = {}
+        self._last_epoch_s = stopwatch_s()
+
+    @property
+    def job(self) -> Job:
+        return self._coordinator.job
+
+    @property
+    def repository(self) -> Repository:
+        return self._coordinator.repository
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there may be more epochs."""
+        is_idle_active = self._idle is not None and self._idle.is_alive()
+        return is_idle_active or (self._stream is not None and self._stream.isActive)
+
+    @property
+    def state(self) -> str:
+        """What the loop does now, in a word or two for users."""
+        try:
+            if self.is_active:
+                return "running"
+            has_error = self._stream is not None and self._stream.exception() is not None
+        except (Py4JError, OSError):
+            return "without a Spark session"
+        return "failed" if has_error or self._first_error is not None else "ended"
+
+    def run_bounded(self, inputs: Mapping[str, DataFrame], *, drain: bool) -> None:
+        """Make one epoch over static frames, and drain behind it."""
+        self._no_input = {name: df.limit(0) for name, df in inputs.items()}
+        # Spark logs nothing of a bounded run: our log says that outputs may have been published.
+        self._coordinator.notes_beginnings = True
+        try:
+            if self._coordinator.was_draining:
+                self._drain()
+            self._epoch(inputs, "records")
+            if drain:
+                self._drain()
+            self._runner.remove_copies(self._options.keep_copies)
+        except (PySparkException, Py4JJavaError) as error:
+            raise translated(error) from error
+        finally:
+            self._coordinator.close()
+
+    def start_stream(self, inputs: Mapping[str, DataFrame]) -> None:
+        """Start Spark's query over streaming frames."""
+        options, heartbeat_s = self._options, _heartbeat_s(self._options)
+        self._no_input = {
+            name: df.sparkSession.createDataFrame([], df.schema) for name, df in inputs.items()
+        }
+        settles = any(op.declared.traits.settles for op in self.job.operators)
+        has_idle_epochs = bool(options.drain) or settles or heartbeat_s is not None
+        if has_idle_epochs:
+            self._coordinator.notes_beginnings = True
+        writer = merged(inputs).writeStream.foreachBatch(self._on_batch)
+        writer = writer.option("checkpointLocation", sparks_part(self.repository))
+        if options.query_name is not None:
+            writer = writer.queryName(options.query_name)
+        if options.spark_trigger:
+            writer = writer.trigger(**options.spark_trigger)
+        try:
+            self.query = self._stream = writer.start()
+        except (PySparkException, Py4JJavaError) as error:
+            raise translated(error) from error
+        if has_idle_epochs:
+            self._start_idle_epochs(self._stream, heartbeat_s, settles=settles)
+        RUNNING[self.repository.url] = self
+
+    def _start_idle_epochs(
+        self, stream: StreamingQuery, heartbeat_s: float | None, *, settles: bool
+    ) -> None:
+        """Make epochs without input beside the stream, and behind it."""
+        ends = self._options.ends_with_input
+        end = (
+            self._drain_at_end if self._options.drain else self.settle if settles and ends else None
+        )
+        beat = None
+        if heartbeat_s is not None:
+            beat = partial(self._beat, heartbeat_s, self._is_free)
+        elif settles and not ends:
+            beat = partial(self._beat, _CHECK_WATERMARK_S, self._may_settle)
+        self._idle = IdleEpochs(stream, beat=beat, end=end, failed=self._fail)
+        if settles:
+            self.query = WholeQuery(stream, self._idle, self.settle, self.failure)
+        self._idle.start()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait until there are no more epochs, for at most `timeout_s` whole seconds.
+
+        Returns:
+            Whether the stream ended.
+
+        Raises:
+            StatekitError: the job failed; the class says how.
+        """
+        if self._stream is None:
+            return True
+        try:
+            if timeout_s is None:
+                self._stream.awaitTermination()
+                has_ended = True
+            else:
+                # Spark counts whole seconds and refuses 0.
+                has_ended = bool(self._stream.awaitTermination(max(1, round(timeout_s))))
+        except PySparkException as error:
+            raise self.failure() or translated(error) from error
+        if has_ended and self._idle is not None:
+            self._idle.join(timeout_s)
+            has_ended = not self._idle.is_alive()
+        if has_ended and (cause := self.failure() or self._stream.exception()) is not None:
+            raise translated(cause)
+        return has_ended
+
+    def stop(self) -> None:
+        """Stop the stream, after the running micro-batch was abandoned."""
+        self._is_stopped = True  # so that nobody takes this for the end of the input
+        if self._stream is None:
+            return  # a bounded run has ended
+        self._stream.stop()
+        if self._idle is not None:
+            self._idle.stop()
+        self._coordinator.close(at_once=True)
+
+    def failure(self) -> BaseException | None:
+        """The first error of an epoch: later errors come from ending the query."""
+        return None if self._first_error is None else translated(self._first_error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._first_error = self._first_error or error
+        if self._stream is not None:
+            self._stream.stop()
+
+    def _on_batch(self, df: DataFrame, batch: int) -> None:
+        with self._lock:
+            try:
+                self._batch_epoch(df, batch)
+            except BaseException as error:
+                self._first_error = self._first_error or error  # before a heartbeat gets the lock
+                raise
+
+    def _batch_epoch(self, df: DataFrame, batch: int) -> None:
+        last = self._coordinator.last
+        committed = -1 if last is None or last.batch is None else last.batch
+        if batch <= committed:
+            return  # committed before a crash, and Spark had not logged the end yet
+        if batch != committed + 1:
+            self._coordinator.check_owner()
+            raise RestoreError(
+                f"Spark is at micro-batch {batch}, the state at {committed}: Spark's part of "
+                f"{self.repository.url} is ahead. Restore both parts from the same backup, "
+                "or start with a new checkpoint"
+            )
+        self._finish_idle()
+        self._epoch(split(df, self.job), f"batch {batch}", batch)
+
+    def _beat(self, interval_s: float, may_run: Callable[[], bool]) -> float:
+        """Make an epoch if the last one is `interval_s` ago.
+
+        Returns:
+            Seconds until the next one is due.
+        """
+        with self._lock:
+            elapsed_s = stopwatch_s() - self._last_epoch_s
+            if elapsed_s < interval_s:
+                return interval_s - elapsed_s
+            if may_run():
+                self._epoch(self._no_input, "idle")
+            return interval_s
+
+    def _is_free(self) -> bool:
+        """Whether the next epoch may be one without input.
+
+        A micro-batch that was begun keeps its epoch. The first epoch waits for records: nothing is
+        due before them, and they get the initial state.
+        """
+        begun = self._coordinator.begun
+        if self._coordinator.last is None and begun is None:
+            return False
+        if self._stream is None or self._is_stopped or self._first_error is not None:
+            return False
+        return self._stream.isActive and (begun is None or begun.what == "idle")
+
+    def _may_settle(self) -> bool:
+        """Whether the watermark has advanced, and Spark has no more records."""
+        waits = self._stream is not None and not self._stream.status["isDataAvailable"]
+        return self._is_free() and waits and self._coordinator.would_advance
+
+    def settle(self) -> None:
+        """Make the epochs without input that are due once all input was read."""
+        with self._lock:
+            self._finish_idle()
+            while self._coordinator.would_advance and not self._is_stopped:
+                self._epoch(self._no_input, "idle")
+
+    def _drain_at_end(self) -> None:
+        self._drain()
+        self._runner.remove_copies(self._options.keep_copies)
+
+    def _drain(self) -> None:
+        """Bring event time to its end: an epoch per operator of the longest chain."""
+        self._finish_idle()
+        while not (self._coordinator.is_drained or self._is_stopped):
+            self._epoch(self._no_input, "drain")
+
+    def _finish_idle(self) -> None:
+        """Finish an idle epoch that was begun before a crash."""
+        begun = self._coordinator.begun
+        if begun is not None and begun.what == "idle":
+            self._epoch(self._no_input, "idle")
+
+    def _epoch(self, inputs: Mapping[str, DataFrame], what: str, batch: int | None = None) -> None:
+        with self._lock:
+            begun_s = stopwatch_s()
+            self._runner.run(inputs, what=what, batch=batch)
+            manifest = self._coordinator.last
+            assert manifest is not None
+            self._last_epoch_s = stopwatch_s()
+            seconds = self._last_epoch_s - begun_s
+            self.progress.append(_progress(manifest, self.job, batch, seconds))
+
+
+def _heartbeat_s(options: StartOptions) -> float | None:
+    if options.heartbeat is None:
+        return None
+    seconds = duration_to_micros(options.heartbeat, "heartbeat") / 1_000_000
+    if not seconds:
+        raise StateTypeError(f"heartbeat={options.heartbeat!r}: give more than nothing")
+    return seconds
+
+
+def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: float) -> Progress:
+    operators = manifest.operators
+    # Operators that read the same source all count its records.
+    read: dict[str, int] = {}
+    for operator in operators.values():
+        read |= operator.records_by_input
+    return Progress(
+        epoch=manifest.epoch,
+        batch=batch,
+        records_in=sum(count for stream, count in read.items() if job.is_source(stream)),
+        records_out=sum(operator.records_out for operator in operators.values()),
+        seconds=seconds,
+        processing_time=instant(manifest.processing_time_us),
+        late=sum(operator.late for operator in operators.values()),
+        watermarks={
+            name: instant(operator.watermark_us)
+            for name, operator in operators.items()
+            if operator.watermark_us is not None
+        },
+        state_rows={
+            f"{name}.{state}": count
+            for name, operator in operators.items()
+            for state, count in operator.rows.items()
+        },
+        state_bytes={
+            f"{name}.{state}": size
+            for name, operator in operators.items()
+            for state, size in operator.bytes.items()
+        },
+        changed_bytes=sum(operator.bytes_written for operator in operators.values()),
+    )

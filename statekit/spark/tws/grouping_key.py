@@ -1,0 +1,348 @@
+"""Grouping keys: the columns that a frame is grouped by, as a key of statekit.
+
+A key of statekit has whole numbers, texts, bytes, dates and instants. Spark writes a column of any
+other type as text before it routes rows. So a query or a rescale computes the same key group from
+the stored key as Spark computes from the row.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import json
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from pyspark.sql import Row
+from pyspark.sql import types as sql
+
+from statekit.errors import StateTypeError
+from statekit.keygroup import key_fields
+
+_PLAIN: tuple[tuple[Any, type], ...] = (
+    (sql.BooleanType, bool),
+    (sql.IntegralType, int),
+    ((sql.StringType, sql.CharType, sql.VarcharType), str),
+    (sql.BinaryType, bytes),
+    (sql.DateType, dt.date),
+    (sql.TimestampType, dt.datetime),
+)
+
+_JSON = (
+    "map('timeZone', 'UTC', 'timestampFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX\", "
+    "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\")"
+)
+
+
+Getter = Callable[[Any], tuple[Any, ...]]
+
+
+class _Part(NamedTuple):
+    """One column of a grouping key.
+
+    Parameters:
+        path: the column of a row, and the names of the fields within it.
+        name: its name in the key that a processor receives.
+        column: the column with the stored value.
+        expression: the SQL expression of that column; None if rows contain it.
+        annotation: the type of the stored value.
+        from_stored: converts a stored value to the value that a timer's handler receives.
+    """
+
+    path: tuple[str, ...]
+    name: str
+    column: str
+    expression: str | None
+    annotation: Any
+    from_stored: Callable[[Any], Any]
+
+
+class GroupingKey:
+    """The columns that rows are grouped by.
+
+    Parameters:
+        schema: the schema of the rows.
+        names: names of columns, or of fields within them, as in `groupBy`.
+
+    Raises:
+        StateTypeError: there is no such column, or it cannot be grouped by.
+
+    >>> rows = sql.StructType().add("shop", "string").add("price", "decimal(5,2)")
+    >>> key = GroupingKey(rows, ["shop", "price"])
+    >>> key.columns, key.of_timer(("a", "0.50"))
+    (('shop', 'price as key'), Row(shop='a', price=Decimal('0.50')))
+    """
+
+    def __init__(self, schema: sql.StructType, names: Sequence[str]) -> None:
+        self._parts = [_part(schema, name) for name in names]
+        self.columns = tuple(part.column for part in self._parts)
+        if not names or len(set(self.columns)) != len(names):
+            raise StateTypeError(f"keys={list(names)}: give one column to group by, or several")
+        self.types = tuple(_type_at(schema, part.path) for part in self._parts)
+        self._row = Row(*(part.name for part in self._parts))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows contain the stored key."""
+        return not any(part.expression for part in self._parts)
+
+    @property
+    def schema(self) -> sql.StructType:
+        """The SQL types of the key."""
+        made = sql.StructType()
+        for part, type_ in zip(self._parts, self.types, strict=True):
+            made.add(part.name, type_)
+        return made
+
+    @property
+    def derived(self) -> dict[str, str]:
+        """SQL expressions of the key columns that rows do not contain, by column name."""
+        return {part.column: part.expression for part in self._parts if part.expression}
+
+    @property
+    def has_floats(self) -> bool:
+        """Whether a key has floats, so that -0.0 and 0.0 are the same key."""
+        return any(_without_minus_zero(type_, "value") != "value" for type_ in self.types)
+
+    @property
+    def annotations(self) -> tuple[Any, ...]:
+        """The stored type of each column."""
+        return tuple(part.annotation for part in self._parts)
+
+    def getter(self, names: Sequence[str], skip: int = 0) -> Getter:
+        """Return a function that reads the key for a processor from a row with these columns.
+
+        Parameters:
+            skip: number of fields before these columns.
+        """
+        paths = [(skip + names.index(part.path[0]), part.path[1:]) for part in self._parts]
+
+        def key(row: Any) -> tuple[Any, ...]:
+            return tuple(_field_at(row[place], inner) for place, inner in paths)
+
+        return key
+
+    @property
+    def in_front(self) -> list[str]:
+        """Names of key fields within columns. Spark puts these fields before the row's own."""
+        return [part.name for part in self._parts if len(part.path) > 1]
+
+    def put_in_front(self, names: Sequence[str]) -> Getter:
+        """Return a function that puts the key fields within columns before a row's values."""
+        inner = [part.path for part in self._parts if len(part.path) > 1]
+        paths = [(names.index(path[0]), path[1:]) for path in inner]
+        return lambda row: (*(_field_at(row[place], path) for place, path in paths), *row)
+
+    def of_timer(self, key: Any) -> Row:
+        """Return the key that a timer's handler receives, from a stored key."""
+        return self._row(
+            *(
+                None if value is None else part.from_stored(value)
+                for part, value in zip(self._parts, key_fields(key), strict=True)
+            )
+        )
+
+    def as_of(self, other: GroupingKey, names: Sequence[str]) -> dict[str, str]:
+        """Return SQL expressions of another key's columns, for rows that this key groups.
+
+        Parameters:
+            names: names of the columns of these rows.
+
+        Raises:
+            StateTypeError: the other key has other types, or a column has the name of a key column.
+        """
+        if self.types != other.types:
+            key_types = [[type_.simpleString() for type_ in key.types] for key in (self, other)]
+            raise StateTypeError(
+                f"initial_state= is grouped by {key_types[0]}, and rows by {key_types[1]}: "
+                "group both by columns of the same types"
+            )
+        made = {}
+        for part, column in zip(self._parts, other.columns, strict=True):
+            if part.expression is None and part.column == column:
+                continue
+            if column in names:
+                raise StateTypeError(
+                    f"initial_state= has a column {column!r} that it is not grouped by, and rows "
+                    "are grouped by one of that name: rename it"
+                )
+            made[column] = part.expression or _quoted(part.path)
+        return made
+
+
+def _field_at(value: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        value = None if value is None else value[name]
+    return value
+
+
+# ------------------------------------------------------------------------------------- columns
+
+
+def _part(schema: sql.StructType, name: str) -> _Part:
+    path = _path_of(schema, name)
+    type_, field_name = _type_at(schema, path), _split(name)[-1]
+    column = f"{' '.join(path)} as key"
+    for sql_types, annotation in _PLAIN:
+        if isinstance(type_, sql_types):
+            from_stored = _as_local_time if annotation is dt.datetime else _same
+            if len(path) == 1:
+                return _Part(path, field_name, path[0], None, annotation, from_stored)
+            return _Part(path, field_name, column, _quoted(path), annotation, from_stored)
+    expression = _as_text(type_, _quoted(path), name)
+    return _Part(path, field_name, column, expression, str, partial(_from_text, type_))
+
+
+def _path_of(schema: sql.StructType, name: object) -> tuple[str, ...]:
+    """Return the path of a column or of a field within one, spelled as in the schema."""
+    if not isinstance(name, str):
+        raise StateTypeError(f"keys= has {name!r}: give names of columns")
+    path: list[str] = []
+    type_: sql.DataType = schema
+    for wanted in _split(name):
+        names = type_.names if isinstance(type_, sql.StructType) else []
+        similar = [found for found in names if found.lower() == wanted.lower()]
+        if wanted not in names and len(similar) != 1:
+            raise StateTypeError(
+                f"keys= has {name!r}, and rows have no such column: they have "
+                f"{', '.join(schema.names)}"
+            )
+        path.append(wanted if wanted in names else similar[0])
+        assert isinstance(type_, sql.StructType)
+        type_ = type_[path[-1]].dataType
+    return tuple(path)
+
+
+def _split(name: str) -> list[str]:
+    """The parts of a name such as a.b, or `a.b`.c where a part has a dot itself."""
+    parts, quotes = [""], False
+    for letter in name:
+        if letter == "`":
+            quotes = not quotes
+        elif letter == "." and not quotes:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _type_at(schema: sql.StructType, path: Sequence[str]) -> sql.DataType:
+    type_: Any = schema
+    for name in path:
+        type_ = type_[name].dataType
+    found: sql.DataType = type_
+    return found
+
+
+def _quoted(path: Sequence[str]) -> str:
+    return ".".join("`" + name.replace("`", "``") + "`" for name in path)
+
+
+def _as_text(type_: sql.DataType, column: str, name: str) -> str:
+    """The expression of a column as text: the same for all values that are equal in SQL."""
+    if isinstance(type_, sql.FloatType | sql.DoubleType):
+        return f"cast({_without_minus_zero(type_, column)} as string)"
+    if isinstance(type_, sql.DecimalType):
+        return _decimal_as_text(type_, column)
+    if isinstance(type_, sql.TimestampNTZType):
+        return f"cast({column} as string)"
+    if isinstance(type_, sql.ArrayType | sql.StructType) and _is_json(type_):
+        value = _without_minus_zero(type_, column)
+        return f"if({column} is null, null, to_json(struct({value} as v), {_JSON}))"
+    raise StateTypeError(
+        f"keys= has {name!r} of type {type_.simpleString()}, which rows cannot be grouped by: "
+        "cast it to a string"
+    )
+
+
+def _without_minus_zero(type_: sql.DataType, value: str, depth: int = 0) -> str:
+    """The expression of a value with 0.0 in the place of each -0.0, as Spark's `groupBy` has it.
+
+    Parameters:
+        value: its expression.
+        depth: in how many arrays it is; each needs a name for its elements.
+    """
+    if isinstance(type_, sql.FloatType | sql.DoubleType):
+        return f"if({value} = 0, cast(0 as {type_.simpleString()}), {value})"
+    if isinstance(type_, sql.ArrayType):
+        element = f"element_{depth}"
+        made = _without_minus_zero(type_.elementType, element, depth + 1)
+        return value if made == element else f"transform({value}, {element} -> {made})"
+    if isinstance(type_, sql.StructType):
+        parts = {field.name: f"{value}.{_quoted([field.name])}" for field in type_}
+        expressions = [_without_minus_zero(f.dataType, parts[f.name], depth) for f in type_]
+        if expressions == list(parts.values()):
+            return value
+        fields = zip(expressions, map(_quoted, zip(parts)), strict=True)
+        made = ", ".join(f"{part} as {name}" for part, name in fields)
+        return f"if({value} is null, null, struct({made}))"
+    return value
+
+
+def _decimal_as_text(type_: sql.DecimalType, column: str) -> str:
+    """A number with all of its digits: a cast writes some as 1E-8, and not in each mode of SQL."""
+    if not type_.scale:
+        return f"cast({column} as string)"
+    digits = "9" * (type_.precision - type_.scale) + "D" + "9" * type_.scale
+    return f"replace(to_char({column}, 'MI{digits}'), ' ', '')"
+
+
+def _is_json(type_: sql.DataType) -> bool:
+    """Whether values can be written as JSON and read again."""
+    if isinstance(type_, sql.ArrayType):
+        return _is_json(type_.elementType)
+    if isinstance(type_, sql.StructType):
+        return all(_is_json(field.dataType) for field in type_)
+    simple = (*(sql_types for sql_types, _ in _PLAIN), sql.FractionalType, sql.TimestampNTZType)
+    return any(isinstance(type_, sql_types) for sql_types in simple)
+
+
+# ------------------------------------------------------------------------------------ and back
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _as_local_time(at: dt.datetime) -> dt.datetime:
+    return at.astimezone().replace(tzinfo=None)
+
+
+def _from_text(type_: sql.DataType, text: str) -> Any:
+    if isinstance(type_, sql.ArrayType | sql.StructType):
+        return _from_json(type_, json.loads(text, parse_float=str)["v"])
+    return _from_json(type_, text)
+
+
+def _from_json(type_: sql.DataType, value: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(type_, sql.ArrayType):
+        return [_from_json(type_.elementType, one) for one in value]
+    if isinstance(type_, sql.StructType):
+        return Row(*type_.names)(
+            *(_from_json(field.dataType, value.get(field.name)) for field in type_)
+        )
+    for sql_types, convert in _FROM_JSON:
+        if isinstance(type_, sql_types):
+            return convert(value)
+    return value
+
+
+def _float32(text: str) -> float:
+    found: float = struct.unpack("f", struct.pack("f", float(text)))[0]
+    return found
+
+
+_FROM_JSON: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (sql.DecimalType, lambda text: decimal.Decimal(str(text))),
+    (sql.FloatType, _float32),
+    (sql.DoubleType, float),
+    (sql.BinaryType, base64.b64decode),
+    (sql.DateType, dt.date.fromisoformat),
+    (sql.TimestampNTZType, dt.datetime.fromisoformat),
+    (sql.TimestampType, lambda text: _as_local_time(dt.datetime.fromisoformat(text))),
+)

@@ -1,0 +1,235 @@
+"""Spark `Row`s as records of a processor, in and out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple, Self
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql import types as sql
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from statekit.codec.annotations import Field
+from statekit.errors import ProcessError
+from statekit.records.arrow_reader import timestamp_reader
+from statekit.records.output_type import OutputType
+from statekit.records.record_type import RecordReader
+from statekit.spark.column_records import ColumnRecords
+from statekit.spark.tws.grouping_key import Getter, GroupingKey
+
+
+class Initial(NamedTuple):
+    """A row of initial state. Its class tells it from rows of the input."""
+
+    row: Any
+
+
+@dataclass(frozen=True, slots=True)
+class RowRecords(ColumnRecords):
+    """Records that are `Row`s of all columns.
+
+    Parameters:
+        widened: returns the values of a row from those of its columns, if a row has more fields.
+        reads: returns the reader of batches with a schema, if records are no `Row`s.
+    """
+
+    widened: Getter | None = field(default=None, compare=False)
+    reads: Callable[[pa.Schema], RecordReader] | None = field(default=None, compare=False)
+
+    @classmethod
+    def of_schema(
+        cls,
+        schema: sql.StructType,
+        key: GroupingKey | None = None,
+        *,
+        grouped: GroupingKey | None = None,
+        derived: Mapping[str, str] | None = None,
+        reads: Callable[[pa.Schema], RecordReader] | None = None,
+    ) -> Self:
+        """Return the record type of rows with this schema.
+
+        Parameters:
+            key: the grouping key whose columns are the stored key.
+            grouped: the grouping key of these rows, if it is another one.
+            derived: SQL expressions of the key columns, if they differ from those of `key`.
+        """
+        grouped = grouped or key
+        fields = fields_of(schema)
+        expressions = dict(derived if derived is not None else key.derived if key else {})
+        if key is not None:
+            annotations = dict(zip(key.columns, key.annotations, strict=True))
+            for name in expressions:
+                fields[name] = Field(name, annotations[name] | None, required=True)
+        names, widened = list(schema.names), None
+        if grouped is not None and grouped.in_front:
+            names, widened = [*grouped.in_front, *names], grouped.put_in_front(schema.names)
+        return cls(
+            row_class(names), "Row", "namedtuple", fields, "rows", expressions, widened, reads
+        )
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of a row."""
+        return [name for name in self.field_names if name not in self.derived]
+
+    def coerce(self, value: Any) -> Any:
+        """A row of all columns, by their names where it has any."""
+        names = self.columns
+        if isinstance(value, Row) and value.__fields__ != names:
+            value = value.asDict()
+        if isinstance(value, Mapping):
+            value = [value.get(name) for name in names]
+        if not isinstance(value, list | tuple) or len(value) != len(names):
+            raise ProcessError(f"{value!r:.200} is no row with the columns {', '.join(names)}")
+        return tuple.__new__(self.cls, value)
+
+    def getter(self, fields: tuple[str, ...]) -> Callable[[Any], Any]:
+        if any(name in self.derived for name in fields):
+            raise ProcessError(
+                f"rows are grouped by {', '.join(fields)}, which Spark computes: run it on Spark"
+            )
+        return super(RowRecords, self).getter(fields)
+
+    def reader(self, schema: Any, *, first_column: int = 0) -> RecordReader:
+        columns = pa.schema(list(schema)[first_column : first_column + len(self.columns)])
+        missing = [name for name in self.columns if name not in columns.names]
+        if missing:
+            raise ProcessError(f"rows have no column {', '.join(map(repr, missing))}")
+        if self.reads is not None:
+            return _ColumnSliceReader(self.reads(columns), columns, first_column)
+        return _RowReader(self.cls, columns, first_column, self.widened)
+
+
+def fields_of(schema: sql.StructType) -> dict[str, Field]:
+    """Columns as fields of a record, whatever their names are."""
+    return {of.name: Field(of.name, _annotation(of.dataType), required=True) for of in schema}
+
+
+def row_class(names: Sequence[str]) -> type[Row]:
+    """Rows of these columns, quick to make and to read."""
+    # What Row finds by searching for the name; a name that all rows have means what it did. The
+    # getters of a named tuple take an item without asking Row, which is written in Python.
+    places = namedtuple("Places", [f"place_{at}" for at in range(len(names))])  # type: ignore[misc]
+    getters = {
+        name: vars(places)[f"place_{at}"]
+        for at, name in reversed([*enumerate(names)])
+        if not hasattr(Row, name)
+    }
+    own = {"__fields__": list(names), "__module__": Row.__module__}
+    return type("Row", (Row,), {**getters, **own})
+
+
+class _RowReader(RecordReader):
+    def __init__(
+        self, cls: type[Row], schema: pa.Schema, first_column: int, widened: Getter | None
+    ) -> None:
+        self._columns = slice(first_column, first_column + len(schema))
+        self._row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, cls)
+        self._widened = widened
+        self._readers = [
+            timestamp_reader(of) if pa.types.is_timestamp(of) else pa.Array.to_pylist
+            for of in schema.types
+        ]
+
+    def read(self, batch: pa.RecordBatch) -> list[Any]:
+        columns = batch.columns[self._columns]
+        values = [read(column) for read, column in zip(self._readers, columns, strict=True)]
+        rows = zip(*values, strict=True)
+        return list(map(self._row, rows if self._widened is None else map(self._widened, rows)))
+
+
+class _ColumnSliceReader(RecordReader):
+    """Reads consecutive columns of batches."""
+
+    def __init__(self, reader: RecordReader, schema: pa.Schema, first_column: int) -> None:
+        self._reader = reader
+        self._schema = schema
+        self._columns = slice(first_column, first_column + len(schema))
+
+    def read(self, batch: pa.RecordBatch) -> list[Any]:
+        columns = batch.columns[self._columns]
+        return self._reader.read(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+
+_FIELDS = attrgetter("__fields__")
+
+
+class RowOutputs(OutputType):
+    """Outputs that are `Row`s, whose fields are taken by their names, as Spark takes them."""
+
+    _schema: pa.Schema
+
+    @classmethod
+    def annotation(cls, schema: sql.StructType) -> Any:
+        """A type with the columns for fields, numbered, since their names may be none in Python."""
+        columns = [(f"field_{at}", _annotation(of.dataType)) for at, of in enumerate(schema)]
+        return NamedTuple("Output", columns)
+
+    @classmethod
+    def of_schema(cls, schema: sql.StructType) -> Self:
+        """Rows with these columns."""
+        outputs = cls(cls.annotation(schema), "output")
+        outputs.record_type = RowRecords.of_schema(schema)
+        outputs._schema = to_arrow_schema(schema, timezone="UTC")
+        outputs.__dict__["arrow_schema"] = outputs._schema
+        outputs._is_flat = not any(map(pa.types.is_nested, outputs._schema.types))
+        return outputs
+
+    _is_flat = False
+
+    def to_batch(self, records: list[Any]) -> pa.RecordBatch:
+        try:
+            return self._batch(records)
+        except Exception as error:
+            raise ProcessError(
+                f"a row does not fit the output schema: {type(error).__name__}: {error}. The first "
+                f"row of its batch is {records[0]!r:.200}; nothing of this epoch is committed"
+            ) from error
+
+    def check_all(self, records: list[Any]) -> None:
+        self.to_batch(records)
+
+    copy = None  # rows are tuples
+
+    def stored(self, records: list[Any]) -> list[Any]:
+        self.to_batch(records)
+        return records
+
+    def received(self, stored: list[Any]) -> list[Any]:
+        return stored
+
+    def copies(self, stored: list[Any]) -> list[Any]:
+        return stored
+
+    def _batch(self, rows: list[Any]) -> pa.RecordBatch:
+        schema = self._schema
+        names = schema.names
+        if self._is_flat and list(map(_FIELDS, rows)).count(names) == len(rows):
+            columns = zip(*rows, strict=True)
+            arrays = [pa.array(c, of) for c, of in zip(columns, schema.types, strict=True)]
+            return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return pa.RecordBatch.from_pylist([row.asDict(True) for row in rows], schema=schema)
+
+
+def _annotation(of: sql.DataType) -> Any:
+    """What Python has for values of a simple type; anything for others."""
+    for kinds, found in _PYTHON:
+        if isinstance(of, kinds):
+            return found | None
+    return Any
+
+
+_PYTHON: tuple[tuple[type[sql.DataType], Any], ...] = (
+    (sql.BooleanType, bool),
+    (sql.IntegralType, int),
+    (sql.StringType, str),
+    (sql.BinaryType, bytes),
+    (sql.DateType, dt.date),
+    (sql.TimestampType, dt.datetime),
+)

@@ -1,0 +1,51 @@
+"""Base of backends that pass every call on to another backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from statekit.backend.interface import Backend, ManyGetter, NextKeys, StateSize
+
+
+class WrappedBackend:
+    """Passes every call on; the prepared readers go through `get`, `get_many` and `scan`.
+
+    Parameters:
+        inner: where the rows are.
+    """
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+
+    @property
+    def states(self) -> Sequence[str]:
+        return self.inner.states
+
+    def get(self, state: str, key: bytes) -> bytes | None:
+        return self.inner.get(state, key)
+
+    def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(state, key) for key in keys]
+
+    def scan(
+        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        return self.inner.scan(state, start, end, reverse=reverse)
+
+    def getter(
+        self, state: str, next_keys: NextKeys | None = None
+    ) -> Callable[[bytes], bytes | None]:
+        return partial(self.get, state)
+
+    def many_getter(self, state: str) -> ManyGetter:
+        return partial(self.get_many, state)
+
+    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+        return partial(self.scan, state)
+
+    def sizes(self) -> dict[str, StateSize]:
+        return self.inner.sizes()
+
+    def close(self) -> None:
+        self.inner.close()

@@ -12,7 +12,7 @@ def now_us() -> int:
 
 
 def stopwatch_s() -> float:
-    """A monotonic reading in seconds, for measuring durations only."""
+    """Return a monotonic reading in seconds, for measuring durations only."""
     return time.perf_counter()
 
 
@@ -22,5 +22,5 @@ def sleep_s(seconds: float) -> None:
 
 
 def unique_id() -> str:
-    """A name that no other attempt, on any machine, will choose: 32 hex digits."""
+    """Return a name that no other attempt, on any machine, will choose: 32 hex digits."""
     return uuid.uuid4().hex

@@ -93,7 +93,7 @@ class RetryError(IncompleteEpochError):
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """The error whose text this is: errors of Spark's workers reach the driver as text.
+        """Return the error whose text this is: errors of Spark's workers reach the driver as text.
 
         >>> StrayKeyError.from_text(str(StrayKeyError("a stray key", "count"))).operator
         'count'
@@ -148,10 +148,10 @@ class StorageError(StatekitError, OSError):
 
 
 def error_class(name: str) -> type[StatekitError] | None:
-    """The error class of that name, or None.
+    """Return the error class of that name, or None.
 
-    Errors cross process boundaries as text (a Spark worker's traceback); this finds the class
-    again on the other side.
+    Errors cross process boundaries as text (a Spark worker's traceback); this finds the class again
+    on the other side.
 
     >>> error_class("FencedError")
     <class 'statekit.errors.FencedError'>

@@ -29,7 +29,7 @@ pack_group: Callable[[int], bytes] = _GROUP.pack
 
 
 def group_of_row(row_key: bytes) -> int:
-    """The key group that a row belongs to.
+    """Return the key group that a row belongs to.
 
     >>> group_of_row(pack_group(300) + b"the rest")
     300
@@ -80,9 +80,9 @@ _HASHERS: dict[type, Callable[[Any, int], int]] = {
 
 
 def key_hash(fields: Iterable[Any]) -> int:
-    """The hash of a key's fields as a signed 64-bit integer, as Spark's `xxhash64` gives it.
+    """Return the hash of a key's fields as a signed 64-bit integer, as Spark's `xxhash64` gives it.
 
-    Args:
+    Parameters:
         fields: bool, int, str, bytes, date, datetime or None each.
 
     Raises:
@@ -104,9 +104,9 @@ def key_hash(fields: Iterable[Any]) -> int:
 
 
 def key_group(key: Any, groups: int = DEFAULT_GROUPS) -> int:
-    """The key group of a key.
+    """Return the key group of a key.
 
-    Args:
+    Parameters:
         key: one field, or a tuple of fields.
         groups: how many key groups there are.
 
@@ -120,7 +120,7 @@ def key_group(key: Any, groups: int = DEFAULT_GROUPS) -> int:
 
 
 def key_fields(key: Any) -> tuple[Any, ...]:
-    """The fields of a key: a tuple, or a scalar if the key has one field.
+    """Return the fields of a key: a tuple, or a scalar if the key has one field.
 
     >>> key_fields("hello"), key_fields(("UA", 1545))
     (('hello',), ('UA', 1545))
@@ -160,7 +160,7 @@ def check_parallelism(shards: int, groups: int = DEFAULT_GROUPS) -> int:
 
 
 def shard_of_group(group: int, shards: int, groups: int = DEFAULT_GROUPS) -> int:
-    """The shard that holds a key group.
+    """Return the shard that holds a key group.
 
     Raises:
         RescaleError: the key group or the number of shards is out of range.
@@ -175,7 +175,7 @@ def shard_of_group(group: int, shards: int, groups: int = DEFAULT_GROUPS) -> int
 
 
 def group_range(shard: int, shards: int, groups: int = DEFAULT_GROUPS) -> tuple[int, int]:
-    """The first and the last key group of a shard.
+    """Return the first and the last key group of a shard.
 
     Raises:
         RescaleError: the shard or the number of shards is out of range.

@@ -29,7 +29,7 @@ _DATABASE_FILE = re.compile(r"CURRENT|MANIFEST-[0-9]{1,20}|[0-9]{1,20}\.sst")
 
 
 def name_fault(name: str) -> str | None:
-    """Why something cannot have a name; None if it can.
+    """Return why something cannot have a name; None if it can.
 
     >>> name_fault("fraud-alerts.v2") is None
     True
@@ -48,7 +48,7 @@ def name_fault(name: str) -> str | None:
 
 
 def path_fault(path: str) -> str | None:
-    """Why a file of a checkpoint cannot have a path; None if it can.
+    """Return why a file of a checkpoint cannot have a path; None if it can.
 
     >>> path_fault("data/count/0123.changes.arrow") is None
     True
@@ -72,12 +72,12 @@ def path_fault(path: str) -> str | None:
 
 
 def text_fault(text: str) -> str | None:
-    """Why a text that is shown cannot be stored; None if it can.
+    """Return why a text that is shown cannot be stored; None if it can.
 
     A control character could change what a terminal shows.
 
-    >>> text_fault("at\\x1b[2J")
-    "it has the control character '\\\\x1b'"
+    >>> text_fault("at\x1b[2J")
+    "it has the control character '\\x1b'"
     """
     if len(text) > _TEXT_LENGTH_MAX:
         return f"it is longer than {_TEXT_LENGTH_MAX:,} characters"
@@ -96,7 +96,7 @@ def check_different(names: tuple[str, ...], what: str) -> None:
 
 
 def _without(fault_of: Callable[[str], str | None], what: str) -> AfterValidator:
-    """The check that a text has no fault."""
+    """Return the check that a text has no fault."""
 
     def checked(text: str) -> str:
         if (fault := fault_of(text)) is not None:

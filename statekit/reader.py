@@ -87,7 +87,7 @@ class CheckpointReader:
         return (manifest if manifest.epoch == last else self.repository.manifest(last)).abandoned
 
     def operator(self, name: str) -> OperatorRecord:
-        """The operator of that name.
+        """Return the operator of that name.
 
         Raises:
             QueryError: there is none.
@@ -99,7 +99,7 @@ class CheckpointReader:
         return found
 
     def state(self, operator: str, name: str) -> StateRecord:
-        """The state of that name.
+        """Return the state of that name.
 
         Raises:
             QueryError: there is none.
@@ -204,7 +204,7 @@ class CheckpointReader:
     def unpack(
         self, operator: str, directory: str | Path, groups: tuple[int, int] | None = None
     ) -> Backend:
-        """The rows of an operator on the local disk. The caller closes what holds them.
+        """Return the rows of an operator on the local disk. The caller closes what holds them.
 
         Parameters:
             directory: an empty one; to be deleted afterwards.
@@ -276,7 +276,7 @@ class CheckpointReader:
 
 
 def state_text(state: StateRecord) -> str:
-    """A state's type as people write it: `map[str → int]`."""
+    """Return a state's type as people write it: `map[str → int]`."""
     types = {role: str(Schema.from_json(tree)) for role, tree in state.types.items()}
     key = f"{types['key']} → " if "key" in types else ""
     pickled = ", pickled" if state.codec == "pickle" else ""
@@ -298,12 +298,12 @@ def time_text(operator: OperatorRecord, epoch: OperatorEpoch) -> str:
 
 
 def key_text(operator: OperatorRecord) -> str:
-    """An operator's key as people write it: `tailnum: str`."""
+    """Return an operator's key as people write it: `tailnum: str`."""
     return ", ".join(f"{field.name}: {Schema.from_json(field.type)}" for field in operator.key)
 
 
 def key_schema(operator: OperatorRecord) -> Schema:
-    """The schema of the whole key: of the one field, or of a tuple of the fields."""
+    """Return the schema of the whole key: of the one field, or of a tuple of the fields."""
     fields = [Schema.from_json(field.type) for field in operator.key]
     if not fields:
         raise StatekitError(f"operator {operator.name!r} has no key: it holds no keyed state")

@@ -41,7 +41,7 @@ _PART = re.compile(r"(\d+)\s*([a-zA-Z]+)")
 def datetime_to_micros(value: dt.datetime) -> int:
     """Microseconds since 1970-01-01 UTC.
 
-    Args:
+    Parameters:
         value: an aware datetime.
 
     Raises:
@@ -68,7 +68,7 @@ def datetime_to_micros(value: dt.datetime) -> int:
 
 
 def micros_to_datetime(micros: int) -> dt.datetime:
-    """The aware UTC datetime of that many microseconds since 1970-01-01.
+    """Return the aware UTC datetime of that many microseconds since 1970-01-01.
 
     Raises:
         OverflowError: it is outside of the years 1 to 9999.
@@ -80,7 +80,7 @@ def micros_to_datetime(micros: int) -> dt.datetime:
 
 
 def instant(micros: int) -> dt.datetime:
-    """The aware UTC datetime, clipped to the years 1 to 9999.
+    """Return the aware UTC datetime, clipped to the years 1 to 9999.
 
     >>> instant(MIN_MICROS - 1)
     datetime.datetime(1, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)
@@ -91,7 +91,7 @@ def instant(micros: int) -> dt.datetime:
 
 
 def timedelta_to_micros(delta: dt.timedelta) -> int:
-    """A duration in microseconds, exactly.
+    """Return a duration in microseconds, exactly.
 
     >>> timedelta_to_micros(dt.timedelta(milliseconds=-1))
     -1000
@@ -100,7 +100,8 @@ def timedelta_to_micros(delta: dt.timedelta) -> int:
 
 
 def duration_to_micros(duration: dt.timedelta | str, what: str) -> int:
-    """A duration in microseconds, from a timedelta or text such as "2 hours" or "1 day 12 h".
+    """Return a duration in microseconds, from a timedelta or text such as "2 hours" or "1 day 12
+    h".
 
     Parameters:
         duration: not negative.
@@ -143,7 +144,7 @@ def sortable_micros(micros: int) -> bytes:
 
 
 def micros_of_sortable(row: bytes, offset: int = 0) -> int:
-    """The instant that `sortable_micros` wrote at this place of a row.
+    """Return the instant that `sortable_micros` wrote at this place of a row.
 
     >>> micros_of_sortable(sortable_micros(-5))
     -5

@@ -24,7 +24,7 @@ END = MAX_MICROS + 1
 
 
 def advanced(watermark: int, seen: int | None, lateness: int) -> int:
-    """The watermark after `seen`, the largest event time. It never decreases.
+    """Return the watermark after `seen`, the largest event time. It never decreases.
 
     For an operator fed by another, `seen` is the watermark of the feeding operator; both end
     together.
@@ -38,7 +38,7 @@ def advanced(watermark: int, seen: int | None, lateness: int) -> int:
 
 
 def is_late(event_time: int, watermark: int) -> bool:
-    """Whether a record is too late. A record exactly at the watermark is.
+    """Return whether a record is too late. A record exactly at the watermark is.
 
     >>> is_late(100, 100), is_late(101, 100)
     (True, False)

@@ -37,7 +37,7 @@ class Changes:
             raise _unwritable(error) from error
 
     def finish(self) -> tuple[IO[bytes], int] | None:
-        """The finished file and its number of mutations; None if there were none."""
+        """Return the finished file and its number of mutations; None if there were none."""
         if self._writer is None or self._file is None:
             return None
         try:

@@ -152,7 +152,7 @@ class _Rows:
 
     @classmethod
     def of(cls, keys: Any) -> _Rows:
-        """The keys of a batch.
+        """Return the keys of a batch.
 
         Raises:
             ValueError: one is too short to be a row key.
@@ -166,7 +166,7 @@ class _Rows:
         return cls(starts, np.frombuffer(content, np.uint8), shortest if alike else None)
 
     def groups(self) -> npt.NDArray[np.int64]:
-        """The key group of each."""
+        """Return the key group of each."""
         first = self.starts[:-1]
         if self.length is not None:
             rows = self._matrix(self.length)
@@ -176,7 +176,7 @@ class _Rows:
         return (high.astype(np.int64) << 8) | low
 
     def hashes(self) -> _Words:
-        """A hash of each: of its length, and of its words by their places."""
+        """Return a hash of each: of its length, and of its words by their places."""
         if self.length is not None:
             return _hashed(self._matrix(self.length))
         lengths, first = np.diff(self.starts), self.starts[:-1]
@@ -187,12 +187,12 @@ class _Rows:
         return found
 
     def _matrix(self, length: int) -> npt.NDArray[np.uint8]:
-        """A row of bytes each, where all are as long."""
+        """Return a row of bytes each, where all are as long."""
         return self.data[self.starts[0] : self.starts[-1]].reshape(-1, length)
 
 
 def _hashed(rows: npt.NDArray[np.uint8]) -> _Words:
-    """A hash of each row of bytes."""
+    """Return a hash of each row of bytes."""
     count, length = rows.shape
     if length < 8:
         padded = np.zeros((count, 8), np.uint8)

@@ -64,7 +64,7 @@ class Backend(Protocol):
         """The states it was opened with."""
 
     def get(self, state: str, key: bytes) -> bytes | None:
-        """The row at `key`, or None."""
+        """Return the row at `key`, or None."""
 
     def getter(
         self, state: str, next_keys: NextKeys | None = None
@@ -84,10 +84,10 @@ class Backend(Protocol):
         """
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The rows at `keys`, in that order."""
+        """Return the rows at `keys`, in that order."""
 
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
-        """The key of the first row with `start <= key < end`, or None."""
+        """Return the key of the first row with `start <= key < end`, or None."""
 
     def scan(
         self, state: str, start: bytes, end: bytes, *, reverse: bool = False
@@ -185,7 +185,7 @@ class MemoryBackend:
 
 
 def unknown_state(name: str, known: object) -> StatekitError:
-    """The error for a state that a backend was not opened with."""
+    """Return the error for a state that a backend was not opened with."""
     names = sorted(known) if isinstance(known, dict) else known
     return StatekitError(
         f"this backend has no state {name!r} (it has {names}): open it with all declared states"
@@ -193,14 +193,14 @@ def unknown_state(name: str, known: object) -> StatekitError:
 
 
 def used_after_close() -> StatekitError:
-    """The error for a call to a backend that was closed."""
+    """Return the error for a call to a backend that was closed."""
     return StatekitError("this backend was closed: open it again, and keep nothing of it meanwhile")
 
 
 def first_of_groups(
     backend: Backend, state: str, tag: bytes, groups: tuple[int, int], later: bytes = b""
 ) -> bytes | None:
-    """The first row key whose key group is followed by `tag`; others are jumped over.
+    """Return the first row key whose key group is followed by `tag`; others are jumped over.
 
     Parameters:
         groups: the key groups to look in, first and last.
@@ -218,7 +218,7 @@ def first_of_groups(
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The first key behind all keys that start with `prefix`.
+    """Return the first key behind all keys that start with `prefix`.
 
     >>> prefix_end(b"ab"), prefix_end(b"a" + bytes([255]))
     (b'ac', b'b')

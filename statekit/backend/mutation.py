@@ -142,7 +142,7 @@ class Batch:
         return len(self.keys) >= BATCH_ROWS_MAX or self.size_bytes >= BATCH_BYTES_MAX
 
     def within(self, start: bytes, end: bytes, states: Collection[str]) -> Batch:
-        """The mutations of these states whose key lies in `start <= key < end`.
+        """Return the mutations of these states whose key lies in `start <= key < end`.
 
         A `DeleteRange` never crosses a key group, so its first key decides.
         """
@@ -152,14 +152,14 @@ class Batch:
 
     @classmethod
     def of_rows(cls, rows: Iterable[Row]) -> Batch:
-        """A batch of mutations given as rows."""
+        """Return a batch of mutations given as rows."""
         made = cls()
         for row in rows:
             made._append(*row)
         return made
 
     def rows(self) -> Iterator[Row]:
-        """The mutations as plain data."""
+        """Return the mutations as plain data."""
         return zip(self.states, self.ops, self.keys, self.values, strict=True)
 
     def _append(self, state: str, op: int, key: bytes, value: bytes | None) -> None:
@@ -216,7 +216,7 @@ class ChangeFileWriter:
 
 
 def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterator[Batch]:
-    """The batches of a change file, one at a time.
+    """Yield the batches of a change file, one at a time.
 
     Parameters:
         source: the whole file, verified already; bytes or something seekable.
@@ -239,7 +239,7 @@ def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterat
 
 
 def read_keys(source: IO[bytes], name: str) -> Iterator[pa.RecordBatch]:
-    """The columns `state`, `op` and `key` of a change file as they are, one batch at a time.
+    """Yield the columns `state`, `op` and `key` of a change file as they are, one batch at a time.
 
     The values, mostly the larger part of a file, are not even unpacked.
 

@@ -157,7 +157,9 @@ class FragmentedBackend:
                 closing.callback(fragment.close)
 
     def _touched(self, start: bytes, end: bytes) -> tuple[int, int]:
-        """The numbers of the first and the last fragment that may have keys from start to end."""
+        """Return the numbers of the first and the last fragment that may have keys from start to
+        end.
+        """
         first = bisect_right(self._bounds, start)
         return first, max(first, bisect_left(self._bounds, end))
 

@@ -89,7 +89,7 @@ class SortedReads:
         return row
 
     def _sought(self, key: bytes) -> bytes | None:
-        """The same for a key that the block has no row of."""
+        """Return the same for a key that the block has no row of."""
         try:  # a context manager would cost as much as the read
             if self._first <= key <= self._last or key in self._found:
                 self._asked += 1
@@ -106,7 +106,7 @@ class SortedReads:
             raise self._failure(error) from error
 
     def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The rows of keys that are in order, each once."""
+        """Return the rows of keys that are in order, each once."""
         try:
             rows: list[bytes | None] = []
             at, count = 0, len(keys)
@@ -159,7 +159,7 @@ class SortedReads:
         self._asked = 0
 
     def _tries_again(self) -> bool:
-        """Whether it is time for a block, where those before it were of little use."""
+        """Return whether it is time for a block, where those before it were of little use."""
         self._scanned += 1
         if self._scanned < self._pause:
             return False
@@ -169,7 +169,7 @@ class SortedReads:
         return True
 
     def _look_along(self, key: bytes, next_keys: NextKeys) -> bytes | None:
-        """The row of a key, along with those of keys that come."""
+        """Return the row of a key, along with those of keys that come."""
         useful = self._asked * 4 >= len(self._found)
         self._drop()
         keys = [key, *next_keys(key)] if useful else [key]

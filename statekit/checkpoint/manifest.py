@@ -27,7 +27,7 @@ Cause = Literal["records", "rescale", "rollback", "repair", "migrate", "savepoin
 
 
 def added(*counts: Mapping[str, int]) -> dict[str, int]:
-    """The sum of counts per name.
+    """Return the sum of counts per name.
 
     >>> added({"a": 1}, {"a": 2, "b": 5})
     {'a': 3, 'b': 5}
@@ -238,13 +238,13 @@ class OperatorEpoch(Record):
     largest_by_input: dict[StoredText, int] = Field(default={})
 
     def at_rest(self, shards: Iterable[ShardState], **changes: Any) -> OperatorEpoch:
-        """The operator in an epoch that handles nothing, with these shards."""
+        """Return the operator in an epoch that handles nothing, with these shards."""
         counts = ("records_in", "records_out", "bytes_written", "late")
         handled = {**dict.fromkeys(counts, 0), "records_by_input": {}}
         return self.model_copy(update={"shards": tuple(shards), **handled, **changes})
 
     def largest_of(self, stream: str) -> int | None:
-        """The largest event time that ever came from a stream; None if none did."""
+        """Return the largest event time that ever came from a stream; None if none did."""
         if not self.largest_by_input:  # written when there was one input
             return self.largest_event_us
         return self.largest_by_input.get(stream)
@@ -318,7 +318,7 @@ class EpochManifest(Sealed):
         return self
 
     def followed_by(self, **changes: Any) -> EpochManifest:
-        """The manifest of the epoch after this one, which is the same but for what is given."""
+        """Return the manifest of the epoch after this one, which is the same but for what is given."""
         own = {"format": FORMAT, "epoch": self.epoch + 1, "previous": self.epoch, "whole": False}
         return EpochManifest(**{**dict(self), **own, **changes})
 
@@ -328,7 +328,7 @@ class EpochManifest(Sealed):
         return self.cause in ("rollback", "repair")
 
     def has_abandoned(self, epoch: int) -> bool:
-        """Whether an epoch before this one was rolled back, and is no part of its history."""
+        """Return whether an epoch before this one was rolled back, and is no part of its history."""
         return any(first <= epoch <= last for first, last in self.abandoned)
 
     @property
@@ -337,7 +337,7 @@ class EpochManifest(Sealed):
         return self.abandoned[-1][1] + 1 if self.abandoned else 0
 
     def shards_over(self, operator: str, first_group: int, last_group: int) -> Iterator[ShardState]:
-        """The shards of an operator that own any of these key groups; none if it is new."""
+        """Yield the shards of an operator that own any of these key groups; none if it is new."""
         found = self.operators.get(operator)
         shards = found.shards if found else ()
         first = bisect_left(shards, first_group, key=lambda shard: shard.last_group)

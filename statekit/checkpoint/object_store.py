@@ -156,7 +156,7 @@ class Objects(Protocol):
         """Files below a folder, with their whole paths: all, or the first behind a path."""
 
     def names(self, under: str) -> list[str]:
-        """The files right in a folder, with their whole paths."""
+        """Return the files right in a folder, with their whole paths."""
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete files. They may be gone already."""
@@ -246,7 +246,7 @@ class RemoteObjects:
                     obstore.delete(self._once, path)
 
     def settle(self, folder: str) -> None:
-        """An object store keeps what it has answered."""
+        """Return an object store keeps what it has answered."""
 
 
 class LocalObjects:
@@ -269,7 +269,7 @@ class LocalObjects:
             return FileBytes(file.read(length if size is None else size), length)
 
     def open(self, path: str) -> IO[bytes]:
-        """A file to be read piece by piece.
+        """Return a file to be read piece by piece.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -369,7 +369,7 @@ _EXPRESS = "--x-s3"
 
 
 def _length(data: bytes | IO[bytes]) -> int:
-    """How long it is; a file is left at its beginning."""
+    """Return how long it is; a file is left at its beginning."""
     if isinstance(data, bytes):
         return len(data)
     length = data.seek(0, os.SEEK_END)
@@ -387,7 +387,7 @@ def _lists_in_order(url: str) -> bool:
 
 
 def _opened(url: str, options: StoreOptions, *, retries: int) -> ObjectStore:
-    """A client with the credentials and the settings of the environment."""
+    """Return a client with the credentials and the settings of the environment."""
     seconds = {
         "timeout": options.timeout_seconds,
         "connect_timeout": options.connect_seconds,

@@ -10,7 +10,7 @@ from statekit.errors import RestoreError
 
 
 def last_epoch(repository: Repository) -> tuple[EpochManifest, JobFile]:
-    """The last epoch and the job file in force.
+    """Return the last epoch and the job file in force.
 
     Raises:
         RestoreError: nothing is committed yet.

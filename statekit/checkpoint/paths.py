@@ -48,7 +48,7 @@ JOB_NAME = re.compile(r"job(?:-([0-9]+))?\.json")
 
 
 def epoch_path(epoch: int) -> str:
-    """The manifest of an epoch.
+    """Return the manifest of an epoch.
 
     >>> epoch_path(12)
     'epochs/00000000000000000012.json'
@@ -57,7 +57,7 @@ def epoch_path(epoch: int) -> str:
 
 
 def first_path(epoch: int) -> str:
-    """The mark that all epochs before this one were collected.
+    """Return the mark that all epochs before this one were collected.
 
     >>> first_path(12)
     'epochs/00000000000000000012.first'
@@ -66,12 +66,12 @@ def first_path(epoch: int) -> str:
 
 
 def swept_path(epoch: int) -> str:
-    """The mark that a sweep was made while this epoch was the last one."""
+    """Return the mark that a sweep was made while this epoch was the last one."""
     return f"{EPOCHS}/{epoch:020d}.swept"
 
 
 def instant_path(epoch: int) -> str:
-    """The note with the instant of an epoch that was begun.
+    """Return the note with the instant of an epoch that was begun.
 
     >>> instant_path(12)
     'begun/00000000000000000012.json'
@@ -80,17 +80,17 @@ def instant_path(epoch: int) -> str:
 
 
 def rollback_path(epoch: int, to: int) -> str:
-    """The note that an epoch is to be made from the files of an earlier one."""
+    """Return the note that an epoch is to be made from the files of an earlier one."""
     return f"{BEGUN}/{epoch:020d}.to-{to:020d}.json"
 
 
 def held_path(epoch: int) -> str:
-    """A new note that somebody reads an epoch."""
+    """Return a new note that somebody reads an epoch."""
     return f"{HELD}/{epoch:020d}-{unique_id()}.json"
 
 
 def data_path(operator: str, kind: str) -> str:
-    """A new path for a file of an operator.
+    """Return a new path for a file of an operator.
 
     Parameters:
         kind: how its name ends, such as `CHANGES`.
@@ -99,7 +99,7 @@ def data_path(operator: str, kind: str) -> str:
 
 
 def savepoint_folder(name: str) -> str:
-    """The folder of a savepoint that is stored within its checkpoint."""
+    """Return the folder of a savepoint that is stored within its checkpoint."""
     return f"{SAVEPOINTS}/{name}"
 
 
@@ -109,18 +109,18 @@ def job_path(number: int) -> str:
 
 
 def job_number(path: str) -> int:
-    """The inverse of `job_path`."""
+    """Return the inverse of `job_path`."""
     match = JOB_NAME.fullmatch(path)
     return int(match[1] or 1) if match else 1
 
 
 def is_state(path: str) -> bool:
-    """Whether a file is needed to restore state."""
+    """Return whether a file is needed to restore state."""
     return path.startswith((f"{EPOCHS}/", f"{DATA}/", "job"))
 
 
 def numbers(pattern: re.Pattern[str], paths: Iterable[str]) -> Iterator[int]:
-    """The epochs in those paths that match a pattern."""
+    """Return the epochs in those paths that match a pattern."""
     matches = map(pattern.fullmatch, paths)
     return (int(match[1]) for match in matches if match is not None)
 

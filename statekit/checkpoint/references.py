@@ -15,7 +15,7 @@ T = TypeVar("T", BaseSnapshot, History)
 
 
 def base_snapshot(repository: Repository, ref: FileRef) -> BaseSnapshot:
-    """The base snapshot that a manifest names.
+    """Return the base snapshot that a manifest names.
 
     Raises:
         CorruptCheckpointError: its file is missing, or not what the manifest says.
@@ -25,7 +25,7 @@ def base_snapshot(repository: Repository, ref: FileRef) -> BaseSnapshot:
 
 
 def history(repository: Repository, ref: FileRef) -> History:
-    """The history that a manifest names.
+    """Return the history that a manifest names.
 
     Raises:
         CorruptCheckpointError: its file is missing, or not what the manifest says.
@@ -41,7 +41,7 @@ def misfit(
     files: Collection[FileRef],
     epoch: int | None,
 ) -> str | None:
-    """Why a file that names others is not of the shard that names it; None if it may be.
+    """Return why a file that names others is not of the shard that names it; None if it may be.
 
     Parameters:
         listed: what it says.
@@ -66,7 +66,7 @@ def misfit(
 def named_by(
     repository: Repository, manifest: EpochManifest, opened: set[str]
 ) -> Iterator[FileRef]:
-    """The files that an epoch needs, its own manifest left out. Some come more than once.
+    """Yield the files that an epoch needs, its own manifest left out. Some come more than once.
 
     Parameters:
         opened: as for `Following`.
@@ -98,7 +98,7 @@ class Following:
         self._gaps = gaps
 
     def of_shard(self, shard: ShardState) -> Iterator[FileRef]:
-        """The files that a shard needs. Some come more than once.
+        """Yield the files that a shard needs. Some come more than once.
 
         Raises:
             CorruptCheckpointError: a file that names others is missing or altered.
@@ -136,7 +136,7 @@ class Following:
 
 
 def refs_in(contents: Contents) -> Iterator[FileRef]:
-    """The files that are named right there."""
+    """Yield the files that are named right there."""
     if contents.base is not None:
         yield contents.base
     if contents.history is not None:
@@ -145,7 +145,7 @@ def refs_in(contents: Contents) -> Iterator[FileRef]:
 
 
 def files_of(base: BaseSnapshot) -> Iterator[FileRef]:
-    """The files that a base snapshot names."""
+    """Yield the files that a base snapshot names."""
     if base.local is not None:
         yield base.local
     for database in base.databases:

@@ -20,7 +20,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def inside(root: Path, path: str) -> Path:
-    """The place of a file below a directory.
+    """Return the place of a file below a directory.
 
     Parameters:
         root: the directory.
@@ -60,7 +60,7 @@ def regular_file(root: Path, path: str) -> os.stat_result:
 
 
 def open_regular(root: Path, path: str) -> IO[bytes]:
-    """A file below a directory, open for reading.
+    """Return a file below a directory, open for reading.
 
     Raises:
         OSError, CorruptCheckpointError: as for `regular_file`, or it cannot be opened.

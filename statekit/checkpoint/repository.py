@@ -102,7 +102,8 @@ class Repository(Store):
     # ------------------------------------------------------------------------------- job files
 
     def job_file(self, path: str | None = None) -> tuple[JobFile, FileRef] | None:
-        """The job description in force: the newest, or the one at `path`; None if there is none.
+        """Return the job description in force: the newest, or the one at `path`; None if there is
+        none.
 
         Raises:
             CorruptCheckpointError: it is truncated or altered.
@@ -117,7 +118,7 @@ class Repository(Store):
         return JobFile.from_bytes(data, self.at(path)), _reference(path, data)
 
     def job_paths(self) -> list[str]:
-        """Where all job descriptions are, also those that no epoch names."""
+        """Return where all job descriptions are, also those that no epoch names."""
         return sorted(name for name in self.names("") if JOB_NAME.fullmatch(name) is not None)
 
     def create_job_file(self, job: JobFile, number: int) -> FileRef:
@@ -131,7 +132,7 @@ class Repository(Store):
         return _reference(path, data)
 
     def settle_job_file(self, job: JobFile) -> tuple[JobFile, FileRef]:
-        """The job description in the store: the newest if it is the same, else a new one.
+        """Return the job description in the store: the newest if it is the same, else a new one.
 
         It is in force once a manifest names it. The newest may be of a start that never committed.
 
@@ -147,21 +148,21 @@ class Repository(Store):
     # ------------------------------------------------------------------------------- manifests
 
     def epochs(self) -> list[int]:
-        """The numbers of all committed epochs that are kept, in order."""
+        """Return the numbers of all committed epochs that are kept, in order."""
         names = list(self.names(EPOCHS))
         first = max(numbers(FIRST_NAME, names), default=0)
         return sorted(number for number in numbers(MANIFEST_NAME, names) if number >= first)
 
     def listed_epochs(self) -> list[int]:
-        """The numbers of all manifests that are there, also of epochs that were given up."""
+        """Return the numbers of all manifests that are there, also of epochs that were given up."""
         return sorted(numbers(MANIFEST_NAME, self.names(EPOCHS)))
 
     def first_kept(self) -> int:
-        """The first epoch that was not given up; manifests before it may still be there."""
+        """Return the first epoch that was not given up; manifests before it may still be there."""
         return max(numbers(FIRST_NAME, self.names(EPOCHS)), default=0)
 
     def latest_epoch(self) -> int | None:
-        """The number of the last committed epoch; None if nothing was committed.
+        """Return the number of the last committed epoch; None if nothing was committed.
 
         Raises:
             CorruptCheckpointError: epochs were given up, and none of those that were kept is there.
@@ -176,7 +177,7 @@ class Repository(Store):
         return latest
 
     def _last_listed(self) -> int | None:
-        """The same, as far as manifests are listed.
+        """Return the same, as far as manifests are listed.
 
         Where files are listed in order, that takes a few requests, however many epochs there are:
         those behind a number are asked for, and the number grows or shrinks by what is found.
@@ -197,18 +198,20 @@ class Repository(Store):
         return last
 
     def _last_behind(self, epoch: int | None) -> tuple[int | None, bool]:
-        """The last epoch on the page that begins behind one, and whether there is another page."""
+        """Return the last epoch on the page that begins behind one, and whether there is another
+        page.
+        """
         page = self._page(EPOCHS, None if epoch is None else epoch_path(epoch))
         matches = (MANIFEST_NAME.fullmatch(file.path) for file in page.files)
         found = max((int(match[1]) for match in matches if match is not None), default=None)
         return found, page.behind is not None
 
     def is_committed(self, epoch: int) -> bool:
-        """Whether the epoch's manifest exists."""
+        """Return whether the epoch's manifest exists."""
         return self.exists(epoch_path(epoch))
 
     def manifest(self, epoch: int) -> EpochManifest:
-        """The manifest of a committed epoch.
+        """Return the manifest of a committed epoch.
 
         Raises:
             CorruptCheckpointError: it is missing, truncated or altered.
@@ -257,7 +260,7 @@ class Repository(Store):
             raise self.overtaken(manifest.epoch)
 
     def _is_followed(self, epoch: int) -> bool:
-        """Whether something lies behind an epoch, in one request; True where that lists all."""
+        """Return whether something lies behind an epoch, in one request; True where that lists all."""
         return not self._objects.keeps_order or bool(self._page(EPOCHS, epoch_path(epoch)).files)
 
     def overtaken(self, epoch: int) -> FencedError:
@@ -295,7 +298,7 @@ class Repository(Store):
                 backend.write(batch.within(start, end, states))
 
     def batches(self, ref: FileRef) -> Iterator[Batch]:
-        """The mutations of a change file, batch by batch.
+        """Yield the mutations of a change file, batch by batch.
 
         Raises:
             CorruptCheckpointError: the file is missing, or not what the manifest says.
@@ -306,7 +309,9 @@ class Repository(Store):
     # ------------------------------------------------------------------------------ Spark's part
 
     def spark_batches(self, log: str) -> list[int]:
-        """The micro-batches that one of Spark's logs knows, `offsets` or `commits`, in order."""
+        """Return the micro-batches that one of Spark's logs knows, `offsets` or `commits`, in
+        order.
+        """
         names = (path.rsplit("/", 1)[-1] for path in self.names(f"{SPARK}/{log}"))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
@@ -322,10 +327,10 @@ class Repository(Store):
 
 
 def group_bounds(first: int, last: int) -> tuple[bytes, bytes]:
-    """The row keys of the key groups `first..last`: from the first key to behind the last.
+    """Return the row keys of the key groups `first..last`: from the first key to behind the last.
 
     >>> group_bounds(0, 127)
-    (b'\\x00\\x00', b'\\x00\\x80')
+    (b'\x00\x00', b'\x00\x80')
     """
     return pack_group(first), pack_group(last + 1)
 

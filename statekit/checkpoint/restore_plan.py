@@ -38,7 +38,7 @@ class RestorePlan:
     files: tuple[FileRef, ...] = ()
 
     def within(self, first: int, last: int) -> RestorePlan:
-        """The same for fewer key groups."""
+        """Return the same for fewer key groups."""
         first, last = max(first, self.first), min(last, self.last)
         below = (
             part.within(first, last)
@@ -48,7 +48,7 @@ class RestorePlan:
         return replace(self, first=first, last=last, below=tuple(below))
 
     def after(self, file: str) -> tuple[FileRef, ...] | None:
-        """The change files behind one of them; None if it is none of them."""
+        """Return the change files behind one of them; None if it is none of them."""
         if self.base is not None and self.base.follows == file:
             return self.files
         for number, ref in enumerate(self.files):
@@ -86,10 +86,11 @@ class RestorePlan:
 
 
 def _in_order(parts: Iterable[Sequence[FileRef]]) -> list[FileRef]:
-    """The files of several parts, each one once, and behind all that it is behind in any part.
+    """Return the files of several parts, each one once, and behind all that it is behind in any
+    part.
 
-    Parts may have files in common, of shards that were divided later. What one part has from
-    before such a shard was put together must not come behind what all have from after it.
+    Parts may have files in common, of shards that were divided later. What one part has from before
+    such a shard was put together must not come behind what all have from after it.
     """
     order: TopologicalSorter[FileRef] = TopologicalSorter()
     for files in parts:
@@ -163,7 +164,7 @@ def _goes_on(left: RestorePlan, right: RestorePlan) -> bool:
 def missed_files(
     repository: Repository, operator: str, shard: ShardState, epoch: int | None, file: str | None
 ) -> tuple[FileRef, ...] | None:
-    """The change files of a shard behind one of them; None if it is none of them."""
+    """Return the change files of a shard behind one of them; None if it is none of them."""
     if file is None or shard.attempt is None:
         return None
     if not shard.slices:
@@ -176,7 +177,7 @@ def missed_files(
 
 
 def last_file(contents: Contents) -> str | None:
-    """The change file that what is made of these contents stands at."""
+    """Return the change file that what is made of these contents stands at."""
     return contents.files[-1].path if contents.files else None
 
 

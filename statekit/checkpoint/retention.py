@@ -91,7 +91,7 @@ class Retention:
         return 0 if self.age is None else duration_to_micros(self.age, "age")
 
     def first(self, committed: Mapping[int, dt.datetime], last: EpochManifest) -> int:
-        """The first epoch to keep.
+        """Return the first epoch to keep.
 
         Parameters:
             committed: when each epoch was, by the store's clock.
@@ -216,7 +216,7 @@ def held(repository: Repository, epoch: int) -> Iterator[None]:
 
 
 def held_epochs(files: Iterable[Stored], last: dt.datetime) -> Iterator[int]:
-    """The epochs that somebody reads, as far as notes of it say.
+    """Yield the epochs that somebody reads, as far as notes of it say.
 
     Parameters:
         last: when the last epoch was committed. Notes from long before are of readers that died.
@@ -243,7 +243,7 @@ def note_going_back(repository: Repository, epoch: int, to: int) -> str:
 
 
 def going_back(paths: Iterable[str]) -> dict[int, int]:
-    """Which epochs are being gone back to, as far as paths say, and the last number for it."""
+    """Return which epochs are being gone back to, as far as paths say, and the last number for it."""
     found: dict[int, int] = {}
     for match in filter(None, map(ROLLBACK_NAME.fullmatch, paths)):
         epoch, to = int(match[1]), int(match[2])
@@ -255,7 +255,7 @@ def going_back(paths: Iterable[str]) -> dict[int, int]:
 
 
 def may_adopt(repository: Repository, path: str, new: BaseSnapshot, plan: ShardPlan) -> bool:
-    """Whether a shard may name a base that was staged for it, in the epoch that is planned.
+    """Return whether a shard may name a base that was staged for it, in the epoch that is planned.
 
     The last change file in it must be one that the shard still lists: then it was taken behind the
     shard's base and in its layout, and was not named before. Each file of it must be one that the
@@ -285,7 +285,8 @@ def may_adopt(repository: Repository, path: str, new: BaseSnapshot, plan: ShardP
 def may_be_named(
     repository: Repository, paths: Iterable[str], plan: ShardPlan, *, taken: int
 ) -> bool:
-    """Whether files that were stored beside the epochs, and never named, may be named by now.
+    """Return whether files that were stored beside the epochs, and never named, may be named by
+    now.
 
     Parameters:
         paths: of all of them.

@@ -157,7 +157,7 @@ def finish(repository: Repository, last: EpochManifest) -> None:
 
 
 def _last(repository: Repository, to: int) -> EpochManifest:
-    """The manifest of the last epoch, if there may be one to go back to."""
+    """Return the manifest of the last epoch, if there may be one to go back to."""
     latest = repository.latest_epoch()
     if latest is None:
         repository.check_checkpoint()
@@ -168,7 +168,7 @@ def _last(repository: Repository, to: int) -> EpochManifest:
 
 
 def _target(repository: Repository, last: EpochManifest, to: int) -> EpochManifest:
-    """The manifest of the epoch to go back to."""
+    """Return the manifest of the epoch to go back to."""
     if to in repository.epochs():
         with still_kept(repository, to):
             return repository.manifest(to)
@@ -187,7 +187,7 @@ def _no_epoch(repository: Repository, to: object) -> RestoreError:
 
 
 def _standing_behind(target: EpochManifest, last: EpochManifest) -> EpochManifest:
-    """The epoch behind `last` that stands where `target` stood."""
+    """Return the epoch behind `last` that stands where `target` stood."""
     time = max(target.processing_time_us, last.processing_time_us)
     return standing_at(target, "rollback", last.epoch + 1, time)
 
@@ -195,7 +195,7 @@ def _standing_behind(target: EpochManifest, last: EpochManifest) -> EpochManifes
 def standing_at(
     target: EpochManifest, cause: Cause, epoch: int, processing_time_us: int
 ) -> EpochManifest:
-    """An epoch that stands where an earlier one stood; those in between are abandoned.
+    """Return an epoch that stands where an earlier one stood; those in between are abandoned.
 
     Parameters:
         target: the earlier one.
@@ -219,7 +219,7 @@ def standing_at(
 
 
 def _sparks_files(repository: Repository) -> list[str]:
-    """The paths of all files of Spark's part, below it."""
+    """Return the paths of all files of Spark's part, below it."""
     return sorted(path.removeprefix(f"{SPARK}/") for path in repository.tree(SPARK))
 
 
@@ -228,7 +228,7 @@ def _reader(repository: Repository) -> Callable[[str], bytes]:
 
 
 def _batch(manifest: EpochManifest) -> int:
-    """The last micro-batch in an epoch's state; -1 before the first."""
+    """Return the last micro-batch in an epoch's state; -1 before the first."""
     return -1 if manifest.batch is None else manifest.batch
 
 
@@ -278,12 +278,12 @@ def check_can_go_back(repository: Repository, target: EpochManifest, last: Epoch
 
 
 def _knows(offsets: Sequence[int], batch: int) -> bool:
-    """Whether Spark can go on behind a micro-batch: from its offsets and those it began at."""
+    """Return whether Spark can go on behind a micro-batch: from its offsets and those it began at."""
     return all(needed in offsets for needed in (batch - 1, batch) if needed >= 0)
 
 
 def _still_possible(repository: Repository, last: EpochManifest, offsets: Sequence[int]) -> str:
-    """Which epochs before the last one Spark still has the offsets of."""
+    """Return which epochs before the last one Spark still has the offsets of."""
     known: list[int] = []
     for manifest in _history(repository, last):
         if not _knows(offsets, _batch(manifest)):
@@ -295,7 +295,7 @@ def _still_possible(repository: Repository, last: EpochManifest, offsets: Sequen
 
 
 def _history(repository: Repository, last: EpochManifest) -> Iterator[EpochManifest]:
-    """The kept epochs that led to this one, from it backwards."""
+    """Yield the kept epochs that led to this one, from it backwards."""
     manifest, first = last, repository.first_kept()
     yield manifest
     while manifest.previous is not None and manifest.previous >= first:
@@ -321,7 +321,7 @@ def _set_back(repository: Repository, names: Sequence[str], wanted: SparkFiles) 
 
 
 def _subject(path: str) -> str | None:
-    """The file that a file of Spark's is about: itself, or the one it is the checksum of.
+    """Return the file that a file of Spark's is about: itself, or the one it is the checksum of.
 
     None for drafts, and for checksums of drafts.
     """

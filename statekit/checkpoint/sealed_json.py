@@ -109,7 +109,7 @@ class Sealed(Record):
     format: Annotated[int, Field(ge=1)] = FORMAT
 
     def to_bytes(self) -> bytes:
-        """The file's content: canonical JSON, sealed with its checksum."""
+        """Return the file's content: canonical JSON, sealed with its checksum."""
         body = self.model_dump_json().encode()[:-1]
         return body + f'{_SEAL}{checksum_of(body)}"}}'.encode()
 

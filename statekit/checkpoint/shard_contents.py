@@ -57,7 +57,7 @@ class ReplayCost(Record):
     forgone: Count = Field(default=0, exclude=True, repr=False)
 
     def followed_by(self, file: FileRef, changed: int) -> ReplayCost:
-        """The chain with one more change file.
+        """Return the chain with one more change file.
 
         Parameters:
             changed: bytes of the keys and values in it.
@@ -72,7 +72,7 @@ class ReplayCost(Record):
         )
 
     def based(self, files: Iterable[FileRef], uploaded: int) -> ReplayCost:
-        """The chain on top of a new base, whose upload took so many bytes.
+        """Return the chain on top of a new base, whose upload took so many bytes.
 
         Parameters:
             files: those that are not in the base.

@@ -57,7 +57,7 @@ def changed_contents(
 def _continued(
     repository: Repository, operator: str, shard: ShardState, files: Sequence[FileRef]
 ) -> FileRef | None:
-    """A shard's history with more files."""
+    """Return a shard's history with more files."""
     before = shard.history
     listed = History(operator=operator, shard=shard.groups, before=before)
     if before is not None:

@@ -17,7 +17,7 @@ from statekit.keygroup import check_parallelism, group_range
 
 
 def rescaled(manifest: EpochManifest, parallelism: int) -> EpochManifest:
-    """The epoch after `manifest` that only changes the parallelism.
+    """Return the epoch after `manifest` that only changes the parallelism.
 
     Everything else is carried over: what was read, event time, processing time, late counts.
 
@@ -37,7 +37,7 @@ def rescaled(manifest: EpochManifest, parallelism: int) -> EpochManifest:
 
 
 def standing(manifest: EpochManifest, operator: str, first: int, last: int) -> ShardState:
-    """Where the key groups `first..last` of an operator stand after an epoch.
+    """Return where the key groups `first..last` of an operator stand after an epoch.
 
     If the epoch had a shard of just these groups, that is it. Otherwise it is everything that the
     epoch's shards hold of these groups, under a name that is the same for everyone who asks.
@@ -49,7 +49,7 @@ def standing(manifest: EpochManifest, operator: str, first: int, last: int) -> S
 
 
 def overlapping(shards: Sequence[ShardState], first: int, last: int) -> Sequence[ShardState]:
-    """The shards, given in order, that own any of the key groups `first..last`."""
+    """Return the shards, given in order, that own any of the key groups `first..last`."""
     begin = bisect_left(shards, first, key=lambda shard: shard.last_group)
     return shards[begin : bisect_right(shards, last, key=lambda shard: shard.first_group)]
 
@@ -57,7 +57,7 @@ def overlapping(shards: Sequence[ShardState], first: int, last: int) -> Sequence
 def _laid_out(
     operator: OperatorEpoch, ranges: Sequence[tuple[int, int]], epoch: int
 ) -> OperatorEpoch:
-    """An operator in an epoch that does nothing but give it these shards."""
+    """Return an operator in an epoch that does nothing but give it these shards."""
     old = operator.shards
     shards = [_cut(old, first, last, epoch) for first, last in ranges]
     ends = {last for _, last in ranges}
@@ -74,7 +74,7 @@ def _laid_out(
 
 
 def _is_divided(shard: ShardState, ends: set[int]) -> bool:
-    """Whether one of the new shards, which end at these key groups, ends within this one."""
+    """Return whether one of the new shards, which end at these key groups, ends within this one."""
     return any(group in ends for group in range(shard.first_group, shard.last_group))
 
 
@@ -117,7 +117,7 @@ def _joined_chain(shards: Sequence[ShardState]) -> ReplayCost:
 
 
 def _soonest(shards: Sequence[ShardState]) -> dict[Clock, int]:
-    """When the first of these shards has to wake, per clock."""
+    """Return when the first of these shards has to wake, per clock."""
     soonest: dict[Clock, int] = {}
     for shard in shards:
         for clock, time in shard.wake_us.items():
@@ -153,6 +153,6 @@ def _slices(shards: Sequence[ShardState], first: int, last: int) -> tuple[Slice,
 
 
 def _belong_together(left: Slice, right: Slice, start: int) -> bool:
-    """Whether a slice that begins at `start` goes on where another of the same shard ends."""
+    """Return whether a slice that begins at `start` goes on where another of the same shard ends."""
     same = (left.shard, left.attempt) == (right.shard, right.attempt)
     return same and left.last_group + 1 == start

@@ -93,7 +93,7 @@ def files_at(
 
 
 def new_metadata(query: str) -> bytes:
-    """The file `metadata` of a query with that id.
+    """Return the file `metadata` of a query with that id.
 
     >>> new_metadata("3cc8c161-6cff-444d-a3bf-f118d576f6e8")
     b'{"id":"3cc8c161-6cff-444d-a3bf-f118d576f6e8"}'
@@ -102,7 +102,7 @@ def new_metadata(query: str) -> bytes:
 
 
 def query_id(data: bytes) -> str:
-    """The id of a query, from its file `metadata`.
+    """Return the id of a query, from its file `metadata`.
 
     Raises:
         CorruptCheckpointError: it says none.
@@ -157,7 +157,7 @@ class BatchEnd(NamedTuple):
     next_watermark_ms: int
 
     def to_bytes(self) -> bytes:
-        """The file, for a query without state of its own: any version of Spark's reads it."""
+        """Return the file, for a query without state of its own: any version of Spark's reads it."""
         noted = {"nextBatchWatermarkMs": self.next_watermark_ms}
         return b"v1\n" + json.dumps(noted, separators=(",", ":")).encode()
 
@@ -180,7 +180,7 @@ def batch_end(data: bytes, name: str) -> BatchEnd:
 
 
 def _known(data: bytes, name: str, versions: tuple[str, ...]) -> list[str]:
-    """The lines behind the version, if that is known."""
+    """Return the lines behind the version, if that is known."""
     version, *lines = _lines(data, name)
     if version not in versions:
         raise RestoreError(
@@ -223,7 +223,7 @@ def _source_at(paths: list[str], read: _Read, offset: str) -> SparkFiles:
 
 
 def _log_offset(offset: str) -> int | None:
-    """The position in its log that a source of files was read up to; None for other sources."""
+    """Return the position in its log that a source of files was read up to; None for other sources."""
     try:
         found = parse_json(offset)
     except ValueError:
@@ -233,7 +233,7 @@ def _log_offset(offset: str) -> int | None:
 
 
 def _is_file_log(paths: list[str], read: _Read) -> bool:
-    """Whether a source that was not read yet is one of files: all it can be told from."""
+    """Return whether a source that was not read yet is one of files: all it can be told from."""
     _, *lines = read(paths[0]).decode(errors="replace").split("\n")
     try:
         return bool(lines) and {"path", "batchId"} <= parse_json(lines[0]).keys()
@@ -262,14 +262,14 @@ class _FileLog:
         self._compact.sort()
 
     def until(self, position: int) -> SparkFiles:
-        """The log when it ended at a position."""
+        """Return the log when it ended at a position."""
         start = max((at for at in self._compact if at <= position), default=0)
         if all(at in self._names for at in range(start, position + 1)):
             return {path: None for at, path in self._names.items() if at <= position}
         return self._rebuilt(position)
 
     def _rebuilt(self, position: int) -> SparkFiles:
-        """The same out of a later file, if Spark has deleted those up to the position.
+        """Return the same out of a later file, if Spark has deleted those up to the position.
 
         A compact file at any position is a log: Spark takes its interval from it.
         """

@@ -102,7 +102,7 @@ class Store:
 
     @classmethod
     def in_memory(cls) -> Self:
-        """A checkpoint that lives as long as this object."""
+        """Return a checkpoint that lives as long as this object."""
         made = cls.__new__(cls)
         made._url = "memory://"
         made._root = None
@@ -112,13 +112,13 @@ class Store:
 
     @classmethod
     def of(cls, given: str | Path | Self) -> Self:
-        """The checkpoint at a path or URL; one that is open already as it is."""
+        """Return the checkpoint at a path or URL; one that is open already as it is."""
         return cls(given) if isinstance(given, str | Path) else given
 
     def through(
         self, wrapped: Callable[[Objects], Objects], options: StoreOptions | None = None
     ) -> Self:
-        """The same checkpoint, with something between it and its store."""
+        """Return the same checkpoint, with something between it and its store."""
         made = copy.copy(self)
         made._objects = wrapped(self._objects)
         made._options = self._options if options is None else options
@@ -147,7 +147,7 @@ class Store:
         return (found.path for found in self.listed(under))
 
     def listed(self, under: str) -> Iterator[Stored]:
-        """The same with sizes and times."""
+        """Yield the same with sizes and times."""
         behind: str | None = None
         while True:
             page = self._page(under, behind)
@@ -159,7 +159,7 @@ class Store:
         return self._asked("list", under, lambda: self._objects.page(under, behind))
 
     def stored(self, path: str) -> Stored | None:
-        """A file as it would be listed; None if there is no such file."""
+        """Return a file as it would be listed; None if there is no such file."""
         try:
             return self._asked("read", path, lambda: self._objects.head(path))
         except FileNotFoundError:
@@ -181,18 +181,18 @@ class Store:
                 yield Stored(path, told.st_size, modified)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether there is such a file."""
         return self.stored(path) is not None
 
     def read_if_there(self, path: str) -> bytes | None:
-        """The whole content of a file; None if there is no such file."""
+        """Return the whole content of a file; None if there is no such file."""
         try:
             return self._asked("read", path, lambda: self._got(path)).data
         except FileNotFoundError:
             return None
 
     def _got(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
-        """A piece of a file, and never less than that: what was torn is to be read again."""
+        """Return a piece of a file, and never less than that: what was torn is to be read again."""
         piece = self._objects.get(path, start, size)
         end = piece.size if size is None else min(start + size, piece.size)
         if len(piece.data) != end - start:
@@ -201,7 +201,7 @@ class Store:
         return piece
 
     def read(self, path: str) -> bytes:
-        """The whole content of a file that seals itself, or is not ours.
+        """Return the whole content of a file that seals itself, or is not ours.
 
         Raises:
             CorruptCheckpointError: it is missing.
@@ -328,7 +328,7 @@ class Store:
             file.close()
 
     def open_verified(self, ref: FileRef) -> IO[bytes]:
-        """The content of a file that a manifest names, after checking every byte of it.
+        """Return the content of a file that a manifest names, after checking every byte of it.
 
         Raises:
             CorruptCheckpointError: the file is missing, or not what the manifest says.
@@ -346,7 +346,7 @@ class Store:
         return file
 
     def _opened(self, ref: FileRef) -> IO[bytes]:
-        """A data file to read from its start, twice: it never changes."""
+        """Return a data file to read from its start, twice: it never changes."""
         objects = self._objects
         if isinstance(objects, LocalObjects):
             file = self._asked("read", ref.path, lambda: objects.open(ref.path))
@@ -364,7 +364,7 @@ class Store:
         return spool
 
     def _streamed(self, ref: FileRef) -> Iterator[bytes | memoryview]:
-        """The content of a file; each piece is of use until the next one is asked for."""
+        """Yield the content of a file; each piece is of use until the next one is asked for."""
         if not isinstance(self._objects, LocalObjects):
             yield from self._pieces(ref)
             return
@@ -375,7 +375,7 @@ class Store:
                 yield room[:size]
 
     def _pieces(self, ref: FileRef) -> Iterator[bytes]:
-        """The content of a file, several pieces of a large one at a time.
+        """Yield the content of a file, several pieces of a large one at a time.
 
         Raises:
             CorruptCheckpointError: a large file has another size than the manifest says.
@@ -422,7 +422,7 @@ class Store:
             self._asked("remove", some[0], partial(self._objects.delete, some))
 
     def collect_leftovers(self, paths: Iterable[str]) -> None:
-        """The same for what `leftovers` told."""
+        """Return the same for what `leftovers` told."""
         for path in paths:
             assert self._root is not None, "only a disk has any"
             place = inside(self._root, path)
@@ -434,7 +434,7 @@ class Store:
             self._objects.delete([path])
 
     def _asked(self, doing: str, path: str, ask: Callable[[], T]) -> T:
-        """The answer to a request, which is made again as long as it may yet succeed.
+        """Return the answer to a request, which is made again as long as it may yet succeed.
 
         Raises:
             StorageError: it was not answered.
@@ -512,7 +512,7 @@ def _settled(file: IO[bytes]) -> None:
 
 
 def _same_disk(one: Path, other: Path) -> bool:
-    """Whether two places may share files, as far as one can tell without trying."""
+    """Return whether two places may share files, as far as one can tell without trying."""
     return one.stat().st_dev == other.stat().st_dev
 
 

@@ -18,7 +18,7 @@ _HOST = re.compile(
 
 
 def local_path(url: str | Path) -> Path | None:
-    """The local directory that is meant; None if it is none.
+    """Return the local directory that is meant; None if it is none.
 
     Raises:
         StateTypeError: it is a `file:` URL whose path is not clear.
@@ -36,7 +36,7 @@ def local_path(url: str | Path) -> Path | None:
 
 
 def _path_of_file_url(url: str) -> Path:
-    """The path of a `file:` URL, which has no host, no query and no fragment.
+    """Return the path of a `file:` URL, which has no host, no query and no fragment.
 
     Raises:
         StateTypeError: it has one, or no absolute path.
@@ -58,7 +58,7 @@ def _path_of_file_url(url: str) -> Path:
 
 
 def remote_url(url: str) -> str:
-    """The URL of an object store, which ends up in messages, in plans and on workers.
+    """Return the URL of an object store, which ends up in messages, in plans and on workers.
 
     Raises:
         StateTypeError: it has credentials in it, or is of no store that can keep a checkpoint.

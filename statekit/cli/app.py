@@ -257,7 +257,7 @@ def _print_values(values: Any) -> None:
 
 
 def _finite(held: Any) -> Any:
-    """The same with NaN and infinities as text, which JSON has no numbers for."""
+    """Return the same with NaN and infinities as text, which JSON has no numbers for."""
     if isinstance(held, float) and not math.isfinite(held):
         return str(held)
     if isinstance(held, dict):

@@ -128,20 +128,20 @@ def _others(paths: list[Path]) -> str:
 
 
 def _taken(found: list[FoundCopy]) -> int:
-    """How many bytes copies take together, those that they share once."""
+    """Return how many bytes copies take together, those that they share once."""
     sizes = {file: size for copy in found for file, size in copy.files.items()}
     return sum(sizes.values())
 
 
 def _jobs(space: CopySpace, checkpoints: Collection[str]) -> dict[str, str | None]:
-    """The jobs of checkpoints, whose stores are asked at the same time."""
+    """Return the jobs of checkpoints, whose stores are asked at the same time."""
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
         found = threads.map(lambda checkpoint: _job(space, checkpoint), checkpoints)
         return dict(zip(checkpoints, found, strict=True))
 
 
 def _job(space: CopySpace, checkpoint_id: str) -> str | None:
-    """The job whose copies these are; None if its checkpoint is gone, or is another one now."""
+    """Return the job whose copies these are; None if its checkpoint is gone, or is another one now."""
     url = space.origin(checkpoint_id)
     if url is None:
         return "unknown"

@@ -17,7 +17,7 @@ _WITH_EPOCH = re.compile(r"(.+)@(\d+)")
 
 
 def source_of(text: str) -> StateSource:
-    """The state that a word names: a checkpoint, CHECKPOINT@EPOCH, or a savepoint.
+    """Return the state that a word names: a checkpoint, CHECKPOINT@EPOCH, or a savepoint.
 
     Raises:
         StatekitError: there is no such checkpoint, epoch or savepoint.
@@ -30,7 +30,7 @@ def source_of(text: str) -> StateSource:
 
 
 def as_data(found: Difference) -> dict[str, Any]:
-    """The difference as JSON has it."""
+    """Return the difference as JSON has it."""
     return {"same": found.is_same, **dataclasses.asdict(found)}
 
 

@@ -68,7 +68,7 @@ def _from_manifest(reader: CheckpointReader, operator: str) -> Counted:
 
 
 def print_checkpoint(reader: CheckpointReader, operators: Mapping[str, Counted]) -> None:
-    """The job, then a table of states and one of shards per operator."""
+    """Return the job, then a table of states and one of shards per operator."""
     manifest, epochs = reader.manifest, reader.epochs
     out.print(f"[bold]job {reader.job.name}[/]  {reader.repository.url}", soft_wrap=True)
     out.print(
@@ -163,7 +163,7 @@ def _restores_as_data(shards: Sequence[ShardState]) -> dict[str, Any]:
 
 
 def as_data(reader: CheckpointReader, operators: Mapping[str, Counted]) -> dict[str, object]:
-    """The same for programs."""
+    """Return the same for programs."""
     return {
         "job": reader.job.name,
         "checkpoint": reader.repository.url,

@@ -23,7 +23,7 @@ def epochs_text(ranges: Iterable[tuple[int, int]]) -> str:
 
 
 def rolled_back_text(ranges: Iterable[tuple[int, int]]) -> str:
-    """The same as a sentence of what became of them.
+    """Return the same as a sentence of what became of them.
 
     >>> rolled_back_text([(9, 9)])
     'epoch 9 was rolled back'

@@ -23,7 +23,7 @@ _SHOWN_AT_ENDS = 4
 
 
 def chosen(sizes: Sequence[int]) -> Iterator[int | None]:
-    """The numbers of all; of many, the first, the fullest and the last, None in between.
+    """Yield the numbers of all; of many, the first, the fullest and the last, None in between.
 
     >>> list(chosen([5, 0, 7])), list(chosen([1] * 50 + [9] + [1] * 49))
     ([0, 1, 2], [0, 1, 2, 3, None, 50, None, 96, 97, 98, 99])
@@ -45,7 +45,7 @@ def chosen(sizes: Sequence[int]) -> Iterator[int | None]:
 def empty_table(
     numbers: Sequence[str], *, texts: Sequence[str] = (), title: str | None = None
 ) -> Table:
-    """A table without rows.
+    """Return a table without rows.
 
     Parameters:
         numbers: headings of the columns on the right, which are flush right.
@@ -81,7 +81,7 @@ def size_cells(size: StateSize | None) -> tuple[str, str]:
 
 
 def count_text(number: int, one: str, many: str) -> str:
-    """A number and what is counted.
+    """Return a number and what is counted.
 
     >>> count_text(1, "copy", "copies"), count_text(1200, "copy", "copies")
     ('1 copy', '1,200 copies')

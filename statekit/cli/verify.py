@@ -201,7 +201,7 @@ def _where(finding: Finding) -> str:
 
 
 def _affected(epochs: Sequence[int]) -> str:
-    """The epochs as ranges."""
+    """Return the epochs as ranges."""
     runs = [
         [epoch for _, epoch in run]
         for _, run in groupby(enumerate(epochs), lambda placed: placed[1] - placed[0])

@@ -56,7 +56,8 @@ Flavour = Literal["pydantic", "msgspec", "typeddict", "namedtuple", "dataclass"]
 
 
 def unwrap(annotation: Any) -> Any:
-    """The annotation without `Annotated`, `NewType`, `Required`, `ReadOnly`, `Final` and aliases.
+    """Return the annotation without `Annotated`, `NewType`, `Required`, `ReadOnly`, `Final` and
+    aliases.
 
     >>> unwrap(typing.Annotated[int, "minutes"])
     <class 'int'>
@@ -65,7 +66,7 @@ def unwrap(annotation: Any) -> Any:
 
 
 def with_metadata(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The annotation as `unwrap` returns it, and the metadata of all `Annotated` around it."""
+    """Return the annotation as `unwrap` returns it, and the metadata of all `Annotated` around it."""
     metadata: tuple[Any, ...] = ()
     while True:
         origin = typing.get_origin(annotation)
@@ -84,7 +85,8 @@ def with_metadata(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def union_members(annotation: Any) -> tuple[Any, ...] | None:
-    """The members of a union, nested unions and aliases flattened; None if it is not a union.
+    """Return the members of a union, nested unions and aliases flattened; None if it is not a
+    union.
 
     >>> union_members(int | None)
     (<class 'int'>, <class 'NoneType'>)
@@ -124,7 +126,7 @@ def peel(annotation: Any) -> tuple[tuple[Any, ...], bool, tuple[Any, ...]]:
 
 
 def show(annotation: Any) -> str:
-    """An annotation as a person writes it."""
+    """Return an annotation as a person writes it."""
     if isinstance(annotation, str):
         return repr(annotation)
     if isinstance(annotation, type) and not typing.get_args(annotation):
@@ -153,7 +155,7 @@ class Field:
 
 
 def struct_flavour(cls: object) -> Flavour | None:
-    """Which kind of struct a class is, or None.
+    """Return which kind of struct a class is, or None.
 
     >>> struct_flavour(int) is None
     True
@@ -172,7 +174,8 @@ def struct_flavour(cls: object) -> Flavour | None:
 
 
 def struct_fields(cls: Any) -> tuple[Field, ...]:
-    """The fields of a struct class, in order. A field of a `namedtuple` without a type is Any.
+    """Return the fields of a struct class, in order. A field of a `namedtuple` without a type is
+    Any.
 
     Raises:
         StateTypeError: an annotation cannot be resolved.
@@ -228,10 +231,10 @@ def _pydantic_fields(cls: type[pydantic.BaseModel]) -> tuple[Field, ...]:
 
 
 def _typeddict_field(name: str, hint: Any, required: bool) -> Field:
-    """A field of a TypedDict, without `Required` and `NotRequired` around it.
+    """Return a field of a TypedDict, without `Required` and `NotRequired` around it.
 
-    `__required_keys__` is wrong under `from __future__ import annotations`: NotRequired is still
-    a part of a text when the class is made.
+    `__required_keys__` is wrong under `from __future__ import annotations`: NotRequired is still a
+    part of a text when the class is made.
     """
     inner = hint
     while (origin := typing.get_origin(inner)) in _WRAPPERS:
@@ -245,7 +248,7 @@ def _typeddict_field(name: str, hint: Any, required: bool) -> Field:
 
 
 def class_hints(cls: Any) -> Mapping[str, Any]:
-    """The annotations of a class, resolved."""
+    """Return the annotations of a class, resolved."""
     try:
         return typing_extensions.get_type_hints(cls, include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
@@ -259,7 +262,7 @@ def class_hints(cls: Any) -> Mapping[str, Any]:
 
 
 def is_frozen(cls: Any) -> bool:
-    """Whether the fields of a struct class cannot be set. What they hold may change."""
+    """Return whether the fields of a struct class cannot be set. What they hold may change."""
     match struct_flavour(cls):
         case "namedtuple":
             return True
@@ -273,9 +276,9 @@ def is_frozen(cls: Any) -> bool:
 
 
 def is_immutable(annotation: Any, outer: tuple[Any, ...] = ()) -> bool:
-    """Whether no value of an annotation can change.
+    """Return whether no value of an annotation can change.
 
-    Args:
+    Parameters:
         outer: the struct classes that the annotation is inside of.
 
     >>> is_immutable(tuple[str, int | None]), is_immutable(list[int])

@@ -203,7 +203,9 @@ _KEY_SCALARS: dict[str, tuple[KeyEncode, KeyDecode]] = {
 
 
 def _encode_ints(values: Sequence[Any]) -> list[bytes] | None:
-    """The bytes of many ints, in a tenth of the time; None if one of them is not a valid key."""
+    """Return the bytes of many ints, in a tenth of the time; None if one of them is not a valid
+    key.
+    """
     if set(map(type, values)) != {int}:
         return None
     try:
@@ -213,7 +215,7 @@ def _encode_ints(values: Sequence[Any]) -> list[bytes] | None:
 
 
 def _encode_strs(values: Sequence[Any]) -> list[bytes] | None:
-    """The bytes of many strs without zeros; None if there is another value."""
+    """Return the bytes of many strs without zeros; None if there is another value."""
     if set(map(type, values)) != {str} or "\0" in "".join(values):
         return None
     try:
@@ -288,7 +290,9 @@ def _variadic_key(encode: KeyEncode, decode: KeyDecode, name: str) -> tuple[KeyE
 
 
 def _choice_key(schema: Schema, members: Mapping[Any, Any] | None) -> tuple[KeyEncode, KeyDecode]:
-    """An enum or a literal: its values, all of one type. `members` maps a value to its member."""
+    """Return an enum or a literal: its values, all of one type. `members` maps a value to its
+    member.
+    """
     kinds = {type(value) for _, value in schema.values}
     if len(kinds) != 1 or kinds == {type(None)}:
         raise StateTypeError(
@@ -432,18 +436,18 @@ class KeyCodec(Generic[T]):
     annotation: Any
 
     def encode_all(self, keys: Sequence[T]) -> list[bytes]:
-        """The bytes of several keys; StateTypeError where the type cannot hold one of them."""
+        """Return the bytes of several keys; StateTypeError where the type cannot hold one of them."""
         encode_several = _ENCODE_SEVERAL.get(self.schema.kind)
         encoded = None if encode_several is None else encode_several(keys)
         return list(map(self.encode, keys)) if encoded is None else encoded
 
 
 def key_codec(annotation: Any) -> KeyCodec[Any]:
-    """The codec for keys of a type.
+    """Return the codec for keys of a type.
 
-    Args:
-        annotation: bool, int, float, str, bytes, date, datetime, timedelta, UUID, Enum, Literal,
-            a tuple or NamedTuple of those, each optionally None.
+    Parameters:
+        annotation: bool, int, float, str, bytes, date, datetime, timedelta, UUID, Enum, Literal, a
+            tuple or NamedTuple of those, each optionally None.
 
     Raises:
         StateTypeError: keys cannot be of that type.
@@ -460,7 +464,7 @@ def key_codec(annotation: Any) -> KeyCodec[Any]:
 
 
 def schema_key_codec(schema: Schema) -> KeyCodec[Any]:
-    """The codec for keys of which only the schema is known.
+    """Return the codec for keys of which only the schema is known.
 
     The bytes are those of `key_codec`. An enum is its member's value, a NamedTuple a tuple.
 
@@ -472,7 +476,8 @@ def schema_key_codec(schema: Schema) -> KeyCodec[Any]:
 
 
 def dynamic_key_codec() -> KeyCodec[Any]:
-    """The codec for keys whose type is only known from the value: one tag byte, then the key.
+    """Return the codec for keys whose type is only known from the value: one tag byte, then the
+    key.
 
     >>> codec = dynamic_key_codec()
     >>> codec.decode(codec.encode(("UA", None)))

@@ -105,7 +105,7 @@ class Schema:
     values: Literals = ()
 
     def to_json(self) -> str | dict[str, Any]:
-        """The schema as str, dict, list, int, bool and None; `from_json` reads it back.
+        """Return the schema as str, dict, list, int, bool and None; `from_json` reads it back.
 
         >>> schema_of(list[int]).to_json()
         {'kind': 'list', 'items': ['int']}
@@ -133,7 +133,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, data: object) -> Schema:
-        """The schema that `to_json` wrote.
+        """Return the schema that `to_json` wrote.
 
         Raises:
             StateTypeError: `data` is not a schema.
@@ -221,9 +221,9 @@ def _text(schema: Schema, *, brief: bool) -> str:
 
 
 def schema_of(annotation: object) -> Schema:
-    """The schema of a type.
+    """Return the schema of a type.
 
-    Args:
+    Parameters:
         annotation: scalars, bytes, dates, UUID, Decimal, Enum, Literal, tuples, list, dict, set,
             frozenset, unions, dataclasses, NamedTuples, TypedDicts, msgspec Structs, pydantic
             models, and any nesting of those. `Annotated`, `NewType` and aliases are seen through.

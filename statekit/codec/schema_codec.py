@@ -28,13 +28,13 @@ Json = Any
 def generic_decoder(
     schema: Schema | Json, codec_name: str = "msgpack", allow_pickle: bool = False
 ) -> Callable[[bytes], Json]:
-    """A decoder of stored values that needs their schema and none of the user's classes.
+    """Return a decoder of stored values that needs their schema and none of the user's classes.
 
     It returns what JSON can hold (and NaN): structs and dicts are dicts, sequences and sets are
     lists, a dict whose keys are not scalars is a list of pairs, dates are ISO text, bytes are hex,
     Decimal, UUID and timedelta are text, an enum is its member's name, a pickled value its repr.
 
-    Args:
+    Parameters:
         schema: a schema or its JSON form.
         codec_name: the codec that wrote the values.
         allow_pickle: unpickle values, which can run any code.
@@ -123,7 +123,7 @@ def _show_dict(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
 
 
 def expect(wire: Any, cls: type) -> Any:
-    """The decoded value, if it is of that class; ValueError otherwise."""
+    """Return the decoded value, if it is of that class; ValueError otherwise."""
     if not isinstance(wire, cls):
         raise ValueError(f"{wire!r:.60} is not a {cls.__name__}")
     return wire
@@ -133,7 +133,7 @@ def expect(wire: Any, cls: type) -> Any:
 
 
 def generic_key_decoder(schema: Schema | Json) -> Callable[..., tuple[Json, int]]:
-    """A decoder of stored keys that needs none of the user's classes.
+    """Return a decoder of stored keys that needs none of the user's classes.
 
     Returns:
         `(data, offset=0)` to the key, in the form that `generic_decoder` gives values, and the
@@ -177,7 +177,7 @@ def key_to_json(schema: Schema, value: Any) -> Json:
 
 
 def generic_key_encoder(schema: Schema | Json) -> Callable[[Json], bytes]:
-    """An encoder of keys that are given as text or JSON.
+    """Return an encoder of keys that are given as text or JSON.
 
     A str key is the text itself. For every other type the text is parsed: `5`, `true`,
     `2013-01-01`, `["UA", 1545]`, `null`. Data that is not text is parsed JSON already. Bytes are

@@ -31,7 +31,7 @@ _Part = tuple[str, Schema]
 
 
 def side_by_side(kind: str, stored: list[_Part], declared_kind: str, declared: list[_Part]) -> str:
-    """The parts of two types in two columns, one field per line; marks lines that differ.
+    """Return the parts of two types in two columns, one field per line; marks lines that differ.
 
     Parameters:
         kind, declared_kind: what each is.
@@ -111,7 +111,7 @@ def _has_structs(part: _Part | None) -> bool:
 
 
 def _structs(part: _Part | None) -> Iterator[Schema]:
-    """The structs in a type, without the structs inside of them."""
+    """Yield the structs in a type, without the structs inside of them."""
     schemas = [] if part is None else [part[1]]
     while schemas:
         schema = schemas.pop(0)

@@ -19,7 +19,7 @@ _NEVER_IN_UNIONS = frozenset({"null", "pickle", "dynamic"})
 def why_unreadable(
     stored: Schema, declared: Schema, root: str = "value", *, drops_fields: bool = True
 ) -> str | None:
-    """Why rows of one type cannot be read as another; None if they can.
+    """Return why rows of one type cannot be read as another; None if they can.
 
     Parameters:
         root: the name of the value in messages; the names of its parts begin with it.
@@ -35,7 +35,7 @@ def why_unreadable(
 
 
 def is_same_type(one: Schema, other: Schema) -> bool:
-    """Whether two types have the same stored form: each reads the other and skips nothing.
+    """Return whether two types have the same stored form: each reads the other and skips nothing.
 
     >>> from statekit.codec.schema import schema_of
     >>> is_same_type(schema_of(int), schema_of(float))
@@ -98,7 +98,7 @@ class _Comparison:
         return None
 
     def is_equal(self, stored: Schema, declared: Schema) -> bool:
-        """Whether two types are equal, and so are the structs that their refs name."""
+        """Return whether two types are equal, and so are the structs that their refs name."""
         return stored == declared and all(
             self.stored.get(name) == self.declared.get(name) for name in _refs(stored)
         )
@@ -156,7 +156,7 @@ class _Comparison:
         return None
 
     def is_read_by_any(self, member: Schema, plain: list[Schema]) -> bool:
-        """Whether one of the untagged members reads another member."""
+        """Return whether one of the untagged members reads another member."""
         return any(self.reason(member, other, "") is None for other in plain)
 
 
@@ -165,7 +165,7 @@ def _members(schema: Schema) -> tuple[Schema, ...]:
 
 
 def _refs(schema: Schema) -> Iterator[str]:
-    """The names of the refs in a type."""
+    """Yield the names of the refs in a type."""
     if schema.kind == "ref":
         yield schema.name
     for part in (*schema.items, *(field.schema for field in schema.fields)):

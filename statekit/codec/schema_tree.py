@@ -38,7 +38,7 @@ _LITERALS = frozenset({bool, int, str, type(None)})
 
 
 def tree_fault(tree: object, *, is_part: bool = False) -> str | None:
-    """Why something is not the JSON form of a type; None if it is.
+    """Return why something is not the JSON form of a type; None if it is.
 
     Parameters:
         is_part: the tree may be a part of a type, with refs to structs that enclose the part.

@@ -45,7 +45,7 @@ class Check:
 
 
 def is_text(value: str) -> bool:
-    """Whether a str can be written as UTF-8: it has no lone surrogates."""
+    """Return whether a str can be written as UTF-8: it has no lone surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -99,7 +99,7 @@ def _of_term(term: str, each: Callable[[Collection[Any]], bool] | None = None) -
 
 
 def check_types(types: frozenset[type]) -> Check:
-    """A check of a value's exact class only."""
+    """Return a check of a value's exact class only."""
     names = [kind.__name__ for kind in types]
     if not types <= {*SCALARS.values()}:
         term = None
@@ -115,9 +115,9 @@ def check_types(types: frozenset[type]) -> Check:
 
 
 def scalar_checks(kind: str, cls: type) -> tuple[Check, Check]:
-    """The two checks of a scalar type: which values it accepts, and which are exact.
+    """Return the two checks of a scalar type: which values it accepts, and which are exact.
 
-    Args:
+    Parameters:
         kind: of its schema.
         cls: the class of an enum's members; ignored for other kinds.
     """
@@ -145,7 +145,7 @@ _SCALARS: dict[str, tuple[Check, Check]] = {
 
 
 def optional(check: Check) -> Check:
-    """The check of a type, or None."""
+    """Return the check of a type, or None."""
     if check.types is not None:
         return check_types(check.types | {type(None)})
     if check.term is not None:
@@ -155,7 +155,7 @@ def optional(check: Check) -> Check:
 
 
 def any_of(checks: Sequence[Check]) -> Check:
-    """The check of a union."""
+    """Return the check of a union."""
     if all(check.types is not None for check in checks):
         return check_types(frozenset().union(*(check.types or () for check in checks)))
     if all(check.term is not None for check in checks):
@@ -172,7 +172,7 @@ def any_of(checks: Sequence[Check]) -> Check:
 
 
 def check_each(check: Check) -> Callable[[Any], bool]:
-    """A check of any number of values of one type."""
+    """Return a check of any number of values of one type."""
     if check.each is not None:
         return check.each
     if check.types is not None:
@@ -182,9 +182,9 @@ def check_each(check: Check) -> Callable[[Any], bool]:
 
 
 def check_parts(cls: type, checks: Sequence[Check], read: str, condition: str = "True") -> Check:
-    """A check of a class and of parts of its instances, compiled as `dataclasses` does it.
+    """Return a check of a class and of parts of its instances, compiled as `dataclasses` does it.
 
-    Args:
+    Parameters:
         cls: the exact class of a value.
         checks: of the parts.
         read: a statement that assigns the parts of `value` to `part0`, `part1`, …
@@ -235,9 +235,9 @@ _DEPTH = _Depth()
 
 
 def deeper(check: Callable[[], Check], levels: int) -> Check:
-    """The check of a recursive type within itself: false below `NESTING_MAX` levels.
+    """Return the check of a recursive type within itself: false below `NESTING_MAX` levels.
 
-    Args:
+    Parameters:
         check: returns the type's own check, which is compiled later.
         levels: how many levels deeper a value is nested each time.
     """
@@ -256,6 +256,6 @@ def deeper(check: Callable[[], Check], levels: int) -> Check:
 
 
 def exceeds_nesting(check: Check, value: Any) -> bool:
-    """Whether a value is not accepted because it has more than `NESTING_MAX` levels."""
+    """Return whether a value is not accepted because it has more than `NESTING_MAX` levels."""
     _DEPTH.exceeded = False
     return not check.one(value) and _DEPTH.exceeded

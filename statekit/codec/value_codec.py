@@ -81,7 +81,7 @@ class ValueCodec(Generic[T]):
 
 
 def value_codec(annotation: Any) -> ValueCodec[Any]:
-    """The MessagePack codec for values of a type.
+    """Return the MessagePack codec for values of a type.
 
     Raises:
         StateTypeError: a part of the type is not supported; the message says what to use.
@@ -148,7 +148,7 @@ def _no_value(name: str, value: object, error: Exception) -> StateTypeError:
 def _verified(
     name: str, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]
 ) -> Callable[[Any], bytes]:
-    """An `encode` that refuses values which change, or fail, when they are read back.
+    """Return an `encode` that refuses values which change, or fail, when they are read back.
 
     Reading calls `__post_init__` or `model_post_init` again. If the method is not idempotent, the
     value would change each time it is read and written.
@@ -176,7 +176,9 @@ def _unstable(name: str, value: object, why: str) -> StateTypeError:
 
 
 def shortened(value: object, length: int = 100) -> str:
-    """The repr of a value for a message, cut to a length, however large or deep the value is."""
+    """Return the repr of a value for a message, cut to a length, however large or deep the value
+    is.
+    """
     try:
         text = repr(value)
     except RecursionError:
@@ -214,7 +216,7 @@ def _corrupt_value(name: str, data: bytes, why: object) -> CorruptCheckpointErro
 
 
 def _why_refused(plan: ValuePlan, value: Any) -> str:
-    """Why a value is not accepted, with the path into it."""
+    """Return why a value is not accepted, with the path into it."""
     if exceeds_nesting(plan.accepts, value):
         return f"it is nested more than {NESTING_MAX} levels deep: keep the parts as rows of a map"
     return _reason(plan, value, "") or f"{shortened(value)} is accepted"
@@ -308,7 +310,7 @@ class _Planner:
         return plan_optional(schema, inner) if optional else inner
 
     def tagged_struct(self, wire: Any) -> Any:
-        """A struct for a tagged union member: written as the array [name, value]."""
+        """Return a struct for a tagged union member: written as the array [name, value]."""
         struct = msgspec.defstruct("Member", [("name", str), ("value", wire)], array_like=True)
         self.wire_structs.append(struct)
         return struct
@@ -351,9 +353,10 @@ class PickleCodec:
     name = "pickle"
 
     def codec(self, annotation: Any) -> ValueCodec[Any]:
-        """The codec that pickles values of a type; only a class is checked, and only its name.
+        """Return the codec that pickles values of a type; only a class is checked, and only its
+        name.
 
-        Args:
+        Parameters:
             annotation: any type. Where it is not a class, every value is accepted.
         """
         inner = unwrap(annotation)

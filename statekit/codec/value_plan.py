@@ -62,7 +62,7 @@ def plan_scalar(schema: Schema, annotation: Any) -> ValuePlan:
 
 
 def is_map(schema: Schema) -> bool:
-    """Whether a dict is written as a map, not as pairs: MessagePack readers know its keys."""
+    """Return whether a dict is written as a map, not as pairs: MessagePack readers know its keys."""
     key = schema.items[0].kind
     return key in SCALARS.keys() - {"null"} or key == "enum"
 
@@ -93,7 +93,7 @@ def plan_literal(schema: Schema, annotation: Any) -> ValuePlan:
 def plan_of(
     schema: Schema, wire: Any, items: Sequence[ValuePlan], check: Callable[[list[Check]], Check]
 ) -> ValuePlan:
-    """A plan whose checks are made from the checks of its items."""
+    """Return a plan whose checks are made from the checks of its items."""
     return ValuePlan(
         schema,
         wire,
@@ -136,7 +136,7 @@ def _check_items(cls: type) -> Callable[[list[Check]], Check]:
 
 
 def plan_sequence(schema: Schema, item: ValuePlan) -> ValuePlan:
-    """A list, or a tuple of any length."""
+    """Return a list, or a tuple of any length."""
     cls: Any = list if schema.kind == "list" else tuple
     wire = list[item.wire] if cls is list else tuple[item.wire, ...]  # type: ignore[name-defined]
     plan = plan_of(schema, wire, [item], _check_items(cls))
@@ -155,7 +155,7 @@ def plan_sequence(schema: Schema, item: ValuePlan) -> ValuePlan:
 
 
 def plan_set(schema: Schema, item: ValuePlan) -> ValuePlan:
-    """A set or frozenset: an array sorted by encoded element, whatever the order of hashing."""
+    """Return a set or frozenset: an array sorted by encoded element, whatever the order of hashing."""
     cls: Any = set if schema.kind == "set" else frozenset
     item_to_wire, item_from_wire = item.to_wire or unchanged, item.from_wire or unchanged
 
@@ -181,7 +181,7 @@ def _check_pairs(checks: list[Check]) -> Check:
 
 
 def plan_dict(schema: Schema, key: ValuePlan, item: ValuePlan) -> ValuePlan:
-    """A dict: a map, or an array of pairs where MessagePack readers may not know such keys."""
+    """Return a dict: a map, or an array of pairs where MessagePack readers may not know such keys."""
     wire: Any = dict[key.wire, item.wire]  # type: ignore[name-defined]
     if not is_map(schema):
         wire = list[tuple[key.wire, item.wire]]  # type: ignore[name-defined]

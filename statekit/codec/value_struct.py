@@ -27,7 +27,7 @@ from statekit.codec.value_union import tagged_members
 
 
 def is_native(annotation: Any, inside: frozenset[Any]) -> bool:
-    """Whether msgspec alone writes and reads the type as docs/format.md wants it."""
+    """Return whether msgspec alone writes and reads the type as docs/format.md wants it."""
     annotation = unwrap(annotation)
     if (members := union_members(annotation)) is not None:
         some = [member for member in members if member is not type(None)]
@@ -56,7 +56,7 @@ def is_native(annotation: Any, inside: frozenset[Any]) -> bool:
 
 
 def _is_plain(cls: Any) -> bool:
-    """Whether msgspec writes the class as a map of all its fields under their own names."""
+    """Return whether msgspec writes the class as a map of all its fields under their own names."""
     flavour = struct_flavour(cls)
     if flavour != "msgspec":
         return flavour in ("dataclass", "typeddict")
@@ -66,7 +66,7 @@ def _is_plain(cls: Any) -> bool:
 
 
 def _is_constrained(annotation: Any) -> bool:
-    """Whether msgspec would refuse values for more than their type (`msgspec.Meta`)."""
+    """Return whether msgspec would refuse values for more than their type (`msgspec.Meta`)."""
     inner, metadata = with_metadata(annotation)
     return any(isinstance(note, msgspec.Meta) for note in metadata) or any(
         _is_constrained(arg) for arg in typing.get_args(inner)
@@ -74,9 +74,9 @@ def _is_constrained(annotation: Any) -> bool:
 
 
 def plan_inside(schema: Schema, cls: type, outer: ValuePlan, levels: int) -> ValuePlan:
-    """The plan of a struct inside of itself: it looks up the outer plan when it is used.
+    """Return the plan of a struct inside of itself: it looks up the outer plan when it is used.
 
-    Args:
+    Parameters:
         outer: the plan of the struct, which is not complete yet.
         levels: how many levels deeper it is than the enclosing struct of its type.
     """
@@ -126,14 +126,14 @@ def plan_struct_checks(
 
 
 def _runs_code(cls: Any) -> bool:
-    """Whether reading an instance calls a method of its class."""
+    """Return whether reading an instance calls a method of its class."""
     if struct_flavour(cls) == "pydantic":
         return cls.__pydantic_post_init__ is not None
     return hasattr(cls, "__post_init__")
 
 
 def _only_fields(cls: Any, names: Collection[str]) -> str:
-    """A condition, as source text: an instance has its fields and nothing else."""
+    """Return a condition, as source text: an instance has its fields and nothing else."""
     if _runs_code(cls):
         return "False"
     flavour = struct_flavour(cls)
@@ -163,7 +163,7 @@ def _check_typeddict(checks: dict[str, Callable[[Any], bool]], required: frozens
 
 
 def _in_order(check: Check, names: list[str]) -> Check:
-    """The same check of dicts whose keys are in the order of their declaration."""
+    """Return the same check of dicts whose keys are in the order of their declaration."""
     one = check.one
     return Check(lambda value: one(value) and list(value) == [n for n in names if n in value])
 
@@ -176,12 +176,12 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _columns(specs: tuple[Field, ...]) -> list[int]:
-    """The order of fields in a wire struct: required ones first."""
+    """Return the order of fields in a wire struct: required ones first."""
     return sorted(range(len(specs)), key=lambda index: not specs[index].required)
 
 
 def wire_struct(cls: type, specs: tuple[Field, ...], fields: list[ValuePlan]) -> type:
-    """A msgspec Struct with the fields of `cls`, in the form in which they are written."""
+    """Return a msgspec Struct with the fields of `cls`, in the form in which they are written."""
     columns: list[tuple[str, Any] | tuple[str, Any, Any]] = [
         (f"f{index}", fields[index].wire)
         if specs[index].required

@@ -33,7 +33,7 @@ _TYPE_FAMILIES: dict[type, str] = {
 
 
 def _families(schema: Schema) -> frozenset[str]:
-    """The families of MessagePack values that a member of a union is written as."""
+    """Return the families of MessagePack values that a member of a union is written as."""
     if schema.kind in ("enum", "literal"):
         kinds = {type(value) for _, value in schema.values if value is not None}
         return frozenset(_TYPE_FAMILIES[kind] for kind in kinds)
@@ -43,7 +43,7 @@ def _families(schema: Schema) -> frozenset[str]:
 
 
 def tagged_members(members: Iterable[Schema]) -> frozenset[str]:
-    """The names of a union's members that need a tag: all but the first of each family."""
+    """Return the names of a union's members that need a tag: all but the first of each family."""
     first_kinds: dict[str, str] = {}
     tagged = set()
     for member in members:
@@ -131,7 +131,7 @@ def _union_from_wire(
 
 
 def _family(wire: Any) -> str:
-    """The family that a decoded value came from."""
+    """Return the family that a decoded value came from."""
     family = _TYPE_FAMILIES.get(type(wire))
     if family is None:
         family = _family(wire.value) if isinstance(wire, enum.Enum) else "map"
@@ -146,7 +146,7 @@ def _member_name(wire: msgspec.msgpack.Ext, peek: msgspec.msgpack.Decoder[Any]) 
 
 
 def split_member(schema: Schema, wire: Any) -> tuple[Schema, Any]:
-    """The member of a union that a value belongs to, and the value without its tag."""
+    """Return the member of a union that a value belongs to, and the value without its tag."""
     if isinstance(wire, msgspec.msgpack.Ext):
         name, wire = msgspec.msgpack.decode(wire.data, type=tuple[str, Any])
         return next(item for item in schema.items if item.brief == name), wire

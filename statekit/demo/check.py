@@ -122,7 +122,7 @@ def compare(spark: SparkSession, csv: Path, home: Path) -> list[Comparison]:
 
 
 def _totals(spark: SparkSession, asked: tuple[str, str, str], *questions: str) -> list[Comparison]:
-    """The same totals of what the job wrote to a sink, and of what SQL finds."""
+    """Return the same totals of what the job wrote to a sink, and of what SQL finds."""
     query, sink, totals = asked
     spark.sql(query).createOrReplaceTempView(f"expected_{sink}")
     written = spark.sql(totals.format(source=sink)).collect()[0]
@@ -134,7 +134,7 @@ def _totals(spark: SparkSession, asked: tuple[str, str, str], *questions: str) -
 
 
 def _late(spark: SparkSession, home: Path) -> list[Comparison]:
-    """Which flights are late depends on how Spark cuts its input, whether they are does not."""
+    """Return which flights are late depends on how Spark cuts its input, whether they are does not."""
     epoch = CheckpointReader(home / "checkpoint").manifest.operators["turnaround"]
     hours = LATENESS // timedelta(hours=1)
     confirmed = spark.sql(_LATE.format(hours=hours)).collect()[0][0]
@@ -168,7 +168,7 @@ def _summaries(spark: SparkSession, home: Path) -> list[Comparison]:
 
 
 def airports(spark: SparkSession, home: Path) -> list[tuple[str, int, float, float]]:
-    """The last summary of each airport that the job wrote."""
+    """Return the last summary of each airport that the job wrote."""
     spark.read.parquet(str(home / "airports")).createOrReplaceTempView("summaries")
     rows = spark.sql(_AIRPORTS.format(source="summaries")).collect()
     return sorted((row.airport, *row.last) for row in rows)

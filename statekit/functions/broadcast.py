@@ -60,7 +60,7 @@ class Handlers:
         self._by_class[cls] = handler
 
     def bind(self, states: dict[str, State], context: Context) -> Callable[[Any], Bound]:
-        """A function from a record to what is called, as `handler(record, *arguments)`."""
+        """Return a function from a record to what is called, as `handler(record, *arguments)`."""
         bound = {cls: of.bind(states, context) for cls, of in self._by_class.items()}
         if len(bound) == 1:  # takes dicts and subclasses, too
             (only,) = bound.values()

@@ -18,7 +18,7 @@ KEY_TYPES = frozenset({"bool", "int", "str", "bytes", "date", "datetime"})
 
 
 def codec_of_keys(operator: str, records: Records, key: tuple[str, ...]) -> KeyCodec[Any]:
-    """The codec of the whole key: of the one field, or of a tuple of the fields.
+    """Return the codec of the whole key: of the one field, or of a tuple of the fields.
 
     Raises:
         StateTypeError: a field is missing, or its type cannot be a key.
@@ -78,12 +78,12 @@ def codec_of_waiting(records: Records) -> ValueCodec[Any]:
 
 
 def _are_untyped(records: Records) -> bool:
-    """Whether records are plain dicts, of which nothing is declared."""
+    """Return whether records are plain dicts, of which nothing is declared."""
     return any(member.fields is None for member in records.members)
 
 
 def _annotation_in_all(records: Records, name: str, what: str) -> Any:
-    """The annotation of a field that all record types have, and with the same type."""
+    """Return the annotation of a field that all record types have, and with the same type."""
     found = {}
     for member in records.members:
         fields = member.fields or {}

@@ -21,7 +21,7 @@ Hooks = dict[str, tuple[tuple[Callable[[Any], Any], Any], ...]]
 
 
 def checked_hooks(operator: str, migrate: object, caller: dict[str, Any]) -> Hooks:
-    """The functions given as `migrate=`, with what they take.
+    """Return the functions given as `migrate=`, with what they take.
 
     Parameters:
         caller: names that annotations may use beside those of the functions' modules.
@@ -63,7 +63,7 @@ def _checked(where: str, fn: object, caller: dict[str, Any]) -> tuple[Callable[[
 
 
 def hooks_of(operator: str, states: Sequence[str], given: Hooks) -> dict[str, tuple[Hook, ...]]:
-    """The hooks of each state.
+    """Return the hooks of each state.
 
     Raises:
         StateTypeError: there is no such state, or values cannot be of an annotated type.

@@ -286,7 +286,7 @@ class Process(Generic[R, P, U]):
         return bool(self._callbacks)
 
     def late_us(self, plan: ShardPlan) -> int:
-        """The watermark that makes a record late."""
+        """Return the watermark that makes a record late."""
         return plan.watermark_us
 
     @property
@@ -324,12 +324,12 @@ class Process(Generic[R, P, U]):
         return frozenset(spec.name for spec in self.states if spec.kind.is_local)
 
     def families_in(self, plan: ShardPlan) -> tuple[str, ...]:
-        """The same, with what states had in former eras."""
+        """Return the same, with what states had in former eras."""
         families = self.families
         return (*families, EXPIRY) if plan.eras and EXPIRY not in families else families
 
     def bind_timers(self, scope: KeyScope, backend: Backend, plan: ShardPlan) -> Timers | None:
-        """The timers of the current key; None if nobody handles them."""
+        """Return the timers of the current key; None if nobody handles them."""
         if not self.handles_timers:
             return None
         return Timers(
@@ -342,7 +342,8 @@ class Process(Generic[R, P, U]):
         )
 
     def bind_callbacks(self, states: dict[str, State], context: Context) -> Callable[[str], Bound]:
-        """A function from a timer's name to what is called, as `callback(timer, *arguments)`.
+        """Return a function from a timer's name to what is called, as `callback(timer,
+        *arguments)`.
 
         Nobody handles a timer that was given up at a start: it goes, and nothing is called.
         """
@@ -377,24 +378,24 @@ class Process(Generic[R, P, U]):
             return self.traits.combiner.records(records, self.late_us(plan))
 
     def count_of(self, taken: Sequence[Any]) -> int:
-        """How many records these were."""
+        """Return how many records these were."""
         if self.traits.combiner is None:
             return len(taken)
         numbers = self.traits.combiner.number_at
         return sum(taken[numbers] if self.traits.takes_columns else map(itemgetter(numbers), taken))
 
     def key_of(self) -> Callable[[Any], Any]:
-        """A function from a record to its key: a scalar, a tuple for several fields, or ()."""
+        """Return a function from a record to its key: a scalar, a tuple for several fields, or ()."""
         if not self.key:
             return lambda record: ()
         return self.taken.getter(self.key)
 
     def time_of_taken(self) -> Callable[[Any], int]:
-        """The same as `time_of`, for what is routed to its shards."""
+        """Return the same as `time_of`, for what is routed to its shards."""
         return self.time_of() if self.traits.combiner is None else self.traits.combiner.time_of
 
     def time_of(self) -> Callable[[Any], int]:
-        """A function from a record to its event time in microseconds.
+        """Return a function from a record to its event time in microseconds.
 
         The function raises ProcessError for a record without one.
         """
@@ -414,7 +415,7 @@ class Process(Generic[R, P, U]):
         return time
 
     def with_traits(self, traits: Traits) -> Self:
-        """The same function without callbacks, which the runtime treats in another way."""
+        """Return the same function without callbacks, which the runtime treats in another way."""
         arguments, _, _ = self.__getstate__()
         made: Self = type(self)(*arguments[:-1], traits)  # type: ignore[call-arg]
         return made

@@ -135,7 +135,9 @@ class Signature:
 
 
 def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
-    """The annotations of a function, resolved one by one so that an error names its parameter."""
+    """Return the annotations of a function, resolved one by one so that an error names its
+    parameter.
+    """
     hints: dict[str, Any] = {}
     for name, annotation in fn.__annotations__.items():
         alone = types.SimpleNamespace(__annotations__={name: annotation})
@@ -156,7 +158,7 @@ def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
 
 
 def _records_given(hint: Any, where: str) -> tuple[bool, Any]:
-    """Whether an annotation is that of an iterator over records, and theirs.
+    """Return whether an annotation is that of an iterator over records, and theirs.
 
     Raises:
         StateTypeError: it is one of several records, and no such iterator.
@@ -187,7 +189,7 @@ def _is_state(hints: dict[str, Any], parameter: inspect.Parameter) -> bool:
 def _checked_parameters(
     name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], takes: str
 ) -> list[inspect.Parameter]:
-    """The parameters given at each call: the record or timer first, then states and context."""
+    """Return the parameters given at each call: the record or timer first, then states and context."""
     if not parameters:
         raise StateTypeError(f"{name}: the first parameter takes the {takes}; there is none")
     given = []

@@ -51,7 +51,7 @@ _OPTION_NAMES: dict[type, str] = {
 
 
 def state_class(annotation: Any) -> type[State] | None:
-    """The kind of state that an annotation declares; None if it declares none."""
+    """Return the kind of state that an annotation declares; None if it declares none."""
     if typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
     origin = typing.get_origin(annotation) or annotation
@@ -114,7 +114,7 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
 
 
 def _codec(where: str, pickled: PickleCodec | None, annotation: Any) -> ValueCodec[Any]:
-    """The codec of values of a type, or the one that pickles them."""
+    """Return the codec of values of a type, or the one that pickles them."""
     made = pickled.codec if pickled else value_codec
     return typing.cast("ValueCodec[Any]", explained(where, lambda: made(annotation)))
 
@@ -145,7 +145,7 @@ def _redistribution(
 def _object_spec(
     where: str, operator: str, name: str, cls: type[Any], options: tuple[Any, ...]
 ) -> StateSpec:
-    """A parameter annotated with a class of `Checkpointed` objects."""
+    """Return a parameter annotated with a class of `Checkpointed` objects."""
     made = typing.get_origin(cls) or cls
     given = _options(where, ObjectState, options)
     needed = [p.name for p in _parameters(made) if p.default is p.empty and p.kind not in _VARIADIC]
@@ -196,7 +196,8 @@ class _StoredAs:
 
 
 def with_stored_type(annotation: Any, caller: dict[str, Any]) -> Any:
-    """The annotation of a `Checkpointed` object with what its snapshot is stored as; others as is.
+    """Return the annotation of a `Checkpointed` object with what its snapshot is stored as; others
+    as is.
 
     It is read where the function is decorated: a worker has the class, and not the names that its
     annotations are written with.

@@ -18,7 +18,7 @@ from statekit.job.state_succession import Succession, succession
 def continued_job_file(
     stored: JobFile, job: Job, url: str, *, allow_dropped_state: bool
 ) -> JobFile:
-    """The job file that a job asks for, if a checkpoint that holds state can go on with it.
+    """Return the job file that a job asks for, if a checkpoint that holds state can go on with it.
 
     Parameters:
         url: of the checkpoint, for messages.
@@ -52,7 +52,7 @@ def check_job_name(stored: JobFile, job: Job, url: str) -> None:
 def next_job_file(
     stored: JobFile, operators: Sequence[Operator], *, allow_dropped_state: bool
 ) -> JobFile:
-    """The job file that the code asks for, if the checkpoint can go on with it.
+    """Return the job file that the code asks for, if the checkpoint can go on with it.
 
     Parameters:
         operators: of the job, as the code declares them.
@@ -119,7 +119,7 @@ def _buffered_types(before: OperatorRecord, declared: OperatorRecord) -> tuple[A
 
 
 def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]:
-    """The states that an operator has given up so far.
+    """Return the states that an operator has given up so far.
 
     Raises:
         StateSchemaError: it declares one of them again.
@@ -135,7 +135,7 @@ def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]
 
 
 def _given_up_text(operator: str, again: list[str]) -> str:
-    """Why what was given up cannot be had again."""
+    """Return why what was given up cannot be had again."""
     if TIMERS in again:
         return (
             f"operator {operator!r} handles timers, and gave up all of its timers earlier: they "

@@ -32,7 +32,7 @@ def _of_pass(plan: Plan, each: Chain) -> Iterator[str]:
 
 
 def _reading(plan: Plan, operator: Operator) -> Iterator[str]:
-    """Which columns leave the JVM."""
+    """Yield which columns leave the JVM."""
     combiner = operator.declared.traits.combiner
     for stream in operator.streams:
         records = plan.record_of(stream)

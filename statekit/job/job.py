@@ -283,7 +283,7 @@ class Job(Plan):
 
 
 def _runtime(module: str, name: str) -> Callable[..., Any]:
-    """A runtime, found by name when it is asked for.
+    """Return a runtime, found by name when it is asked for.
 
     A plan does not depend on what runs it, and `import statekit` must not need PySpark.
     """

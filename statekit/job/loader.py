@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def load_job(text: str) -> Job:
-    """The job that `module:attribute` names.
+    """Return the job that `module:attribute` names.
 
     The attribute is a `Job`, or a function without arguments that returns one. The current
     directory is where modules are looked for first.
@@ -26,7 +26,7 @@ def load_job(text: str) -> Job:
 
 
 def load_named(text: str, kind: type[_T], what: str) -> _T:
-    """The object that `module:attribute` names.
+    """Return the object that `module:attribute` names.
 
     The attribute is such an object, or a function without arguments that returns one. The current
     directory is where modules are looked for first.

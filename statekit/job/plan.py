@@ -168,7 +168,7 @@ class Plan:
         return name
 
     def record_of(self, stream: str) -> Records | None:
-        """The type, or types, of a stream's records; None if it carries none."""
+        """Return the type, or types, of a stream's records; None if it carries none."""
         for source in self.sources:
             if source.name == stream:
                 return source.record_type
@@ -179,23 +179,23 @@ class Plan:
         return output.record_type if output is not None else None
 
     def operator(self, name: str) -> Operator:
-        """The operator of that name."""
+        """Return the operator of that name."""
         return next(found for found in self.operators if found.name == name)
 
     def sinks_of(self, stream: str) -> list[Sink]:
-        """The sinks that a stream leaves by."""
+        """Return the sinks that a stream leaves by."""
         return [sink for sink in self.sinks if sink.stream == stream]
 
     def consumers_of(self, stream: str) -> list[Operator]:
-        """The operators that a stream feeds, be it broadcast to them or not."""
+        """Return the operators that a stream feeds, be it broadcast to them or not."""
         return [operator for operator in self.operators if stream in operator.streams]
 
     def is_source(self, stream: str) -> bool:
-        """Whether a stream comes from outside of the job."""
+        """Return whether a stream comes from outside of the job."""
         return any(source.name == stream for source in self.sources)
 
     def wants_late(self, operator: Operator) -> bool:
-        """Whether anything takes the late records of an operator."""
+        """Return whether anything takes the late records of an operator."""
         return bool(self.sinks_of(operator.late) or self.consumers_of(operator.late))
 
     def check_names(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
@@ -216,7 +216,7 @@ class Plan:
                 )
 
     def describe(self) -> dict[str, Any]:
-        """The whole plan as JSON-able data."""
+        """Return the whole plan as JSON-able data."""
         return {
             "name": self.name,
             "key_groups": self.key_groups or DEFAULT_GROUPS,
@@ -260,7 +260,7 @@ class Plan:
 
 
 def _streams_of(operator: str) -> dict[str, str]:
-    """The streams of an operator by name, each as errors call it."""
+    """Return the streams of an operator by name, each as errors call it."""
     late = late_name(operator)
     return {
         operator: f"operator {operator!r}",
@@ -269,7 +269,7 @@ def _streams_of(operator: str) -> dict[str, str]:
 
 
 def late_name(operator: str) -> str:
-    """The name of an operator's stream of late records."""
+    """Return the name of an operator's stream of late records."""
     return f"{operator}.late"
 
 

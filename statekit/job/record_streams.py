@@ -38,7 +38,8 @@ class SourceForm:
         }
 
     def taken(self, given: Iterable[Any]) -> list[Any]:
-        """The records of the caller in their stored form, as objects that the caller does not have.
+        """Return the records of the caller in their stored form, as objects that the caller does
+        not have.
 
         An instance whose fields do not fit their types passes as it is: its class accepted it, and
         an error is raised where the value is used.
@@ -74,7 +75,7 @@ class SourceForm:
 
 
 def _stored(form: OutputType, records: list[Any]) -> list[Any]:
-    """The stored form of records; those that do not fit their type as they are."""
+    """Return the stored form of records; those that do not fit their type as they are."""
     try:
         return form.stored(records)
     except ProcessError:
@@ -114,7 +115,9 @@ class RecordStreams:
         self._parts[operator.late] = parts
 
     def for_operator(self, stream: str) -> list[Any]:
-        """The records of a stream for one operator, or for one shard that they are broadcast to."""
+        """Return the records of a stream for one operator, or for one shard that they are broadcast
+        to.
+        """
         return [
             record
             for own, form in self._own(stream)
@@ -122,11 +125,11 @@ class RecordStreams:
         ]
 
     def for_sink(self, stream: str) -> list[Any]:
-        """The records of a stream for one sink."""
+        """Return the records of a stream for one sink."""
         return [record for own, _ in self._own(stream) for record in own]
 
     def _own(self, stream: str) -> list[tuple[list[Any], RecordForm | None]]:
-        """The records of a stream for one consumer: copies, if others take them, too."""
+        """Return the records of a stream for one consumer: copies, if others take them, too."""
         if not self._is_shared(stream):
             return self._parts[stream]
         return [

@@ -41,7 +41,7 @@ class Succession:
     problem: str = ""
 
     def allowed(self) -> StateRecord:
-        """The record that follows.
+        """Return the record that follows.
 
         Raises:
             StateSchemaError: it is refused.
@@ -75,7 +75,7 @@ def succession(
 
 
 def _in_its_era(declared: StateRecord, stored: StateRecord) -> StateRecord:
-    """The declaration, in the era of expiry that follows from what is stored.
+    """Return the declaration, in the era of expiry that follows from what is stored.
 
     The time of rows begins with their next write when expiry is turned on or changes its clock.
     """
@@ -94,7 +94,7 @@ def _in_its_era(declared: StateRecord, stored: StateRecord) -> StateRecord:
 def _in_its_generation(
     stored: StateRecord, declared: StateRecord, hooks: Sequence[Hook]
 ) -> StateRecord:
-    """The declaration, with its generation and all those before it."""
+    """Return the declaration, with its generation and all those before it."""
     if stored.kind != declared.kind or stored.types.get("key") != declared.types.get("key"):
         raise _RefusedError(
             f"changed what it is, and no hook can convert that:\n{_compared(stored, declared)}\n"
@@ -128,14 +128,16 @@ def _former(states: Sequence[PastState], now: PastState) -> tuple[PastState, ...
 
 
 def _why(stored: PastState, declared: StateRecord) -> str | None:
-    """Why rows of a former declaration do not read rightly; None if they do."""
+    """Return why rows of a former declaration do not read rightly; None if they do."""
     if stored.codec != declared.codec:
         return f"rows were written by the codec {stored.codec} and would be by {declared.codec}"
     return why_unreadable(value_schema(stored), value_schema(declared), declared.shape.value)
 
 
 def _is_converted(before: PastState, declared: StateRecord, hooks: Sequence[Hook]) -> bool:
-    """Whether a hook is for the very type that changed, though rows could be read without it."""
+    """Return whether a hook is for the very type that changed, though rows could be read without
+    it.
+    """
     if is_same_type(value_schema(before), value_schema(declared)):
         return False
     return any(hook.is_meant_for(before) for hook in hooks)

@@ -157,7 +157,7 @@ class Stream(Generic[T]):
             )
 
     def _type_name(self, stream: str) -> str:
-        """The name of the type of a stream's records."""
+        """Return the name of the type of a stream's records."""
         records = self._job.record_of(stream)
         if records is not None:
             return records.name
@@ -279,7 +279,7 @@ class Stream(Generic[T]):
         return self.process(made, name=name)
 
     def _record_type(self, doing: str) -> RecordType:
-        """The one type that these records are of.
+        """Return the one type that these records are of.
 
         Parameters:
             doing: what they are wanted for: `window`, or `aggregate`.
@@ -345,7 +345,7 @@ class Stream(Generic[T]):
 
 
 def _names_of(job: Plan, what: str, streams: Iterable[Any]) -> tuple[str, ...]:
-    """The names of streams that are to be combined with one of `job`."""
+    """Return the names of streams that are to be combined with one of `job`."""
     names: list[str] = []
     for stream in streams:
         if not isinstance(stream, Stream) or stream._job is not job:
@@ -378,7 +378,7 @@ class Windowed(Generic[T]):
     @overload
     def count(self, *, name: str | None = None) -> Stream[Any]: ...
     def count(self, *, name: str | None = None, into: Any = None) -> Stream[Any]:
-        """How many records a window has, as `count`."""
+        """Return how many records a window has, as `count`."""
         return self._stream.process(self._windowing.count(into), name=name)
 
     @overload
@@ -386,7 +386,9 @@ class Windowed(Generic[T]):
     @overload
     def sum(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
     def sum(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
-        """The sum of a field, named like it. None is passed over, and the sum of nothing else."""
+        """Return the sum of a field, named like it. None is passed over, and the sum of nothing
+        else.
+        """
         return self._stream.process(self._windowing.fold("sum", field, into), name=name)
 
     @overload
@@ -394,7 +396,7 @@ class Windowed(Generic[T]):
     @overload
     def min(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
     def min(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
-        """The least value of a field, named like it. None is passed over."""
+        """Return the least value of a field, named like it. None is passed over."""
         return self._stream.process(self._windowing.fold("min", field, into), name=name)
 
     @overload
@@ -402,7 +404,7 @@ class Windowed(Generic[T]):
     @overload
     def max(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
     def max(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
-        """The largest value of a field, named like it. None is passed over."""
+        """Return the largest value of a field, named like it. None is passed over."""
         return self._stream.process(self._windowing.fold("max", field, into), name=name)
 
     @overload

@@ -140,7 +140,9 @@ class Migration:
         return [succession for succession in found if succession.verdict == "refused"]
 
     def _following(self) -> JobFile:
-        """The job file that the code asks for, without former types, once rows are rewritten."""
+        """Return the job file that the code asks for, without former types, once rows are
+        rewritten.
+        """
         url = self.repository.url
         wanted = continued_job_file(self.stored, self.job, url, allow_dropped_state=False)
         check_at_rest(self.repository, self.last)
@@ -237,7 +239,7 @@ class Migration:
             changes.drop()
 
     def _after(self, operator: str, changed: dict[str, dict[int, ShardState]]) -> OperatorEpoch:
-        """An operator in the new epoch: it handled nothing, and some shards changed."""
+        """Return an operator in the new epoch: it handled nothing, and some shards changed."""
         before = self.last.operators.get(operator)
         if before is None:  # new in the code
             shards, groups = self.last.parallelism, self.last.key_groups
@@ -251,7 +253,7 @@ class Migration:
 
 
 def _rewritten(state: StateRecord) -> StateRecord:
-    """The record of a state all rows of which are of its type."""
+    """Return the record of a state all rows of which are of its type."""
     return state.model_copy(update={"generation": 0, "past": ()})
 
 
@@ -274,7 +276,7 @@ def _batches(
     *,
     dry: bool,
 ) -> Iterator[Batch]:
-    """The changes that make all rows of a state what they would be if written now."""
+    """Yield the changes that make all rows of a state what they would be if written now."""
     decode_key, batch, report = operator.declared.key_codec.decode, Batch(), state.report
     scope = state.scope
     write = state.spec.codec.encode
@@ -304,7 +306,7 @@ def _batches(
 
 
 def _read(row: bytes, state: _Rewriting, scope: KeyScope) -> object:
-    """The value of a row, as the declared type; errors say where."""
+    """Return the value of a row, as the declared type; errors say where."""
     try:
         return state.codec.decode(row)
     except CorruptCheckpointError as error:

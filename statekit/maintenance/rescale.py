@@ -166,7 +166,7 @@ def _verify(
 
 
 def _based(found: RestorePlan) -> Iterator[int]:
-    """The key groups whose rows start from a base."""
+    """Yield the key groups whose rows start from a base."""
     if found.base is not None:
         yield from range(found.first, found.last + 1)
     for part in found.below:

@@ -131,7 +131,9 @@ def _anew(
     key_groups: int,
     specs: Mapping[str, Sequence[StateSpec]],
 ) -> Iterator[OperatorPlan]:
-    """The plans of all state written anew in other key groups. Each key is hashed, and counted."""
+    """Yield the plans of all state written anew in other key groups. Each key is hashed, and
+    counted.
+    """
     check_parallelism(parallelism, key_groups)
     ranges = [group_range(n, parallelism, key_groups) for n in range(parallelism)]
     for name, before in reader.manifest.operators.items():
@@ -162,7 +164,9 @@ def _rehashed(reader: CheckpointReader, record: OperatorRecord, key_groups: int)
 
 
 def skew_of(loads: list[Load]) -> float | None:
-    """How many times as many rows as the mean the fullest shard has; None if that is not known."""
+    """Return how many times as many rows as the mean the fullest shard has; None if that is not
+    known.
+    """
     rows = [load.size.rows for load in loads if load.size is not None]
     if len(rows) < len(loads) or not sum(rows):
         return None
@@ -197,7 +201,7 @@ def _counted(reader: CheckpointReader, record: OperatorRecord) -> Groups:
 def _size_of_shard(
     groups: Groups | None, states: Sequence[str], shard: ShardState
 ) -> StateSize | None:
-    """The size of a shard: counted, or else as the manifest says; None if it does not say."""
+    """Return the size of a shard: counted, or else as the manifest says; None if it does not say."""
     if groups is not None:
         return _size_within(groups, *shard.groups)
     if shard.is_part:

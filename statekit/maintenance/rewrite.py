@@ -104,7 +104,7 @@ class _NewShard:
 
 
 def _chain_of(files: Iterable[FileRef]) -> ReplayCost:
-    """The chain of change files that a shard begins with."""
+    """Return the chain of change files that a shard begins with."""
     chain = ReplayCost()
     for file in files:
         chain = chain.followed_by(file, 0)
@@ -268,7 +268,7 @@ class ShardsWriter:
             changes.drop()
 
     def _stored(self, changes: Changes, *, local: bool) -> list[FileRef]:
-        """The finished file; none if there is nothing in it."""
+        """Return the finished file; none if there is nothing in it."""
         finished = changes.finish()
         if finished is None:
             return []
@@ -511,7 +511,7 @@ def rewrite_checkpoint(
 
 
 def rows_to_read(job: JobFile, manifest: EpochManifest) -> int:
-    """How many rows a job holds after an epoch."""
+    """Return how many rows a job holds after an epoch."""
     total = 0
     for operator in job.operators:
         epoch = manifest.operators.get(operator.name)

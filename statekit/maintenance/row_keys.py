@@ -92,7 +92,7 @@ class KeyedRows:
         self._key, self._group = b"", b""
 
     def parts(self, family: str, row_key: bytes) -> RowParts:
-        """The row key taken apart.
+        """Return the row key taken apart.
 
         Raises:
             CorruptCheckpointError: it does not hold a key.
@@ -104,12 +104,12 @@ class KeyedRows:
         return RowParts(row_key[_GROUP_BYTES:start], self._seen, row_key[end:])
 
     def of_subkey(self, family: str, key: bytes, subkey: bytes) -> RowParts:
-        """The inverse of `RowParts.subkey`."""
+        """Return the inverse of `RowParts.subkey`."""
         cut = _before_bytes(family)
         return RowParts(subkey[:cut], key, subkey[cut:])
 
     def row_key(self, parts: RowParts) -> bytes:
-        """The row key in these key groups.
+        """Return the row key in these key groups.
 
         Raises:
             CorruptCheckpointError: the key is not one.

@@ -55,7 +55,7 @@ def record_assembler(
 def record_columns(
     record: RecordDeclaration, columns: Sequence[Any], path: str
 ) -> tuple[list[str], Callable[[Sequence[Any]], list[list[Any]]]]:
-    """The fields that these columns have, and (arrays) -> the values of each field."""
+    """Return the fields that these columns have, and (arrays) -> the values of each field."""
     fields = record.fields
     if fields is None:
         fields = {column.name: Field(column.name, Any, required=True) for column in columns}
@@ -79,7 +79,7 @@ def record_columns(
 
 
 def field_reader(record: RecordDeclaration, annotation: Any, arrow: Any, path: str) -> Read:
-    """A reader of the column of a field of a record, nulls included."""
+    """Return a reader of the column of a field of a record, nulls included."""
     if record.flavour != "pydantic":
         return column_reader(annotation, arrow, path)
     if len(peel(annotation)[0]) > 1 and not pa.types.is_null(arrow):
@@ -125,14 +125,14 @@ def _input_key(name: str, info: Any) -> str:
 
 
 def _takes_in_order(cls: Any, names: list[str]) -> bool:
-    """Whether the constructor takes these fields by position."""
+    """Return whether the constructor takes these fields by position."""
     first = list(inspect.signature(cls).parameters.values())[: len(names)]
     by_position = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in first)
     return by_position and [p.name for p in first] == names
 
 
 def _is_plain_namedtuple(cls: Any, names: list[str]) -> bool:
-    """Whether these are all fields of a NamedTuple whose constructor only stores them."""
+    """Return whether these are all fields of a NamedTuple whose constructor only stores them."""
     constructor = getattr(cls.__new__, "__code__", None)
     return (
         issubclass(cls, tuple)
@@ -159,7 +159,7 @@ def _without_nulls(records: list[dict[str, Any]], names: list[str]) -> list[dict
 
 
 def column_reader(annotation: Any, arrow: Any, path: str) -> Read:
-    """A reader of arrays of this Arrow type, nulls included, as values of the annotation."""
+    """Return a reader of arrays of this Arrow type, nulls included, as values of the annotation."""
     members, nullable, _ = peel(annotation)
     if pa.types.is_dictionary(arrow):
         decoded = column_reader(annotation, arrow.value_type, path)
@@ -210,7 +210,7 @@ def _with_nulls(read: Read, nullable: bool, path: str) -> Read:
 
 
 def _member_reader(member: Any, arrow: Any, path: str) -> Read:
-    """A reader for one annotation that is no union."""
+    """Return a reader for one annotation that is no union."""
     origin, arguments = typing.get_origin(member) or member, typing.get_args(member)
     if member is Any:
         return _raw(arrow)
@@ -260,7 +260,7 @@ def _refuse_other(values: tuple[Any, ...]) -> Callable[[Any], NoReturn]:
 def _choice_reader(
     values: tuple[Any, ...], convert: Callable[[Any], Any], member: Any, arrow: Any, path: str
 ) -> Read:
-    """A reader of an Enum or a Literal: values are looked up, else converted by the Enum."""
+    """Return a reader of an Enum or a Literal: values are looked up, else converted by the Enum."""
     types_ = tuple(dict.fromkeys(map(type, values)))
     read = column_reader(typing.Union[types_], arrow, path) if types_ else _plain  # noqa: UP007
     table = {value: (convert(value) if isinstance(convert, type) else value) for value in values}
@@ -338,7 +338,7 @@ def _naive(array: Any) -> list[Any]:
 
 
 def timestamp_reader(arrow: Any) -> Read:
-    """A reader of timestamps, nulls included: like `to_pylist`, but ten times as fast.
+    """Return a reader of timestamps, nulls included: like `to_pylist`, but ten times as fast.
 
     >>> read = timestamp_reader(pa.timestamp("us", "Europe/Berlin"))
     >>> read(pa.array([0, None], pa.timestamp("us", "Europe/Berlin")))[0].isoformat()
@@ -411,7 +411,7 @@ _SCALARS: dict[type, Callable[[Any], Read | None]] = {
 
 
 def _raw(arrow: Any) -> Read:
-    """A reader of a column without a declared type. Instants are in UTC."""
+    """Return a reader of a column without a declared type. Instants are in UTC."""
     if pa.types.is_timestamp(arrow) and arrow.tz is not None:
         return _with_nulls(_utc, True, "")
     if pa.types.is_timestamp(arrow):

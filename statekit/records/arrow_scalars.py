@@ -50,13 +50,13 @@ class OutputColumn:
     """By exact type, whether a single value is certainly valid (None: always)."""
 
     def is_stored(self, values: list[Any]) -> bool:
-        """Whether a reader of the column certainly gets the same values."""
+        """Return whether a reader of the column certainly gets the same values."""
         if not self.exact_types.issuperset(map(type, values)):
             return False
         return self.all_exact is None or self.all_exact(values)
 
     def build(self, values: list[Any]) -> Any:
-        """The Arrow array of checked values."""
+        """Return the Arrow array of checked values."""
         try:
             if self.make_array is not None:
                 return self.make_array(values)
@@ -71,7 +71,7 @@ class OutputColumn:
 
 
 def anything(values: list[Any]) -> None:
-    """The check that accepts every value."""
+    """Return the check that accepts every value."""
 
 
 def _fits_64_bits(value: int) -> bool:
@@ -81,7 +81,7 @@ def _fits_64_bits(value: int) -> bool:
 def instances(
     accepted: tuple[Any, ...], path: str, declared: str, refused: tuple[type, ...] = ()
 ) -> Check:
-    """A check that all values are of these types or of subclasses that are not refused."""
+    """Return a check that all values are of these types or of subclasses that are not refused."""
     exact = set(accepted)
 
     def check(values: list[Any]) -> None:
@@ -104,7 +104,7 @@ def _scalar(
     to_arrow: Convert | None = None,
     packed: str = "",
 ) -> Callable[[str, str, tuple[Any, ...]], OutputColumn]:
-    """A function that makes the column of a scalar type.
+    """Return a function that makes the column of a scalar type.
 
     Parameters:
         packed: the format of one value in `struct`, if Arrow stores values in the same way.
@@ -180,7 +180,7 @@ def _all_in_utc(values: list[Any]) -> bool:
 
 
 def _in_utc(value: dt.datetime) -> dt.datetime:
-    """The same instant in UTC; one outside of the years 1 to 9999 is an OverflowError."""
+    """Return the same instant in UTC; one outside of the years 1 to 9999 is an OverflowError."""
     return value if value.tzinfo is dt.UTC else value.astimezone(dt.UTC)
 
 
@@ -227,7 +227,7 @@ SCALARS: dict[type, Callable[[str, str, tuple[Any, ...]], OutputColumn]] = {
 def choices(
     values: tuple[Any, ...], cls: type[enum.Enum] | None, path: str, declared: str
 ) -> OutputColumn:
-    """An Enum, stored as its values, or a Literal."""
+    """Return an Enum, stored as its values, or a Literal."""
     kinds = tuple(dict.fromkeys(map(type, values)))
     stored = SCALARS[kinds[0]](path, declared, ()) if kinds and kinds[0] in SCALARS else None
     problem = ""

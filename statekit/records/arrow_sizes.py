@@ -55,7 +55,7 @@ class _Table:
         self._vtable = at - _number(data, "<i", at)
 
     def _field(self, number: int) -> int | None:
-        """The offset of a field; None if it is absent."""
+        """Return the offset of a field; None if it is absent."""
         place = 4 + 2 * number
         if place >= _number(self._data, "<H", self._vtable):
             return None
@@ -71,7 +71,7 @@ class _Table:
         return None if place is None else _Table(self._data, self._target(place))
 
     def structs(self, field: int, form: str) -> Iterator[tuple[Any, ...]]:
-        """The elements of a vector of structs."""
+        """Yield the elements of a vector of structs."""
         place = self._field(field)
         if place is None:
             return
@@ -110,7 +110,7 @@ def _blocks(file: IO[bytes] | pa.NativeFile) -> Iterator[tuple[int, int]]:
 
 
 def _unpacked_sizes(file: IO[bytes] | pa.NativeFile, offset: int, size: int) -> Iterator[int]:
-    """The unpacked size of each buffer of a message."""
+    """Yield the unpacked size of each buffer of a message."""
     metadata = _read(file, offset, size)
     is_marked = metadata[:4] == b"\xff\xff\xff\xff"  # files of old versions lack the mark
     message = _root(metadata[8 if is_marked else 4 :])

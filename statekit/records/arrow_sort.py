@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 
 def comparable(column: pa.ChunkedArray) -> pa.Array:
-    """A column that sorts in the same order faster: integers, or bytes for text."""
+    """Return a column that sorts in the same order faster: integers, or bytes for text."""
     kind = column.type
     if pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
         column = column.cast(pa.int32() if kind.bit_width <= 32 else pa.int64())
@@ -32,7 +32,7 @@ def sort_keys(column: pa.Array) -> list[pa.Array]:
 
 
 def order_by(keys: Sequence[pa.Array]) -> pa.Array:
-    """The row numbers in the order of columns without null.
+    """Return the row numbers in the order of columns without null.
 
     >>> order_by([pa.array([1, 0, 1]), pa.array([b"b", b"c", b"a"])]).to_pylist()
     [1, 2, 0]

@@ -10,7 +10,7 @@ DIGITS = 38
 
 
 def summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column whose sum is exact: Arrow's sums overflow silently."""
+    """Return a column whose sum is exact: Arrow's sums overflow silently."""
     if pa.types.is_duration(column.type):
         column = column.cast(pa.int64())
     if pa.types.is_decimal(column.type):
@@ -24,12 +24,12 @@ def summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column whose least and largest values Arrow can find."""
+    """Return a column whose least and largest values Arrow can find."""
     return column.cast(pa.int64()) if pa.types.is_duration(column.type) else column
 
 
 def stored_type(verb: str, input_type: pa.DataType) -> pa.DataType:
-    """The type of the results of an aggregate; a sum may need a wider type than its input.
+    """Return the type of the results of an aggregate; a sum may need a wider type than its input.
 
     >>> stored_type("sum", pa.int16()), stored_type("max", pa.float32())
     (DataType(int64), DataType(float))
@@ -55,7 +55,7 @@ def cast_stored(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray
 
 
 def fits(values: pa.ChunkedArray, target: pa.DataType) -> bool:
-    """Whether all results fit their stored type."""
+    """Return whether all results fit their stored type."""
     try:
         cast_stored(values, target)
     except pa.ArrowInvalid:

@@ -45,13 +45,13 @@ class OutputRows:
 
 
 def is_fixed_tuple(member: Any) -> bool:
-    """Whether an annotation is a tuple of a fixed length, such as tuple[str, int]."""
+    """Return whether an annotation is a tuple of a fixed length, such as tuple[str, int]."""
     arguments = typing.get_args(member)
     return typing.get_origin(member) is tuple and bool(arguments) and Ellipsis not in arguments
 
 
 def tuple_rows(member: Any, path: str, stack: tuple[Any, ...]) -> OutputRows:
-    """The parts of a fixed tuple; `stack` holds the record types around it."""
+    """Return the parts of a fixed tuple; `stack` holds the record types around it."""
     arguments = typing.get_args(member)
     names = tuple(f"_{index + 1}" for index in range(len(arguments)))
     prefix = f"{path}." if path else ""
@@ -73,7 +73,7 @@ def tuple_rows(member: Any, path: str, stack: tuple[Any, ...]) -> OutputRows:
 
 
 def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> OutputRows:
-    """The parts of a record; `stack` holds the record types around it."""
+    """Return the parts of a record; `stack` holds the record types around it."""
     fields = record_type.fields or {}
     names, cls, flavour = tuple(fields), record_type.cls, record_type.flavour
     columns, annotations = [], tuple(map(record_type.column_annotation, fields.values()))
@@ -102,7 +102,9 @@ def _parts(getters: list[Callable[[Any], Any]]) -> Callable[[Any], tuple[Any, ..
 
 
 def _dict_parts(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function from a dict with exactly these keys to its parts; LookupError for other dicts."""
+    """Return a function from a dict with exactly these keys to its parts; LookupError for other
+    dicts.
+    """
 
     def parts(value: dict[str, Any]) -> tuple[Any, ...]:
         if len(value) != len(names):
@@ -141,7 +143,7 @@ def _dict_split(
 
 
 def output_column(annotation: Any, path: str, stack: tuple[Any, ...]) -> OutputColumn:
-    """The column of an annotation; `stack` holds the record types around it."""
+    """Return the column of an annotation; `stack` holds the record types around it."""
     members, nullable, metadata = peel(annotation)
     declared = show(annotation)
     if set(members) == {int, float}:
@@ -160,7 +162,7 @@ def output_column(annotation: Any, path: str, stack: tuple[Any, ...]) -> OutputC
 def _member_column(
     member: Any, path: str, declared: str, metadata: tuple[Any, ...], stack: tuple[Any, ...]
 ) -> OutputColumn:
-    """The column of an annotation that is no union."""
+    """Return the column of an annotation that is no union."""
     origin, arguments = typing.get_origin(member) or member, typing.get_args(member)
     if is_fixed_tuple(member):
         return _struct(tuple_rows(member, path, stack), path, declared)
@@ -208,7 +210,7 @@ def _one_of(parts: list[OutputColumn], nullable: bool, path: str, declared: str)
 
 
 def _nullable(column: OutputColumn) -> OutputColumn:
-    """The same column with None allowed."""
+    """Return the same column with None allowed."""
 
     def without_nulls(values: list[Any]) -> list[Any]:
         if types.NoneType not in set(map(type, values)):
@@ -279,7 +281,7 @@ def _list(origin: Any, element: OutputColumn, path: str, declared: str) -> Outpu
 
 
 def _ordered(values: list[Any]) -> list[Any]:
-    """The elements of a set, sorted if they can be, so that a replay repeats their order."""
+    """Return the elements of a set, sorted if they can be, so that a replay repeats their order."""
     try:
         return sorted(values)
     except TypeError:

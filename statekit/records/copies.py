@@ -13,7 +13,7 @@ Copy = Callable[[Any], Any]
 
 
 def copier(annotation: Any) -> Copy | None:
-    """A function that copies one value of an annotation; None if values cannot change.
+    """Return a function that copies one value of an annotation; None if values cannot change.
 
     >>> copier(tuple[str, int]) is None
     True

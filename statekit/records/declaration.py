@@ -51,7 +51,7 @@ class RecordDeclaration:
 
     @classmethod
     def of(cls, annotation: Any, *, where: str) -> Self:
-        """The record type of an annotation; `where` names the declaration in errors.
+        """Return the record type of an annotation; `where` names the declaration in errors.
 
         Raises:
             StateTypeError: the annotation is not a record type, or names an unknown type.
@@ -81,19 +81,19 @@ class RecordDeclaration:
         return tuple(self.fields or ())
 
     def column_annotation(self, field: Field) -> Any:
-        """The type of a column of this field: null stands for an absent key of a TypedDict."""
+        """Return the type of a column of this field: null stands for an absent key of a TypedDict."""
         absent = self.flavour == "typeddict" and not field.required
         return typing.Optional[field.annotation] if absent else field.annotation  # noqa: UP045
 
 
 def shorten(value: Any, limit: int = 400) -> str:
-    """The repr of a value, cut to a length that fits a message."""
+    """Return the repr of a value, cut to a length that fits a message."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
 
 def flavour_of(annotation: Any) -> Flavour | None:
-    """Which kind of record a bare annotation is, or None."""
+    """Return which kind of record a bare annotation is, or None."""
     is_dict = annotation is dict or (
         typing.get_origin(annotation) is dict and typing.get_args(annotation) == (str, Any)
     )

@@ -34,7 +34,7 @@ class KeyedBatch(NamedTuple):
     inputs: Sequence[int] = ()
 
     def without_first(self, count: int) -> KeyedBatch:
-        """The batch without its first records."""
+        """Return the batch without its first records."""
         return KeyedBatch(*(column[count:] for column in self))
 
 
@@ -71,7 +71,7 @@ class KeyRuns(NamedTuple):
 
     @classmethod
     def of(cls, batch: KeyedBatch, codec: KeyCodec[Any], *, after: Any = _NO_TOKEN) -> KeyRuns:
-        """The runs of a batch.
+        """Return the runs of a batch.
 
         Parameters:
             after: the token of the last key of the previous batch.
@@ -104,18 +104,18 @@ class KeyColumns(NamedTuple):
         return cls(_prefixes(batch.groups, batch.keys, codec), batch.keys, batch.records)
 
     def part(self, start: int, end: int) -> KeyColumns:
-        """The keys from `start` up to `end`."""
+        """Return the keys from `start` up to `end`."""
         columns = [column[start:end] for column in self.columns]
         return KeyColumns(self.prefixes[start:end], self.keys[start:end], columns)
 
 
 def _prefixes(groups: Iterable[int], keys: Sequence[Any], codec: KeyCodec[Any]) -> list[bytes]:
-    """The start of the row keys of each key, up to the first key that cannot be encoded."""
+    """Return the start of the row keys of each key, up to the first key that cannot be encoded."""
     return list(map(add, big_endian(groups, len(keys)), _encoded(keys, codec)))
 
 
 def _encoded(keys: Sequence[Any], codec: KeyCodec[Any]) -> list[bytes]:
-    """The bytes of keys, up to the first key that cannot be encoded."""
+    """Return the bytes of keys, up to the first key that cannot be encoded."""
     try:
         return codec.encode_all(keys)
     except StateTypeError:

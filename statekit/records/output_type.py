@@ -110,7 +110,7 @@ class OutputType:
         )
 
     def to_batch(self, records: list[Any]) -> Any:
-        """The outputs as one record batch, after checking each of them.
+        """Return the outputs as one record batch, after checking each of them.
 
         Raises:
             StateTypeError: the declared type has no Arrow schema.
@@ -157,7 +157,7 @@ class OutputType:
         return copier(self.annotation)
 
     def stored(self, records: list[Any]) -> list[Any]:
-        """The outputs as a reader of their columns gets them, after checking each of them.
+        """Return the outputs as a reader of their columns gets them, after checking each of them.
 
         An int in a float field becomes a float, for example. Returns `records` itself if no value
         has to change.
@@ -270,7 +270,7 @@ class OutputType:
             raise self._explained(records, error) from error
 
     def _explained(self, records: list[Any], error: Exception) -> ProcessError:
-        """The error about the first output that does not fit, found by checking one by one."""
+        """Return the error about the first output that does not fit, found by checking one by one."""
         subject, cause = "a batch of outputs", error
         for index, record in enumerate(records):
             try:
@@ -282,13 +282,13 @@ class OutputType:
 
 
 def _array(column: OutputColumn, values: list[Any]) -> Any:
-    """The array of values after checking them; None if the column has no Arrow type."""
+    """Return the array of values after checking them; None if the column has no Arrow type."""
     column.check(values)
     return None if column.arrow is None else column.build(values)
 
 
 def _replaced(record: Any, values: dict[str, Any]) -> Any:
-    """A copy of a record with other values, made without its constructor."""
+    """Return a copy of a record with other values, made without its constructor."""
     if hasattr(record, "model_copy"):
         return record.model_copy(update=values)
     replaced = copy.copy(record)

@@ -47,7 +47,7 @@ class SlidingPanes:
     def of(
         self, keys: Sequence[pa.ChunkedArray], times: pa.ChunkedArray, late_us: int
     ) -> pa.ChunkedArray:
-        """The pane of each record; `LATE` for late records.
+        """Return the pane of each record; `LATE` for late records.
 
         Parameters:
             keys: the columns of the key.
@@ -87,7 +87,7 @@ class SessionPanes:
     def of(
         self, keys: Sequence[pa.ChunkedArray], times: pa.ChunkedArray, late_us: int
     ) -> pa.ChunkedArray:
-        """The pane of each record, as for `SlidingPanes`."""
+        """Return the pane of each record, as for `SlidingPanes`."""
         if not len(times):
             return times
         is_late, time = pc.less_equal(times, late_us), times.combine_chunks()
@@ -111,5 +111,5 @@ Panes = SlidingPanes | SessionPanes
 
 
 def first_of(pane: int) -> dt.datetime:
-    """The first event time in a pane of sessions."""
+    """Return the first event time in a pane of sessions."""
     return micros_to_datetime(pane + MIN_MICROS)

@@ -134,11 +134,12 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return [part.verb + ("" if part.field is None else f" of {part.field}") for part in parts]
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """The schema of the rows of tables with a schema."""
+        """Return the schema of the rows of tables with a schema."""
         return self.rows(schema.empty_table()).schema
 
     def read(self, columns: Collection[str] | None = None) -> RecordType:
-        """The record type to read from a source: only the fields needed, or all to make records.
+        """Return the record type to read from a source: only the fields needed, or all to make
+        records.
 
         Parameters:
             columns: of the source; None if it has a column for each field.
@@ -146,7 +147,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return self._record if self.makes_records(columns) else self._projected
 
     def makes_records(self, columns: Collection[str] | None = None) -> bool:
-        """Whether records must be made before they are combined: the class computes fields.
+        """Return whether records must be made before they are combined: the class computes fields.
 
         Parameters:
             columns: of the source; None if it has a column for each field.
@@ -159,7 +160,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return is_absent or not all(fields[name].init for name in names)
 
     def records(self, records: Sequence[Any], late_us: int = BEGINNING) -> list[Any]:
-        """The combined rows of records, as records.
+        """Return the combined rows of records, as records.
 
         Parameters:
             late_us: the watermark that makes a record late.
@@ -171,7 +172,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return _read(self.combined, rows)
 
     def rows(self, table: pa.Table, late_us: int = BEGINNING) -> pa.Table:
-        """The combined rows of a table with the columns of `read`.
+        """Return the combined rows of a table with the columns of `read`.
 
         Parameters:
             late_us: the watermark that makes a record late.
@@ -184,7 +185,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     def combined_sorted(
         self, batches: Iterable[pa.RecordBatch], late_us: int
     ) -> Iterator[pa.RecordBatch]:
-        """The combined rows of each of some batches sorted by key, in the same order.
+        """Yield the combined rows of each of some batches sorted by key, in the same order.
 
         Parameters:
             batches: with the columns of `read` between two others, which keep the values of the
@@ -204,7 +205,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
                 yield from rows.select([first, *names, last]).combine_chunks().to_batches()
 
     def _checked(self, table: pa.Table) -> pa.Table:
-        """The columns that are aggregated, after checking them."""
+        """Return the columns that are aggregated, after checking them."""
         if self.makes_records(table.column_names):
             return self._columns(_read(self._record, table))
         if any(table.column(name).null_count for name in self._required):
@@ -214,7 +215,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     def combined_batches(
         self, batches: Iterable[pa.RecordBatch], late_us: int
     ) -> Iterator[pa.Table]:
-        """The combined rows of many batches; one row per key as far as memory allows.
+        """Yield the combined rows of many batches; one row per key as far as memory allows.
 
         Parameters:
             late_us: the watermark that makes a record late.
@@ -263,21 +264,23 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return {name: rows.column(name) for name in self._group_names}
 
     def _merging(self, rows: pa.Table) -> _Aggregates:
-        """The aggregates that merge combined rows."""
+        """Return the aggregates that merge combined rows."""
         number: _Aggregates = [("sum", rows.column(self.number))]
         return number + [(verb, rows.column(name)) for name, verb in self._merges.items()]
 
     def first_of(self, row: Any) -> dt.datetime:
-        """The first event time of the records of a row, for sessions."""
+        """Return the first event time of the records of a row, for sessions."""
         return first_of(row[self.key_size])
 
     def time_of(self, row: Any) -> int:
-        """The largest event time of the records of a row, in microseconds."""
+        """Return the largest event time of the records of a row, in microseconds."""
         time: int = row[-1]
         return time
 
     def _aggregated(self, table: pa.Table, late_us: int) -> tuple[_Groups, _Aggregates]:
-        """The columns that records are grouped by, by name, and the aggregates of each group."""
+        """Return the columns that records are grouped by, by name, and the aggregates of each
+        group.
+        """
         aggregates: _Aggregates = [("count_all", None)]
         for part in self._parts:
             column = None if part.field is None else self._values(table, part.field)
@@ -292,14 +295,14 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         return groups, aggregates
 
     def _values(self, table: pa.Table, field: str) -> pa.ChunkedArray:
-        """The values of a field. Integers are cast to the declared type."""
+        """Return the values of a field. Integers are cast to the declared type."""
         column, (kinds, *_) = table.column(field), peel(_annotation(self._record, field))
         if pa.types.is_integer(column.type) and kinds[0] in _WIDER:
             return column.cast(_WIDER[kinds[0]], safe=False)
         return column
 
     def _times(self, table: pa.Table, name: str) -> pa.ChunkedArray:
-        """The event times of records, in microseconds."""
+        """Return the event times of records, in microseconds."""
         times = table.column(name).cast(pa.int64())
         ends = pc.min_max(times).as_py().values()
         if times.null_count or any(not MIN_MICROS <= (end or 0) <= MAX_MICROS for end in ends):
@@ -315,7 +318,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
     def _grouped(
         self, groups: _Groups, aggregates: _Aggregates, extra: Sequence[str] = ()
     ) -> pa.Table:
-        """A row per group: a column for each key of the group, then one for each aggregate.
+        """Return a row per group: a column for each key of the group, then one for each aggregate.
 
         Parameters:
             groups: the columns that rows are grouped by, by name.
@@ -344,7 +347,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         input_type: pa.DataType,
         keys: dict[str, pa.ChunkedArray],
     ) -> pa.ChunkedArray:
-        """The results of an aggregate, as the type that combined rows have.
+        """Return the results of an aggregate, as the type that combined rows have.
 
         Parameters:
             keys: of the results, for messages.
@@ -363,7 +366,7 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
             ) from error
 
     def _columns(self, records: Sequence[Any]) -> pa.Table:
-        """The aggregated fields of records, as columns."""
+        """Return the aggregated fields of records, as columns."""
         batch = self._outputs.to_batch(list(map(self._project, records)))
         return pa.Table.from_batches([batch])
 
@@ -396,7 +399,7 @@ def _read(record: RecordType, table: pa.Table) -> list[Any]:
 
 
 def has_columns(record: RecordType, fields: Iterable[str]) -> bool:
-    """Whether fields can be combined: columns contain their values, and rows can have them."""
+    """Return whether fields can be combined: columns contain their values, and rows can have them."""
     if record.may_change_fields:
         return False
     try:
@@ -427,7 +430,7 @@ def _free_names(key: tuple[str, ...], parts: int) -> list[str]:
 
 
 def _without_late(aggregates: _Aggregates, panes: pa.ChunkedArray) -> _Aggregates:
-    """The same aggregates without the values of late records, which are only counted."""
+    """Return the same aggregates without the values of late records, which are only counted."""
     late = pc.equal(panes, LATE)
     if not pc.any(late).as_py():
         return aggregates

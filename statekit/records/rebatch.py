@@ -15,7 +15,7 @@ def rebatched(batches: Iterable[Batch], *, rows: int, size: int) -> Iterator[lis
 
     A list is emptied when the next one is asked for, so that only one of them is in memory.
 
-    Args:
+    Parameters:
         rows: so many rows are enough.
         size: so many bytes are enough.
 

@@ -51,7 +51,7 @@ class RecordType(RecordDeclaration):
         return self.flavour == "pydantic" or hasattr(self.cls, "__post_init__")
 
     def reader(self, schema: Any, *, first_column: int = 0) -> RecordReader:
-        """A reader of batches with this Arrow schema, which is checked here, once.
+        """Return a reader of batches with this Arrow schema, which is checked here, once.
 
         Columns before `first_column` and columns that are no field are ignored.
 
@@ -70,7 +70,7 @@ class RecordType(RecordDeclaration):
         return RecordReader(self, schema, first_column)
 
     def coerce(self, value: Any) -> Any:
-        """An instance passes as it is; a mapping is validated into the record type.
+        """Return an instance passes as it is; a mapping is validated into the record type.
 
         Raises:
             ProcessError: it is something else, or the mapping does not validate.
@@ -123,7 +123,7 @@ class RecordType(RecordDeclaration):
         return self.cls(**values)
 
     def getter(self, fields: tuple[str, ...]) -> Callable[[Any], Any]:
-        """A C-speed getter of one field (a scalar) or of several (a tuple).
+        """Return a C-speed getter of one field (a scalar) or of several (a tuple).
 
         A key missing from a dict surfaces as KeyError: hand it to `missing`.
 
@@ -150,7 +150,7 @@ class RecordType(RecordDeclaration):
         return operator.attrgetter(*fields)
 
     def missing(self, error: KeyError, record: Any) -> ProcessError:
-        """The ProcessError for a KeyError that a `getter` raised on this record.
+        """Return the ProcessError for a KeyError that a `getter` raised on this record.
 
         >>> plain = RecordType.of(dict, where="count, parameter 'row'")
         >>> try:
@@ -189,7 +189,7 @@ class RecordReader:
             raise self._explained(batch, error) from error
 
     def columns(self, batch: Any) -> list[list[Any]]:
-        """The values of each field, of all rows, without making records.
+        """Return the values of each field, of all rows, without making records.
 
         Raises:
             ProcessError: a row does not fit, as for `read`.
@@ -203,7 +203,7 @@ class RecordReader:
         return self._build(self._values(batch.columns[self._first :]), batch.num_rows)
 
     def _explained(self, batch: Any, error: Exception) -> ProcessError:
-        """The error about the first row that does not fit, found by reading them one by one."""
+        """Return the error about the first row that does not fit, found by reading them one by one."""
         record_type = self.record_type
         subject, cause = "a batch", error
         for index in range(batch.num_rows):
@@ -220,7 +220,7 @@ class RecordReader:
 
 
 def _for_msgspec(annotation: Any) -> Any:
-    """An annotation with msgspec's aware datetime instead of pydantic's."""
+    """Return an annotation with msgspec's aware datetime instead of pydantic's."""
     if annotation is pydantic.AwareDatetime:
         return typing.Annotated[dt.datetime, msgspec.Meta(tz=True)]
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)

@@ -32,7 +32,7 @@ class ResultRecords:
         self._operation = operation
 
     def annotation(self, field: str) -> Any:
-        """The type of a field of the input records.
+        """Return the type of a field of the input records.
 
         Raises:
             StateTypeError: they have no such field, or are dicts without declared fields.
@@ -50,7 +50,7 @@ class ResultRecords:
         return self._record.column_annotation(fields[field])
 
     def check_combines(self, verb: str, field: str) -> Any:
-        """The type of a field without None, after checking that it can be aggregated.
+        """Return the type of a field without None, after checking that it can be aggregated.
 
         Raises:
             StateTypeError: the aggregate function does not take values of that type.
@@ -66,14 +66,15 @@ class ResultRecords:
         return members[0]
 
     def getter(self, field: str) -> Callable[[Any], Any]:
-        """A function from an input record to one of its fields."""
+        """Return a function from an input record to one of its fields."""
         self.annotation(field)
         if self._record.flavour == "typeddict":
             return operator.methodcaller("get", field)  # a key may be absent
         return self._record.getter((field,))
 
     def result_class(self, name: str, types: dict[str, Any], into: Any) -> tuple[Any, Make]:
-        """The class of the results, and a function that makes one from the values of all fields.
+        """Return the class of the results, and a function that makes one from the values of all
+        fields.
 
         Parameters:
             name: of the operator; a generated NamedTuple is named after it.
@@ -112,12 +113,12 @@ class ResultRecords:
         return into, make
 
     def error(self, reason: str) -> StateTypeError:
-        """An error about the operation."""
+        """Return an error about the operation."""
         return StateTypeError(f"{self._record.where}, {self._operation}: {reason}")
 
 
 def _holds(declared: Any, annotation: Any) -> bool:
-    """Whether a field with a declared type can hold all values of an annotation."""
+    """Return whether a field with a declared type can hold all values of an annotation."""
     (accepted, accepts_none, _), (members, has_none, _) = peel(declared), peel(annotation)
     if Any in accepted:
         return True

@@ -44,18 +44,18 @@ class RecordUnion:
         return any(member.may_change_fields for member in self.members)
 
     def coerce(self, value: Any) -> Any:
-        """An instance of one of the types passes as it is.
+        """Return an instance of one of the types passes as it is.
 
         Raises:
-            ProcessError: it is something else. A mapping could be of several types, and an
-                instance of a subclass could have more fields.
+            ProcessError: it is something else. A mapping could be of several types, and an instance
+                of a subclass could have more fields.
         """
         if type(value) in self._by_class:
             return value
         raise self._foreign(value)
 
     def getter(self, fields: tuple[str, ...]) -> Callable[[Any], Any]:
-        """A getter of one field (a scalar) or of several (a tuple).
+        """Return a getter of one field (a scalar) or of several (a tuple).
 
         A record of another class surfaces as KeyError: hand it to `missing`.
 
@@ -66,7 +66,7 @@ class RecordUnion:
         return lambda record: getters[type(record)](record)
 
     def missing(self, _: KeyError, record: Any) -> ProcessError:
-        """The ProcessError for a KeyError that a `getter` raised on this record."""
+        """Return the ProcessError for a KeyError that a `getter` raised on this record."""
         return self._foreign(record)
 
     def _foreign(self, value: Any) -> ProcessError:
@@ -81,11 +81,10 @@ Records = RecordType | RecordUnion
 
 
 def records_of(*annotations: Any, where: str) -> Records:
-    """The record type or types of annotations; `where` names the declaration in errors.
+    """Return the record type or types of annotations; `where` names the declaration in errors.
 
     Raises:
-        StateTypeError: it is not a record type, or a union whose members are not distinct
-            classes.
+        StateTypeError: it is not a record type, or a union whose members are not distinct classes.
 
     >>> records_of(dict, where="count, parameter 'row'").name
     'dict'

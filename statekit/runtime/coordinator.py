@@ -186,7 +186,7 @@ class Coordinator:
         return BEGINNING if reached is None else reached
 
     def _may_end(self, stream: str) -> bool:
-        """Whether nothing can follow on a stream that begins a chain when it is drained.
+        """Return whether nothing can follow on a stream that begins a chain when it is drained.
 
         Late records are behind any watermark, so they begin a chain. They come until the operator
         that they were late for has come to its end.
@@ -232,7 +232,7 @@ class Coordinator:
         )
 
     def keeps_copies(self, asked: bool | None) -> bool:
-        """Whether working copies are of use when this run ends, if nobody says otherwise."""
+        """Return whether working copies are of use when this run ends, if nobody says otherwise."""
         if asked is not None:
             return asked
         return not (self.last is not None and self.last.drained and self.has_event_time)
@@ -269,7 +269,7 @@ class Coordinator:
         )
 
     def _base(self, operator: str, shard: int) -> ShardState:
-        """Where a shard stands before the epoch to make next."""
+        """Return where a shard stands before the epoch to make next."""
         laid_out = None if self.layout is None else self.layout.operators.get(operator)
         if laid_out is not None:
             return laid_out.shards[shard]
@@ -283,7 +283,7 @@ class Coordinator:
         return record
 
     def plans(self, operator: str) -> list[ShardPlan]:
-        """The plans of all shards of an operator, in order."""
+        """Return the plans of all shards of an operator, in order."""
         return [self.plan(operator, shard) for shard in range(self.parallelism)]
 
     def check_owner(self) -> None:

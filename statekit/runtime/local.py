@@ -259,7 +259,7 @@ def _epochs(
 
 
 def _behind(name: str, records: Iterable[Any], count: int) -> Iterator[Any]:
-    """The records of an input behind so many that are in the state already."""
+    """Return the records of an input behind so many that are in the state already."""
     rest = iter(records)
     found = sum(1 for _ in islice(rest, count))
     if found < count:

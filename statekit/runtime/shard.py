@@ -114,7 +114,7 @@ def _run(
 def obtained(
     plan: ShardPlan, families: Sequence[str], repository: Repository, copies: WorkingCopies
 ) -> WorkingCopy:
-    """The copy that an epoch begins with: at the base, with operator state as redistributed."""
+    """Return the copy that an epoch begins with: at the base, with operator state as redistributed."""
     copy = copies.obtain(plan, families, repository)
     try:
         bounds = group_bounds(*plan.base.groups)
@@ -176,7 +176,7 @@ def _changed(
     copy: WorkingCopy,
     repository: Repository,
 ) -> ShardState:
-    """The shard at a new attempt, with more change files.
+    """Return the shard at a new attempt, with more change files.
 
     Parameters:
         files: with the bytes of keys and values in each.
@@ -193,7 +193,7 @@ def _changed(
 def _stored(
     changes: Changes, operator: str, repository: Repository, *, local: bool
 ) -> FileRef | None:
-    """The finished change file in the checkpoint; None if nothing changed."""
+    """Return the finished change file in the checkpoint; None if nothing changed."""
     finished = changes.finish()
     if finished is None:
         return None
@@ -237,7 +237,7 @@ def _by_name(sizes: Mapping[str, StateSize], rows: str, size: str) -> dict[str, 
 
 
 def unchanged(plan: ShardPlan) -> ShardReport:
-    """The report of a shard that changed nothing."""
+    """Return the report of a shard that changed nothing."""
     return ShardReport(operator=plan.operator, shard=plan.base)
 
 

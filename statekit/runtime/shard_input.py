@@ -27,7 +27,7 @@ class ShardInput:
         self._is_exhausted = False
 
     def has_records(self) -> bool:
-        """Whether there are any records. Reads the first ones."""
+        """Return whether there are any records. Reads the first ones."""
         first = next(self._broadcast, None)
         if first is not None:
             self._broadcast = chain((first,), self._broadcast)

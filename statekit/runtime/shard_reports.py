@@ -56,7 +56,7 @@ class OperatorReports:
     def in_one(
         self, before: OperatorEpoch | None, holds: Container[str], watermark_us: int | None
     ) -> OperatorEpoch:
-        """Where the operator stands after the epoch.
+        """Return where the operator stands after the epoch.
 
         Parameters:
             before: where it stood.
@@ -95,7 +95,9 @@ class OperatorReports:
         )
 
     def _read(self, number: int) -> int:
-        """How many records came in on a stream. Of a broadcast stream each shard is given all."""
+        """Return how many records came in on a stream. Of a broadcast stream each shard is given
+        all.
+        """
         counts = [report.records_by_input.get(number, 0) for report in self._told]
         if number < len(self._operator.inputs):
             return sum(counts)
@@ -125,7 +127,7 @@ def _without(counts: Mapping[str, int], counted: Sequence[Mapping[str, int]]) ->
 
 
 def _are_one(reports: list[ShardReport], base: ShardState) -> bool:
-    """Whether it is all the same which of these attempts at a shard is committed.
+    """Return whether it is all the same which of these attempts at a shard is committed.
 
     A shard runs again, in the same action, if an executor dies that had its output. Both attempts
     are told of then, and what reads the output may have met either. That makes no difference if

@@ -98,7 +98,7 @@ def _job_file(
 def _for_empty_checkpoint(
     stored: JobFile, job: Job, operators: tuple[OperatorRecord, ...]
 ) -> JobFile:
-    """The job file of a checkpoint without epochs: there is no state that must be kept."""
+    """Return the job file of a checkpoint without epochs: there is no state that must be kept."""
     groups = job.key_groups or stored.key_groups
     return stored.model_copy(update={"key_groups": groups, "operators": operators, "dropped": {}})
 
@@ -111,11 +111,12 @@ def _layout(
     job_file: JobFile,
     parallelism: int,
 ) -> EpochManifest | None:
-    """The shards of the last epoch, or other shards of the same state for another parallelism.
+    """Return the shards of the last epoch, or other shards of the same state for another
+    parallelism.
 
     A change of parallelism is no epoch of its own: it becomes part of the next one. So an epoch
-    that was begun, and whose outputs may be published, keeps its number whatever the parallelism
-    is when it is run again.
+    that was begun, and whose outputs may be published, keeps its number whatever the parallelism is
+    when it is run again.
 
     Parameters:
         stored: a committed epoch with the state of `last`.

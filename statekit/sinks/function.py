@@ -21,7 +21,7 @@ class Callback(Sink):
 
 
 def callback(fn: Callable[[Any, int], object]) -> Callback:
-    """A function `(df, epoch)`, called once per epoch before the commit.
+    """Return a function `(df, epoch)`, called once per epoch before the commit.
 
     The frame may be read any number of times, in part or not at all. After a crash the function is
     called again with the same epoch number: make its effect depend on the number.

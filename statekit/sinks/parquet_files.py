@@ -87,7 +87,9 @@ class _ParquetEpoch:
             )
 
     def _is_obsolete(self, name: str) -> bool:
-        """Whether a file is of an earlier attempt at this epoch, or of one that was rolled back."""
+        """Return whether a file is of an earlier attempt at this epoch, or of one that was rolled
+        back.
+        """
         match = _PUBLISHED.match(name)
         if match is None:
             return False

@@ -204,7 +204,7 @@ class EpochRunner:
         )
 
     def _by_number(self, operator: str) -> bool:
-        """Whether rows of an operator are sorted by one number by Spark, and not completely."""
+        """Return whether rows of an operator are sorted by one number by Spark, and not completely."""
         return self._can_try and operator not in self._unsorted
 
     def _whole(self, operator: Operator, frames: UnionFrames) -> MergedInputs | None:
@@ -296,12 +296,12 @@ def compute(frame: DataFrame) -> None:
 
 
 def runs_here(context: SparkContext) -> bool:
-    """Whether Spark's workers are processes of this host only."""
+    """Return whether Spark's workers are processes of this host only."""
     return _LOCAL_MASTER.match(str(context.master)) is not None
 
 
 def _combines(operator: Operator, tasks: int | None) -> bool:
-    """Whether records are combined before the shuffle, and not in their shards.
+    """Return whether records are combined before the shuffle, and not in their shards.
 
     Without a shuffle that is not worth it, unless the key of a record is known only once the record
     is made.
@@ -311,12 +311,14 @@ def _combines(operator: Operator, tasks: int | None) -> bool:
 
 
 def _with_outputs(inputs: Mapping[str, DataFrame]) -> ChainMap[str, DataFrame]:
-    """The streams of an epoch: its inputs, to which outputs are added without asking for them."""
+    """Return the streams of an epoch: its inputs, to which outputs are added without asking for
+    them.
+    """
     return ChainMap({}, inputs)  # type: ignore[arg-type]  # the first one alone is written to
 
 
 def _is_small(frames: Sequence[DataFrame]) -> bool:
-    """Whether a micro-batch may be left to one task.
+    """Return whether a micro-batch may be left to one task.
 
     Not on a cluster, where the shards would follow that task from host to host. And what comes in
     more pieces than there are cores may be more than it was before.
@@ -327,7 +329,7 @@ def _is_small(frames: Sequence[DataFrame]) -> bool:
 
 
 def _is_single_read(job: Job, outputs: Mapping[str, Sink]) -> bool:
-    """Whether every stream is read once, and all flow into one sink which reads once."""
+    """Return whether every stream is read once, and all flow into one sink which reads once."""
     if len(job.sinks) != 1 or not outputs[job.sinks[0].name].reads_once:
         return False
     streams = [source.name for source in job.sources] + [op.name for op in job.operators]

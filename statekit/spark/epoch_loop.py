@@ -187,7 +187,7 @@ class EpochLoop:
         self._coordinator.close(at_once=True)
 
     def failure(self) -> BaseException | None:
-        """The first error of an epoch: later errors come from ending the query."""
+        """Return the first error of an epoch: later errors come from ending the query."""
         return None if self._first_error is None else translated(self._first_error)
 
     def _fail(self, error: BaseException) -> None:
@@ -233,7 +233,7 @@ class EpochLoop:
             return interval_s
 
     def _is_free(self) -> bool:
-        """Whether the next epoch may be one without input.
+        """Return whether the next epoch may be one without input.
 
         A micro-batch that was begun keeps its epoch. The first epoch waits for records: nothing is
         due before them, and they get the initial state.
@@ -246,7 +246,7 @@ class EpochLoop:
         return self._stream.isActive and (begun is None or begun.what == "idle")
 
     def _may_settle(self) -> bool:
-        """Whether the watermark has advanced, and Spark has no more records."""
+        """Return whether the watermark has advanced, and Spark has no more records."""
         waits = self._stream is not None and not self._stream.status["isDataAvailable"]
         return self._is_free() and waits and self._coordinator.would_advance
 

@@ -28,7 +28,7 @@ _WAY_OUT: dict[type[StatekitError], str] = {
 
 
 def translated(error: BaseException) -> BaseException:
-    """An error of a worker as the class it had there; any other error as it is."""
+    """Return an error of a worker as the class it had there; any other error as it is."""
     if isinstance(error, StatekitError):
         return error
     text = str(error)

@@ -67,7 +67,7 @@ class IdleEpochs(threading.Thread):
 
 
 def _has_read_all(query: StreamingQuery) -> bool:
-    """Whether a stream with the trigger availableNow has ended by itself.
+    """Return whether a stream with the trigger availableNow has ended by itself.
 
     Anyone can stop it, through `spark.streams` or with the session, and Spark has no public way to
     tell the two apart. But it ends by itself only after it found no further micro-batch.

@@ -37,7 +37,7 @@ def merged(inputs: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def split(df: DataFrame, job: Job) -> Mapping[str, DataFrame]:
-    """The inverse of `merged`, for one micro-batch."""
+    """Return the inverse of `merged`, for one micro-batch."""
     names = [source.name for source in job.sources]
     return {names[0]: df} if len(names) == 1 else MergedInputs(df, names)
 

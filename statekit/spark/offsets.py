@@ -12,7 +12,7 @@ from statekit.runtime.coordinator import Coordinator
 
 
 def sparks_part(repository: Repository) -> str:
-    """Where Spark keeps its offsets, in the words of Hadoop's file systems."""
+    """Return where Spark keeps its offsets, in the words of Hadoop's file systems."""
     if repository.root is not None:
         return f"file:{repository.root}/spark"  # Hadoop does not decode %20 and the like
     url = repository.url
@@ -76,6 +76,6 @@ def check_sparks_part(coordinator: Coordinator) -> None:
 
 
 def _latest(repository: Repository) -> tuple[int, int]:
-    """The last micro-batches that Spark has noted the offsets, and the end, of; -1 for none."""
+    """Return the last micro-batches that Spark has noted the offsets, and the end, of; -1 for none."""
     offsets, commits = repository.spark_batches("offsets"), repository.spark_batches("commits")
     return max(offsets, default=-1), max(commits, default=-1)

@@ -123,7 +123,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _importable(cls: type) -> bool:
-    """Whether a worker can import a class, and is meant to."""
+    """Return whether a worker can import a class, and is meant to."""
     found: Any = sys.modules.get(cls.__module__)
     by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
     if any(f"{cls.__module__}.".startswith(f"{module}.") for module in by_value):

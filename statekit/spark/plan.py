@@ -137,7 +137,7 @@ class OperatorFrames:
         self._schema = options.output_schema
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
-        """The outputs of the operator over its one input.
+        """Return the outputs of the operator over its one input.
 
         Parameters:
             tasks: how many tasks of Spark run its shards; at most as many as there are shards. None
@@ -172,7 +172,7 @@ class CombinedFrames:
         self.like = like.sparkSession.createDataFrame([], self._schema)
 
     def frame(self, df: DataFrame, stage: Stage) -> DataFrame:
-        """The combined rows of a frame.
+        """Return the combined rows of a frame.
 
         Parameters:
             stage: the operator in this epoch.
@@ -197,7 +197,7 @@ class Routing:
         self._by_tasks: dict[int, Column] = {}
 
     def routed(self, rows: DataFrame, tasks: int | None) -> DataFrame:
-        """The rows of a key group, or of a mark, where their shard is run.
+        """Return the rows of a key group, or of a mark, where their shard is run.
 
         Parameters:
             tasks: so many of them, behind a shuffle. None: a single one that takes all rows as they
@@ -216,7 +216,7 @@ class Routing:
 def late_records(
     df: DataFrame, operator: Operator, function: PickledFunction, watermark_us: int
 ) -> DataFrame:
-    """The records of an operator's input that are late, as they came in.
+    """Return the records of an operator's input that are late, as they came in.
 
     That is `watermark.is_late` in SQL, unless a record may have another event time than its column:
     then records are made as they are for the operator, since only they can tell.
@@ -232,19 +232,21 @@ def late_records(
 
 
 def marks(like: DataFrame, shards: int) -> DataFrame:
-    """A row per shard with nothing but a number below all key groups in the place of its own."""
+    """Return a row per shard with nothing but a number below all key groups in the place of its
+    own.
+    """
     mark = (F.lit(FIRST_MARK) - F.col("id")).cast("int").alias(GROUP)
     nothing = [nothing_as(field) for field in like.schema.fields[1:]]
     return like.sparkSession.range(0, shards, 1, 1).select(mark, *nothing)
 
 
 def nothing_as(field: spark_types.StructField) -> Column:
-    """A column of that name and type that holds nothing."""
+    """Return a column of that name and type that holds nothing."""
     return F.lit(None).cast(field.dataType).alias(field.name)
 
 
 def _shard_of_row(shards: int, groups: int) -> str:
-    """The shard that a row goes to: that of its key group, or the one whose mark it has."""
+    """Return the shard that a row goes to: that of its key group, or the one whose mark it has."""
     return f"if({GROUP} < 0, {FIRST_MARK} - {GROUP}, ({GROUP} * {shards}) div {groups})"
 
 
@@ -284,13 +286,13 @@ def with_derived(record_type: RecordType, df: DataFrame) -> DataFrame:
 
 
 def quoted(name: str) -> str:
-    """A column's name as SQL takes it, whatever is in it."""
+    """Return a column's name as SQL takes it, whatever is in it."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
 
 
 def group_expression(df: DataFrame, options: FrameOptions) -> str:
-    """The key group of a record; without a key, records are distributed round robin."""
+    """Return the key group of a record; without a key, records are distributed round robin."""
     operator, shards, groups = options.operator, options.shards, options.groups
     keys = [key_expression(df, name, operator.name) for name in options.key]
     if keys:
@@ -338,7 +340,7 @@ def _sorted_first(
     origin_bits: int = 0,
     inputs: int = 1,
 ) -> Column:
-    """A number that sorts by key group and, as far as 64 bits allow, by key and partition.
+    """Return a number that sorts by key group and, as far as 64 bits allow, by key and partition.
 
     The mark of a shard sorts before its rows.
 
@@ -371,7 +373,7 @@ def _sorted_first(
 
 
 def _origin(inputs: int, bits: int) -> str:
-    """Where a row came from, as a number of so many bits: its input and its partition there."""
+    """Return where a row came from, as a number of so many bits: its input and its partition there."""
     partition_bits = bits - (inputs - 1).bit_length()
     if partition_bits < 0:
         return "0L"
@@ -391,7 +393,7 @@ def _is_integral(df: DataFrame, name: str) -> bool:
 
 
 def key_expression(df: DataFrame, name: str, operator: str) -> str:
-    """A key field as it is hashed: integers as bigint, everything else as it is."""
+    """Return a key field as it is hashed: integers as bigint, everything else as it is."""
     if name not in df.columns:
         raise ProcessError(
             f"operator {operator!r}: the input has no key column {name!r} (it has "

@@ -167,7 +167,7 @@ def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
 
 
 def directory_for_copies(spark: SparkSession, given: str | Path | None) -> str | None:
-    """Where working copies live; None leaves it to each executor."""
+    """Return where working copies live; None leaves it to each executor."""
     if given is not None:
         return str(given)
     if runs_here(spark.sparkContext):

@@ -47,7 +47,7 @@ class FirstInput:
 
 
 def layout_of(operator: Operator, job: Job) -> Layout | None:
-    """Which records the inputs of an operator have; None if it is fed by one stream."""
+    """Return which records the inputs of an operator have; None if it is fed by one stream."""
     if len(operator.streams) == 1:
         return None
     types = [member.cls for member in operator.declared.record_type.members]
@@ -67,7 +67,7 @@ def _record_type(job: Job, stream: str) -> RecordType:
 
 
 def record_types(operator: Operator, job: Job) -> list[RecordType]:
-    """The record type of each stream of an operator."""
+    """Return the record type of each stream of an operator."""
     return [_record_type(job, stream) for stream in operator.streams]
 
 
@@ -129,7 +129,7 @@ class UnionFrames:
         self._schema = options.output_schema
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
-        """The outputs of the operator over a frame per stream."""
+        """Return the outputs of the operator over a frame per stream."""
         given = map(with_derived, self._types, dfs)
         selected = [df.select(*columns) for df, columns in zip(given, self._selected, strict=True)]
         keyed, broadcast = selected[: self._inputs], selected[self._inputs :]
@@ -139,7 +139,7 @@ class UnionFrames:
     def frame_of_whole(
         self, inputs: MergedInputs, streams: Sequence[str], step: ShardStep, tasks: int | None
     ) -> DataFrame:
-        """The same of inputs that come as one frame, which is read once.
+        """Return the same of inputs that come as one frame, which is read once.
 
         Parameters:
             streams: the names of its streams, each another of the inputs.

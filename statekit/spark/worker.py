@@ -185,7 +185,7 @@ class LateStep:
 def _combined(
     combiner: Combiner, batches: Iterator[pa.RecordBatch], plan: ShardPlan, late_us: int
 ) -> Iterator[pa.RecordBatch]:
-    """The combined rows of the batches of a shard."""
+    """Yield the combined rows of the batches of a shard."""
     with with_operator_name(plan.operator):
         yield from combiner.combined_sorted(batches, late_us)
 
@@ -225,7 +225,7 @@ def _acknowledge_at_once() -> None:
 
 
 def _is_from_here(connection: socket.socket) -> bool:
-    """Whether it connects two processes of this host, as Spark and its worker are."""
+    """Return whether it connects two processes of this host, as Spark and its worker are."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     return connection.getpeername()[0] in ("127.0.0.1", "::1")

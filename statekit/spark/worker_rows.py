@@ -36,7 +36,7 @@ FIRST_MARK = -1
 
 
 def row_of(number: int) -> str:
-    """The column with the record of an input."""
+    """Return the column with the record of an input."""
     return f"__statekit_row_{number}"
 
 
@@ -268,7 +268,9 @@ class UnionRows:
         return self._builder.row_times(rows, records)
 
     def _rows(self, batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
-        """The rows of one input: the number, so that rows of no columns count, and its columns."""
+        """Return the rows of one input: the number, so that rows of no columns count, and its
+        columns.
+        """
         numbers = batch.column(INPUT)
         mine = pc.equal(numbers, number)
         own = batch.column(row_of(number)).filter(mine)

@@ -25,7 +25,7 @@ _MOST_BYTES = 64 * 1024 * 1024
 def in_order(
     batches: Iterator[pa.RecordBatch], key: Sequence[str], operator: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a shard by key group, key and arrival.
+    """Yield the rows of a shard by key group, key and arrival.
 
     Parameters:
         batches: by key group, with that as their first column, and the arrival as their last.
@@ -67,7 +67,9 @@ class _Largest(NamedTuple):
     size: int
 
     def cut(self, table: pa.Table) -> list[pa.RecordBatch]:
-        """A table in batches of no more rows, and not many more bytes, than those that came had."""
+        """Return a table in batches of no more rows, and not many more bytes, than those that came
+        had.
+        """
         rows = min(self.rows, len(table) * 2 * self.size // table.nbytes)
         return list(table.to_batches(max(1, rows)))
 
@@ -100,7 +102,7 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, _Larg
 
 
 def _in_order(piece: pa.Table, key: Sequence[str], largest: _Largest) -> _Rows | None:
-    """The rows of a piece in order; None if any came twice."""
+    """Return the rows of a piece in order; None if any came twice."""
     columns = [comparable(piece.column(name)) for name in (0, *key, piece.num_columns - 1)]
     keys = [each for column in columns for each in sort_keys(column)]
     if _ascends(keys):
@@ -113,7 +115,7 @@ def _in_order(piece: pa.Table, key: Sequence[str], largest: _Largest) -> _Rows |
 
 
 def _ascends(keys: Sequence[pa.Array]) -> bool:
-    """Whether each row is above the one before."""
+    """Return whether each row is above the one before."""
     *others, last = keys
     above = pc.greater(last.slice(1), last.slice(0, len(last) - 1))
     for column in reversed(others):

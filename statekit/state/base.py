@@ -106,7 +106,7 @@ class StateSpec:
         return self.state_class.kind
 
     def bind(self, scope: KeyScope, backend: Backend) -> State:
-        """A handle for this state in one shard."""
+        """Return a handle for this state in one shard."""
         spec, migrated = self, scope.migrated.get(self.name)
         if migrated is not None:
             spec = replace(self, codec=generation_codec(self.codec, migrated, self.hooks, scope))
@@ -234,7 +234,7 @@ class State:
         return CorruptCheckpointError(f"{self._where()}: {error}")
 
     def _row(self, value: Any) -> bytes:
-        """The bytes of a value; an error if the declared type cannot hold it."""
+        """Return the bytes of a value; an error if the declared type cannot hold it."""
         if not self._accepts(value):
             raise self._refuse(value)
         try:

@@ -167,7 +167,7 @@ class KeyScope:
         return self.place_of(self.key)
 
     def place_of(self, key: Any) -> str:
-        """A key, or the shard, for messages."""
+        """Return a key, or the shard, for messages."""
         return f"at key {key!r}" if self.shard is None else f"in shard {self.shard}"
 
     def enter(self, prefix: bytes, key: Any) -> None:

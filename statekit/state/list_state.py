@@ -164,7 +164,7 @@ class ListState(ManyRowState, Sequence[T]):
         return cast("T", found)
 
     def index(self, value: object, start: int = 0, stop: int = sys.maxsize) -> int:
-        """The first position of an element that equals `value`. Reads the list once."""
+        """Return the first position of an element that equals `value`. Reads the list once."""
         return self.get().index(cast("T", value), start, stop)
 
     def _slice(self, index: slice) -> list[T]:
@@ -224,7 +224,7 @@ class ListState(ManyRowState, Sequence[T]):
         return [row for row, written in found if not expiry.is_over(written)]
 
     def _handed_out(self, *, reverse: bool = False) -> Iterable[bytes]:
-        """The same, one by one to a reader."""
+        """Return the same, one by one to a reader."""
         expiry = self.expiry
         if expiry is None or not expiry.refreshes:
             found = self._waiting()

@@ -57,7 +57,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     @overload
     def get(self, key: K, default: D, /) -> V | D: ...
     def get(self, key: K, default: Any = None, /) -> Any:
-        """The value at `key`, or `default`."""
+        """Return the value at `key`, or `default`."""
         row_key = self._row_key(key)
         found = self._look(row_key)
         if found is ABSENT:
@@ -90,7 +90,8 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
             self._known_bytes += len(kept)
 
     def setdefault(self, key: K, default: Any = None) -> Any:
-        """The value at `key`; where there is none, `default` is set, and returned as it is stored.
+        """Return the value at `key`; where there is none, `default` is set, and returned as it is
+        stored.
 
         Raises:
             StateTypeError: the declared types cannot hold the key or the default.
@@ -221,7 +222,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
                 part.pop(row_key, None)
 
     def _own(self, part: dict[bytes, Any]) -> list[bytes]:
-        """The row keys of the current key: they are the last ones."""
+        """Return the row keys of the current key: they are the last ones."""
         prefix = self._scope.prefix
         return list(takewhile(lambda row_key: row_key.startswith(prefix), reversed(part)))
 

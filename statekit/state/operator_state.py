@@ -136,7 +136,7 @@ class Checkpointed(Protocol[S]):
 
 
 def is_checkpointed(cls: object) -> bool:
-    """Whether objects of a class are kept as `Checkpointed` says."""
+    """Return whether objects of a class are kept as `Checkpointed` says."""
     return isinstance(cls, type) and all(
         callable(getattr(cls, name, None)) for name in ("snapshot_state", "restore_state")
     )

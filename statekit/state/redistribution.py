@@ -50,7 +50,7 @@ def redistributed(
     operators: Sequence[OperatorRecord],
     specs: Mapping[str, Sequence[StateSpec]],
 ) -> EpochManifest:
-    """The same layout, with what its shards begin with of operator state.
+    """Return the same layout, with what its shards begin with of operator state.
 
     It is stored as change files, which nothing refers to but the layout that is returned.
 
@@ -112,7 +112,7 @@ class _Moved:
         return cls(record.name, _emptied(repository, old, held), states)
 
     def stored(self, repository: Repository, epoch: OperatorEpoch) -> OperatorEpoch:
-        """The operator with a change file for each new shard that is to have some."""
+        """Return the operator with a change file for each new shard that is to have some."""
         with ThreadPoolExecutor(TRANSFERS) as threads:
             numbers = range(len(epoch.shards))
             shards = tuple(threads.map(partial(self._begun, repository), numbers, epoch.shards))

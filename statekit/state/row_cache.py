@@ -99,7 +99,7 @@ class RowCache(State):
         return value if self._from_row is None else self._from_row(value)
 
     def _has_aged(self, row_key: bytes, expiry: Expiry) -> bool:
-        """Whether a row has expired since it was read or written at this key."""
+        """Return whether a row has expired since it was read or written at this key."""
         written = self._written.get(row_key)
         return written is not None and expiry.is_over(written)
 
@@ -120,7 +120,7 @@ class RowCache(State):
         self._written[row_key] = self.expiry.stamp(self._written.get(row_key, UNWRITTEN))
 
     def _note_read(self, row_key: bytes) -> None:
-        """The same, for a row that was read."""
+        """Return the same, for a row that was read."""
         assert self.expiry is not None
         before = self._written[row_key]
         written = before if before == PERMANENT else self.expiry.stamp(before)
@@ -192,7 +192,7 @@ class RowCache(State):
                 self.expiry.forget(row_key, self._indexed.get(row_key, UNWRITTEN))
 
     def _rows(self, row_keys: list[bytes], found: list[Any]) -> list[bytes]:
-        """The rows of what is known."""
+        """Return the rows of what is known."""
         to_row = self._to_row
         assert to_row is not None
         try:

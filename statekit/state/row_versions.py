@@ -46,7 +46,7 @@ def marked(generation: int) -> bytes:
 
 
 def generation_of(row: bytes) -> tuple[int, bytes]:
-    """The generation of a row, without a stamp, and its value.
+    """Return the generation of a row, without a stamp, and its value.
 
     Raises:
         CorruptCheckpointError: the mark is cut short.
@@ -65,7 +65,7 @@ def generation_of(row: bytes) -> tuple[int, bytes]:
 
 
 def value_schema(state: StateRecord | PastState) -> Schema:
-    """The type of a state's values, elements, entries or accumulators."""
+    """Return the type of a state's values, elements, entries or accumulators."""
     return Schema.from_json(state.types["value"])
 
 
@@ -89,11 +89,11 @@ class Hook:
         return self.fn.__name__
 
     def takes(self, rows: Sequence[PastState]) -> bool:
-        """Whether it takes rows of one generation, given its declarations, oldest first.
+        """Return whether it takes rows of one generation, given its declarations, oldest first.
 
-        All of them have to read rightly as the annotated type. Fields that a later declaration
-        of the generation did without need not be in it; those of the last one do, so that a hook
-        for an older type does not pass over what was added since.
+        All of them have to read rightly as the annotated type. Fields that a later declaration of
+        the generation did without need not be in it; those of the last one do, so that a hook for
+        an older type does not pass over what was added since.
         """
         if self.codec is None:
             return all(state.codec == "msgpack" for state in rows)
@@ -105,7 +105,7 @@ class Hook:
         )
 
     def is_meant_for(self, state: PastState) -> bool:
-        """Whether its annotation is the very type of a declaration."""
+        """Return whether its annotation is the very type of a declaration."""
         made = self.codec
         return (
             made is not None
@@ -121,7 +121,7 @@ class Hook:
 
 
 def hook_for(hooks: Sequence[Hook], rows: Sequence[PastState]) -> Hook | None:
-    """The hook that takes rows of one generation; None if there is none.
+    """Return the hook that takes rows of one generation; None if there is none.
 
     One that is annotated with the very type comes first, then one that reads it, then one without
     an annotation.
@@ -149,7 +149,7 @@ def hook_for(hooks: Sequence[Hook], rows: Sequence[PastState]) -> Hook | None:
 def generation_codec(
     codec: ValueCodec[Any], state: StateRecord, hooks: Sequence[Hook], scope: KeyScope
 ) -> ValueCodec[Any]:
-    """A codec that writes rows of a state's generation and reads those of all.
+    """Return a codec that writes rows of a state's generation and reads those of all.
 
     Parameters:
         codec: of the declared type.
@@ -218,7 +218,7 @@ def _converter(
 
 
 def row_decoder(state: StateRecord, allow_pickle: bool = False) -> Decode:
-    """A decoder of a state's rows, without stamps, that needs none of the user's classes.
+    """Return a decoder of a state's rows, without stamps, that needs none of the user's classes.
 
     Rows of each generation are shown as the last type of their time.
 

@@ -37,7 +37,7 @@ class SingleRowState(RowCache):
             self._set(prefix, ABSENT)
 
     def exists(self) -> bool:
-        """Whether this key has a value."""
+        """Return whether this key has a value."""
         return self._look(self._scope.prefix) is not ABSENT
 
     def _expire(self) -> None:
@@ -69,7 +69,7 @@ class ValueState(SingleRowState, Generic[T]):
             self._default = self._decode(self._default_row)
 
     def get(self) -> T | None:
-        """The value of this key; None or the declared default if there is none."""
+        """Return the value of this key; None or the declared default if there is none."""
         prefix = self._scope.prefix
         found = self._known.get(prefix, UNKNOWN)
         if found is UNKNOWN:
@@ -125,7 +125,7 @@ class _Accumulating(SingleRowState):
         self._spoiled: dict[bytes, str] = {}
 
     def _copy(self, value: Any) -> Any:
-        """A value that shares nothing mutable with `value`."""
+        """Return a value that shares nothing mutable with `value`."""
         return value if self._immutable else self._decode(self._encode(value))
 
     def _add_all(self, prefixes: list[bytes], values: Sequence[Any]) -> list[Any]:
@@ -189,7 +189,7 @@ class _Accumulating(SingleRowState):
     def _times(
         self, expiry: Expiry, changed: list[bool], held: list[Any], before: list[int]
     ) -> list[int]:
-        """When rows are written, now or before. Those that are read anew change with that."""
+        """Return when rows are written, now or before. Those that are read anew change with that."""
         written = [
             expiry.stamp(time) if is_new else time
             for is_new, time in zip(changed, before, strict=True)
@@ -217,7 +217,7 @@ class _Accumulating(SingleRowState):
             self._note_write(prefix)
 
     def _got(self) -> Any:
-        """A copy of what this key has, ABSENT for nothing."""
+        """Return a copy of what this key has, ABSENT for nothing."""
         prefix = self._scope.prefix
         found = self._look(prefix)
         if found is ABSENT:
@@ -305,7 +305,7 @@ class ReducingState(_Accumulating, Generic[T]):
         ]
 
     def get(self) -> T | None:
-        """The combined value of this key; None if nothing was added."""
+        """Return the combined value of this key; None if nothing was added."""
         found = self._got()
         return None if found is ABSENT else cast("T", found)
 
@@ -370,6 +370,6 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
         return [None if has is None else result(has) for has in made]
 
     def get(self) -> Out | None:
-        """The result for the accumulator of this key; None if nothing was added."""
+        """Return the result for the accumulator of this key; None if nothing was added."""
         found = self._got()
         return None if found is ABSENT else cast("Out", self._aggregate.result(found))

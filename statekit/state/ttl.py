@@ -54,7 +54,7 @@ _PIECE = 1_000  # so many rows of the index are dealt with at a time
 
 
 def unstamped(row: bytes, era: int) -> tuple[bytes, int]:
-    """The value of a row, and when it was written if that counts; else `PERMANENT`.
+    """Return the value of a row, and when it was written if that counts; else `PERMANENT`.
 
     Raises:
         CorruptCheckpointError: the stamp is cut short.
@@ -74,7 +74,7 @@ def unstamped(row: bytes, era: int) -> tuple[bytes, int]:
 
 
 def stamp_of(row: bytes) -> bytes:
-    """The stamp in front of a row, of whatever era; empty if it has none.
+    """Return the stamp in front of a row, of whatever era; empty if it has none.
 
     >>> stamp_of(b"value"), len(stamp_of(bytes.fromhex("c1018000000000000000") + b"value"))
     (b'', 10)
@@ -84,7 +84,7 @@ def stamp_of(row: bytes) -> bytes:
 
 
 def has_expired(written: int, ttl: TtlRecord | None, now: int) -> bool:
-    """Whether what was written then has expired by now.
+    """Return whether what was written then has expired by now.
 
     >>> ttl = TtlRecord(duration_us=10, clock="event", refresh="write")
     >>> has_expired(100, ttl, 109), has_expired(100, ttl, 110), has_expired(PERMANENT, ttl, 110)
@@ -94,7 +94,7 @@ def has_expired(written: int, ttl: TtlRecord | None, now: int) -> bool:
 
 
 def ttl_text(ttl: TtlRecord) -> str:
-    """When rows expire, as people say it.
+    """Return when rows expire, as people say it.
 
     >>> ttl_text(TtlRecord(duration_us=60_000_000, clock="event", refresh="write"))
     'expires 0:01:00 after the last write in event time'
@@ -108,7 +108,7 @@ def ttl_text(ttl: TtlRecord) -> str:
 def index_entry(
     state: str, ttl: TtlRecord, era: int, row_key: bytes, row: bytes
 ) -> tuple[bytes, int] | None:
-    """The row of the index that a row needs, and when it is due; None if it does not expire."""
+    """Return the row of the index that a row needs, and when it is due; None if it does not expire."""
     _, written = unstamped(row, era)
     if written == PERMANENT:
         return None
@@ -179,7 +179,7 @@ class Expiry:
         self._instant = written_us
 
     def stamp(self, before: int) -> int:
-        """When something is written that is written now and was written before, or never."""
+        """Return when something is written that is written now and was written before, or never."""
         if not self._by_event:
             return self._instant
         scope = self._scope
@@ -189,23 +189,23 @@ class Expiry:
         return now if before == PERMANENT or now > before else before
 
     def is_over(self, written: int) -> bool:
-        """Whether what was written then has expired."""
+        """Return whether what was written then has expired."""
         return written <= self._expired_until
 
     def read(self, row: bytes) -> tuple[bytes | None, int]:
-        """The value of a row, None if it has expired, and when it was written."""
+        """Return the value of a row, None if it has expired, and when it was written."""
         value, written = unstamped(row, self._era)
         if self._ttl is None:
             return value, PERMANENT
         return (None if written <= self._expired_until else value), written
 
     def split(self, row: bytes) -> tuple[bytes, int]:
-        """The value of a row, expired or not, and when it was written."""
+        """Return the value of a row, expired or not, and when it was written."""
         value, written = unstamped(row, self._era)
         return value, PERMANENT if self._ttl is None else written
 
     def row(self, row_key: bytes, value: bytes, before: int, written: int) -> bytes:
-        """A value with its stamp, in place of a row that was written `before`."""
+        """Return a value with its stamp, in place of a row that was written `before`."""
         return self.rows((row_key,), (value,), (before,), (written,))[0]
 
     def rows(
@@ -300,7 +300,9 @@ class Expiry:
         removed: Callable[[bytes, int], None],
         gone: set[bytes],
     ) -> int:
-        """The same for one clock's index, up to a mark; returns how many more may be dealt with."""
+        """Return the same for one clock's index, up to a mark; returns how many more may be dealt
+        with.
+        """
         find = partial(first_of_groups, backend, EXPIRY, tag)
         mark_at = 2 + len(tag)
         (group, last), later = groups, b""

@@ -154,10 +154,10 @@ class Faults:
 
 
 def faulty(repository: Repository, faults: Faults, options: StoreOptions = _NO_PAUSE) -> Repository:
-    """The same checkpoint, on a store that goes wrong.
+    """Return the same checkpoint, on a store that goes wrong.
 
-    Pass it on as `checkpoint=` of `job.run`, `Job.run` or `Harness`. Above it runs all
-    that runs above a good store: asking again, verifying, finding out who created a file.
+    Pass it on as `checkpoint=` of `job.run`, `Job.run` or `Harness`. Above it runs all that runs
+    above a good store: asking again, verifying, finding out who created a file.
 
     Parameters:
         options: for how long what may pass is tried again.
@@ -220,7 +220,7 @@ class _FaultyObjects:
         return piece if what is None else piece._replace(data=_damaged(piece.data, what))
 
     def _done(self, operation: Operation, path: str, ask: Callable[[], T]) -> T:
-        """An answer that is not bytes comes as a whole, or not at all."""
+        """Return an answer that is not bytes comes as a whole, or not at all."""
         if self._faults.next(operation, path) is not None:
             raise self._failed(operation, path)
         return ask()
@@ -285,7 +285,7 @@ class FaultyCopies:
         self._faults = faults
 
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
-        """A copy of the plan's shard, whose backend goes wrong."""
+        """Return a copy of the plan's shard, whose backend goes wrong."""
         return _FaultyCopy(self._inner.obtain(plan, states, repository), self._faults)
 
     def tidy(self, plans: Sequence[ShardPlan]) -> None:
@@ -341,7 +341,7 @@ def _damaged(data: bytes, what: What) -> bytes:
 
 
 def plans(*, most: int = 4, until: int = 60, lasting: bool | None = None) -> SearchStrategy[Faults]:
-    """A Hypothesis strategy of plans in which nothing that is kept is damaged.
+    """Return a Hypothesis strategy of plans in which nothing that is kept is damaged.
 
     A job that is started again after each error gets through each of them, with the results it has
     on a good store.

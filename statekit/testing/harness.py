@@ -236,7 +236,7 @@ class Harness:
         return self._late[:]
 
     def timers(self, key: Any) -> Sequence[Timer]:
-        """The timers of a key after the last epoch, soonest first."""
+        """Return the timers of a key after the last epoch, soonest first."""
         with self._opened_at(key) as (scope, backend, plan):
             timers = self.process.bind_timers(scope, backend, plan)
             return [] if timers is None else timers.list()
@@ -264,7 +264,7 @@ class Harness:
         return held
 
     def _spec(self, name: str, *, local: bool) -> StateSpec:
-        """The state of that name, of keys or of shards."""
+        """Return the state of that name, of keys or of shards."""
         found = [spec for spec in self.process.states if spec.kind.is_local == local]
         for spec in found:
             if spec.name == name:
@@ -334,7 +334,7 @@ class Harness:
         *,
         allow_dropped_state: bool = False,
     ) -> Harness:
-        """A harness that starts from what `checkpoint` wrote, or from a savepoint.
+        """Return a harness that starts from what `checkpoint` wrote, or from a savepoint.
 
         The directory is left as it is.
         """
@@ -359,7 +359,7 @@ class Harness:
         return made
 
     def shard_of(self, key: Any) -> int:
-        """The shard that owns a key."""
+        """Return the shard that owns a key."""
         if not self.process.key:
             raise QueryError(f"{self.process.name} has no key: its records are dealt out in turn")
         self.process.key_codec.encode(key)  # a key of another type would hash to some shard too
@@ -368,7 +368,7 @@ class Harness:
 
 
 def _declared(given: Process[Any, Any, Any] | Stream[Any]) -> Process[Any, Any, Any]:
-    """The process function that is meant."""
+    """Return the process function that is meant."""
     declared = given.declared if isinstance(given, Stream) else given
     if not isinstance(declared, Process):
         raise StateTypeError(

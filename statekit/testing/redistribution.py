@@ -49,7 +49,7 @@ def check_redistribution(
 
 
 def _check(holds: bool, told: str) -> None:
-    """An assertion that Python's -O leaves in place."""
+    """Return an assertion that Python's -O leaves in place."""
     if not holds:
         raise AssertionError(told)
 

@@ -97,7 +97,7 @@ class BaseKeeping:
     # --------------------------------------------------------------------------- relying on one
 
     def newest_base(self, paths: Sequence[Path]) -> ShardState:
-        """The shard before the epoch, on the newest base whose upload is finished.
+        """Return the shard before the epoch, on the newest base whose upload is finished.
 
         A base that was uploaded and cannot be used is dropped: the change files lead to the same
         rows.
@@ -121,7 +121,9 @@ class BaseKeeping:
         return self.plan.base
 
     def _with_base(self, snapshot: StagedSnapshot, paths: Sequence[Path]) -> ShardState | None:
-        """The shard on a base that is uploaded; None if it is not, or was adopted or dropped."""
+        """Return the shard on a base that is uploaded; None if it is not, or was adopted or
+        dropped.
+        """
         shard, finished = self.plan.base, snapshot.finished
         if finished is None:
             return None
@@ -145,7 +147,7 @@ class BaseKeeping:
         snapshot.remove()
 
     def _settle(self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]) -> None:
-        """A manifest names the base: remember its tables, and let go of what was staged."""
+        """Return a manifest names the base: remember its tables, and let go of what was staged."""
         if self._is_cut_smaller(snapshot, finished, paths):
             return  # the copy is made anew of these tables
         staged = finished.staged
@@ -158,7 +160,7 @@ class BaseKeeping:
         snapshot.remove()
 
     def is_outgrown(self, paths: Sequence[Path]) -> bool:
-        """Whether the copy is to be made anew of the shard's base, whose tables are here.
+        """Return whether the copy is to be made anew of the shard's base, whose tables are here.
 
         A copy that was cut out of other shards keeps their tables, with rows of other key groups
         that nobody sees. A base of it was merged before its upload, so it has no such rows.
@@ -179,14 +181,14 @@ class BaseKeeping:
     def _is_cut_smaller(
         self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]
     ) -> bool:
-        """Whether a base is much smaller than the copy, which is not made of it."""
+        """Return whether a base is much smaller than the copy, which is not made of it."""
         if not finished.staged.is_cut or any(read_stored(p, finished.base.path) for p in paths):
             return False
         staged = map(snapshot.database, range(len(finished.staged.databases)))
         return _table_bytes(paths) > max(SLACK_MAX * _table_bytes(staged), SMALL_BYTES)
 
     def _based(self, finished: Finished) -> ShardState | None:
-        """The shard on that base; None if it is not on the way to where the shard stands."""
+        """Return the shard on that base; None if it is not on the way to where the shard stands."""
         shard, staged = self.plan.base, finished.staged
         standing = None if shard.base is None else shard.base.path
         if staged.relies_on not in (None, standing) or staged.shard != shard.groups:
@@ -213,7 +215,7 @@ class BaseKeeping:
         )
 
     def _may_adopt(self, finished: Finished) -> bool:
-        """Whether its files are there and will stay, whatever was collected meanwhile."""
+        """Return whether its files are there and will stay, whatever was collected meanwhile."""
         try:
             base = base_snapshot(self.repository, finished.base)
         except CorruptCheckpointError:
@@ -336,7 +338,7 @@ class BaseKeeping:
         return shard_restore_plan(self.repository, plan.operator, plan.base, plan.base_epoch)
 
     def _room(self, kind: str) -> Path:
-        """A directory that nothing else has."""
+        """Return a directory that nothing else has."""
         place = self.home / kind / unique_id()
         place.mkdir(parents=True)
         return place
@@ -354,7 +356,7 @@ def _is_young(begun_us: int) -> bool:
 
 
 def _has_expired_rows(plan: ShardPlan, shard: ShardState) -> bool:
-    """Whether something is left to remove: what has expired does not get into a base."""
+    """Return whether something is left to remove: what has expired does not get into a base."""
     now = plan.now_us
     return any(time <= now[clock] for clock, time in shard.wake_us.items())
 

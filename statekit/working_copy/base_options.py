@@ -28,7 +28,7 @@ Choice = Literal["none", "changed tables", "merged"]
 
 
 def replay_seconds(chain: ReplayCost) -> float:
-    """How long applying the change files takes, about.
+    """Return how long applying the change files takes, about.
 
     >>> replay_seconds(ReplayCost(files=10, rows=300_000))
     0.22
@@ -85,7 +85,7 @@ class BaseOptions:
             )
 
     def is_worth_it(self, chain: ReplayCost, row_bytes: int) -> bool:
-        """Whether applying the change files takes so long that a base is worth its cost.
+        """Return whether applying the change files takes so long that a base is worth its cost.
 
         Parameters:
             row_bytes: of keys and values in the shard.

@@ -191,13 +191,13 @@ class _Upload:
         return dict(sorted((stored | rest).items()))
 
     def local_changes(self, file: Path) -> FileRef:
-        """The file of what is there of state of the shard."""
+        """Return the file of what is there of state of the shard."""
         ref = self._put(file, CHANGES)
         self.bytes += ref.size
         return ref.model_copy(update={"rows": self._staged.local_rows, "local": True})
 
     def base(self, databases: tuple[BaseDatabase, ...], local: FileRef | None) -> FileRef:
-        """The file that names all others."""
+        """Return the file that names all others."""
         staged = self._staged
         made = BaseSnapshot(
             operator=staged.operator,

@@ -54,7 +54,7 @@ class Piece:
 
 
 def opened(home: Path, fragments: Ranges, states: Sequence[str], options: RocksOptions) -> Database:
-    """The database of a copy, or its fragments as one.
+    """Return the database of a copy, or its fragments as one.
 
     Raises:
         StorageError: one of them is missing, damaged or in use.
@@ -76,7 +76,7 @@ def put_together(
     states: Sequence[str],
     options: RocksOptions,
 ) -> tuple[Ranges, Database]:
-    """The rows of all pieces, and nothing else, in the databases of a copy.
+    """Return the rows of all pieces, and nothing else, in the databases of a copy.
 
     Parameters:
         home: the directory of the copy, which has no databases yet.
@@ -107,14 +107,14 @@ def put_together(
 
 
 def _kept(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces that stay databases, in order: the large ones, or the largest if none is."""
+    """Return the pieces that stay databases, in order: the large ones, or the largest if none is."""
     largest = sorted(pieces, key=lambda piece: piece.size, reverse=True)[:FRAGMENTS_MAX]
     chosen = [piece for piece in largest if piece.size >= COPIED_BYTES] or largest[:1]
     return [piece for piece in pieces if piece in chosen]
 
 
 def _ranges(groups: tuple[int, int], kept: Sequence[Piece]) -> Ranges:
-    """The key groups of each fragment: up to where the next one begins."""
+    """Return the key groups of each fragment: up to where the next one begins."""
     if len(kept) <= 1:
         return WHOLE
     starts = [groups[0], *(piece.groups[0] for piece in kept[1:])]
@@ -123,7 +123,9 @@ def _ranges(groups: tuple[int, int], kept: Sequence[Piece]) -> Ranges:
 
 
 def _taken(piece: Piece, path: Path, states: Sequence[str], options: RocksOptions) -> RocksBackend:
-    """The database of a piece, at the place where it stays, without what is not of the piece."""
+    """Return the database of a piece, at the place where it stays, without what is not of the
+    piece.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     piece.source.rename(path)
     backend = _checked(piece, path, options)
@@ -141,7 +143,7 @@ def _taken(piece: Piece, path: Path, states: Sequence[str], options: RocksOption
 
 
 def _checked(piece: Piece, path: Path, options: RocksOptions) -> RocksBackend:
-    """The database of a piece, if it is what somebody noted."""
+    """Return the database of a piece, if it is what somebody noted."""
     backend = RocksBackend(path, piece.states, options, create=False)
     if piece.sequence is not None and (piece.sequence,) != backend.sequences:
         backend.close()
@@ -160,7 +162,9 @@ def _trim(backend: Backend, first: int, last: int) -> None:
 
 
 def _owner(made: Sequence[tuple[int, RocksBackend]], piece: Piece) -> RocksBackend:
-    """The fragment that the key groups of a piece belong to: the first has all before the next."""
+    """Return the fragment that the key groups of a piece belong to: the first has all before the
+    next.
+    """
     before = [backend for first, backend in made if first <= piece.groups[0]]
     return before[-1] if before else made[0][1]
 

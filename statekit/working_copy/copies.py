@@ -54,7 +54,7 @@ class WorkingCopy(Protocol):
         """Apply a batch. From now on the copy is not trusted until `keep`."""
 
     def newest_base(self) -> ShardState:
-        """Where the shard stands before the epoch, on the newest base that is known here."""
+        """Return where the shard stands before the epoch, on the newest base that is known here."""
 
     def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
         """Close; the copy now stands where the shard does.
@@ -71,7 +71,7 @@ class WorkingCopies(Protocol):
     """Where a process keeps its working copies."""
 
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
-        """A copy of the plan's shard that stands at its base, with these column families."""
+        """Return a copy of the plan's shard that stands at its base, with these column families."""
 
     def tidy(self, plans: Sequence[ShardPlan]) -> None:
         """Make room before shards of an operator run.
@@ -85,7 +85,7 @@ class WorkingCopies(Protocol):
 
 
 def default_working_directory() -> str:
-    """Where working copies live if nobody says otherwise: the machine's temporary directory."""
+    """Return where working copies live if nobody says otherwise: the machine's temporary directory."""
     return os.path.join(tempfile.gettempdir(), f"statekit-{os.getuid()}")
 
 

@@ -60,7 +60,7 @@ class Mark:
 
 
 def database_paths(home: Path, fragments: Ranges) -> list[Path]:
-    """Where the databases of a copy are."""
+    """Return where the databases of a copy are."""
     if len(fragments) == 1:
         return [home / "db"]
     return [home / "db" / f"{first}-{last}" for first, last in fragments]
@@ -191,7 +191,9 @@ def distrust(home: Path) -> None:
 
 
 def private_homes(home: Path) -> list[Path]:
-    """The private directories in a copy's directory, and nothing else that is called like one."""
+    """Return the private directories in a copy's directory, and nothing else that is called like
+    one.
+    """
     names = glob.glob("private.*", root_dir=home)
     return [home / name for name in names if _PRIVATE_NAME.fullmatch(name)]
 

@@ -118,7 +118,7 @@ class CopySpace:
         return sorted(found, key=lambda copy: copy.last_used_us)
 
     def origin(self, checkpoint_id: str) -> str | None:
-        """The URL of the checkpoint whose copies these are; None if nobody noted it."""
+        """Return the URL of the checkpoint whose copies these are; None if nobody noted it."""
         try:
             return (self.root / checkpoint_id / "origin").read_text()
         except (OSError, ValueError):
@@ -253,7 +253,7 @@ class CopySpace:
 
 
 def _is_time(directory: Path) -> bool:
-    """Whether the last look at a directory was long ago; if so, this is the next."""
+    """Return whether the last look at a directory was long ago; if so, this is the next."""
     note = directory / "tidied"
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ class Assembly:
         return [self._source(piece) for piece in self.plan.base.slices]
 
     def made(self, *, from_copies: bool) -> tuple[Ranges, Database]:
-        """The databases, which stand at the plan's base.
+        """Return the databases, which stand at the plan's base.
 
         Parameters:
             from_copies: whether to begin with copies of other shards, and to share their tables.
@@ -121,7 +121,7 @@ class Assembly:
                 continue
 
     def _source(self, piece: Slice) -> Path:
-        """Where a copy of the shard is that a slice was cut out of, if there is one."""
+        """Return where a copy of the shard is that a slice was cut out of, if there is one."""
         return self.copies / "{}-{}".format(*piece.shard)
 
     def _taken(self, wanted: Slice, drafts: Path) -> list[_Linked]:
@@ -172,7 +172,7 @@ class Assembly:
 def _between(
     groups: tuple[int, int], taken: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """The key groups that are not taken, as ranges."""
+    """Yield the key groups that are not taken, as ranges."""
     start = groups[0]
     for first, last in taken:
         if start < first:

@@ -149,7 +149,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def unusable(home: Path, error: OSError) -> StorageError:
-    """The error for a directory that cannot be used for a working copy."""
+    """Return the error for a directory that cannot be used for a working copy."""
     return StorageError(
         f"cannot use the working copy at {home}: {error}. Nothing committed is lost: give the job "
         "a local directory that may be written, has space and can be locked (working_directory=), "

@@ -118,7 +118,9 @@ def _cuts(missing: Iterable[RestorePlan]) -> Iterator[_Cut]:
 def _fetched(
     repository: Repository, missing: Iterable[RestorePlan], drafts: Path, beside: Path | None
 ) -> list[Piece]:
-    """The databases of bases, each one fetched once, however many key groups are cut out of it."""
+    """Return the databases of bases, each one fetched once, however many key groups are cut out of
+    it.
+    """
     places: dict[tuple[str, int], Path] = {}
     wanted, again, pieces = list[Wanted](), list[tuple[Path, Path]](), list[Piece]()
     for number, cut in enumerate(_cuts(missing)):

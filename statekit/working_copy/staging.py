@@ -41,7 +41,7 @@ class StagedWork:
         draft.rename(self.place / name)
 
     def read(self, name: str, kind: type[_R]) -> _R | None:
-        """A note; None if it is not there, or was cut short."""
+        """Return a note; None if it is not there, or was cut short."""
         try:
             return kind.model_validate_json((self.place / name).read_bytes())
         except (OSError, ValidationError):

@@ -41,7 +41,7 @@ class _Note(Record):
 
 
 def tables_in(directory: Path) -> dict[str, int]:
-    """The tables of a database, with their sizes. It may be merging some of them meanwhile."""
+    """Return the tables of a database, with their sizes. It may be merging some of them meanwhile."""
     sizes: dict[str, int] = {}
     with os.scandir(directory) as found:
         for entry in found:
@@ -52,7 +52,7 @@ def tables_in(directory: Path) -> dict[str, int]:
 
 
 def read_stored(directory: Path, base: str | None) -> dict[str, FileRef]:
-    """The tables of a database that a base names; none if the note is about another base."""
+    """Return the tables of a database that a base names; none if the note is about another base."""
     note = _read(directory)
     return {} if note is None or note.base != base else dict(_still_there(directory, note))
 
@@ -89,7 +89,7 @@ def pass_on_note(source: Path, noted: str | None, target: Path, base: str) -> No
 
 
 def stored_elsewhere(directories: Iterable[Path]) -> dict[str, Path]:
-    """Where tables are on this disk, by the path that they have in the checkpoint."""
+    """Return where tables are on this disk, by the path that they have in the checkpoint."""
     found: dict[str, Path] = {}
     for directory in directories:
         if (note := _read(directory)) is not None:

@@ -147,7 +147,7 @@ _in_process: dict[int, Uploader] = {}
 
 
 def uploader() -> Uploader:
-    """The one of this process. A process that was forked has its own."""
+    """Return the one of this process. A process that was forked has its own."""
     pid = os.getpid()
     found = _in_process.get(pid)
     if found is None:

@@ -213,7 +213,9 @@ class Collector:
     # ------------------------------------------------------------------------------ giving up
 
     def _given_up(self) -> tuple[_Numbers, int, EpochManifest] | None:
-        """The epochs there are, the first one to keep and the last. Marks it, then looks again."""
+        """Return the epochs there are, the first one to keep and the last. Marks it, then looks
+        again.
+        """
         numbers = _Numbers.of(self._repository)
         if not numbers.kept:
             self._repository.latest_epoch()  # which tells epochs that were lost from none at all
@@ -250,7 +252,9 @@ class Collector:
             )
 
     def _standing_on(self, kept: list[int], last: EpochManifest) -> list[EpochManifest]:
-        """The kept epochs that follow none that is kept. They name all that is older than these."""
+        """Return the kept epochs that follow none that is kept. They name all that is older than
+        these.
+        """
         history = next(number for number in kept if not last.has_abandoned(number))
         found = [self._repository.manifest(history)]
         for number in kept:
@@ -263,7 +267,7 @@ class Collector:
     def _held(
         self, gone: list[int], last: int, standing: list[EpochManifest], done: Collected
     ) -> list[EpochManifest]:
-        """The manifests before the first epoch that stay for now; why is told to `done`."""
+        """Return the manifests before the first epoch that stay for now; why is told to `done`."""
         found: dict[int, EpochManifest] = {}
         why = dict.fromkeys(self._read, "somebody reads it")
         back = self._back.items()
@@ -308,7 +312,7 @@ class Collector:
     # ------------------------------------------------------------------------------- the sweep
 
     def _is_due(self, numbers: _Numbers) -> bool:
-        """Whether the last sweep, or the first commit, was long before the last commit."""
+        """Return whether the last sweep, or the first commit, was long before the last commit."""
         last = numbers.committed[max(numbers.committed)]
         since = max(numbers.swept.values(), default=min(numbers.committed.values()))
         return last - since > self._grace
@@ -352,7 +356,7 @@ class Collector:
     def _named_by_each(
         self, kept: list[int], held: list[EpochManifest]
     ) -> Iterator[Iterator[FileRef]]:
-        """The files of each manifest that counts, those committed meanwhile included.
+        """Yield the files of each manifest that counts, those committed meanwhile included.
 
         Epochs are listed again behind those that were read, until there is none that was not: one
         that another collector gave up before it was read has its files in a later one, if a

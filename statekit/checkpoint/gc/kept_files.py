@@ -29,7 +29,7 @@ class KeptFiles:
         """Operators of which shards that may have slices were looked up."""
 
     def not_among(self, manifest: EpochManifest) -> Iterator[FileRef]:
-        """The files of a given-up epoch that no kept one needs. Some come more than once."""
+        """Yield the files of a given-up epoch that no kept one needs. Some come more than once."""
         for name, operator in manifest.operators.items():
             for shard in operator.shards:
                 if any(ref.path not in self._paths for ref in _told(shard)):
@@ -62,12 +62,12 @@ def _shards_of(manifest: EpochManifest, operator: str) -> Sequence[ShardState]:
 
 
 def _may_have_slices(shard: ShardState) -> bool:
-    """Whether it may lead to files of shards that it was cut out of: a history may begin so."""
+    """Return whether it may lead to files of shards that it was cut out of: a history may begin so."""
     return shard.base is None and bool(shard.slices or shard.history)
 
 
 def _told(shard: ShardState) -> Iterator[FileRef]:
-    """The files that a manifest names for a shard."""
+    """Yield the files that a manifest names for a shard."""
     yield from shard.redistributed
     for contents in (shard, *shard.slices):
         yield from refs_in(contents)

@@ -68,7 +68,7 @@ def aggregation(
     ttl: TTL | None = None,
     into: Any = None,
 ) -> Process[Any, Any, Any]:
-    """A process function that keeps aggregates of the records of each key.
+    """Return a process function that keeps aggregates of the records of each key.
 
     Parameters:
         record: the type of the records.
@@ -113,7 +113,7 @@ def aggregation(
 
 
 def _made(make: Make, *columns: Sequence[Any]) -> list[Any]:
-    """A result of each row of columns."""
+    """Return a result of each row of columns."""
     if isinstance(make, type) and issubclass(make, tuple):  # a NamedTuple's own takes twice as long
         return list(map(tuple.__new__, repeat(make), zip(*columns, strict=True)))
     return list(map(make, *columns))

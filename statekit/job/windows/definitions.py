@@ -58,7 +58,7 @@ class Sliding:
         return f"sliding {self.size} every {self.every}{offset}"
 
     def panes(self, event_time: str) -> SlidingPanes:
-        """The intervals all of whose records are in the same windows.
+        """Return the intervals all of whose records are in the same windows.
 
         Parameters:
             event_time: the field that says when a record happened.
@@ -185,7 +185,7 @@ class Deadlines:
         self.leads = leads
 
     def of(self, end: dt.datetime, name: str) -> dt.datetime:
-        """When a timer of a window that ends then is due."""
+        """Return when a timer of a window that ends then is due."""
         lead = self.leads[name]
         return max(_plus(end, -lead if end == LAST else -lead - self.margin), _EARLIEST)
 
@@ -200,7 +200,7 @@ class Deadlines:
             ctx.timers.set(self.of(end, name), name)
 
     def has_closed(self, ctx: Context, end: dt.datetime) -> bool:
-        """Whether a window has fired already, and is kept for late records.
+        """Return whether a window has fired already, and is kept for late records.
 
         Without allowed lateness there is no such window: its records arrive before it fires.
         """
@@ -211,7 +211,7 @@ class Deadlines:
         ctx.timers.set(self.of(end, "close"), "close")
 
     def passed(self, timer: Timer) -> dt.datetime | None:
-        """The end of the windows for which a timer was set; None if it might be any."""
+        """Return the end of the windows for which a timer was set; None if it might be any."""
         if timer.at == _EARLIEST:
             return None  # clipped
         return _plus(timer.at, self.leads[timer.name] + self.margin)
@@ -292,7 +292,7 @@ class SlidingRows:
     def ending(
         self, timer: Timer, ctx: Context, windows: MapState[dt.datetime, Any]
     ) -> Iterator[OpenWindow]:
-        """The windows for which a timer was set: one, or several at the ends of time."""
+        """Return the windows for which a timer was set: one, or several at the ends of time."""
         passed = self._deadlines.passed(timer)
         start = None if passed is None else _plus(passed, -self._size)
         if start is None or passed == LAST:
@@ -304,7 +304,7 @@ class SlidingRows:
         return takewhile(lambda w: self._deadlines.of(w.end, timer.name) == timer.at, opened)
 
     def alone(self, window: OpenWindow) -> tuple[dt.datetime, dt.datetime]:
-        """The interval whose records are in no window that is deleted later."""
+        """Return the interval whose records are in no window that is deleted later."""
         return window.start, _plus(window.start, self._every - self._into(window.start))
 
     def _bounds(self, at: dt.datetime) -> list[tuple[dt.datetime, dt.datetime]]:
@@ -324,7 +324,7 @@ class SlidingRows:
         return bounds[::-1]
 
     def _into(self, at: dt.datetime) -> dt.timedelta:
-        """The time from the latest start of a window to an instant."""
+        """Return the time from the latest start of a window to an instant."""
         return (at - self._origin) % self._every
 
     def _end(self, start: dt.datetime) -> dt.datetime:
@@ -404,7 +404,9 @@ class SessionRows:
     def ending(
         self, timer: Timer, ctx: Context, windows: MapState[dt.datetime, Any]
     ) -> Iterator[OpenWindow]:
-        """The sessions that end with a timer. One that has grown since gets a timer at its end."""
+        """Yield the sessions that end with a timer. One that has grown since gets a timer at its
+        end.
+        """
         passed = self._deadlines.passed(timer)
         for row, found in windows.scan(None if passed is None else self._row(passed)):
             window = OpenWindow(row, *found)
@@ -417,7 +419,7 @@ class SessionRows:
                 ctx.timers.set(at, timer.name)
 
     def alone(self, window: OpenWindow) -> tuple[dt.datetime, dt.datetime]:
-        """The interval whose records are in no window that is deleted later."""
+        """Return the interval whose records are in no window that is deleted later."""
         return window.start, window.end
 
     def _overlapping(
@@ -431,7 +433,7 @@ class SessionRows:
                 yield window
 
     def _next_start(self, windows: MapState[dt.datetime, Any], end: dt.datetime) -> dt.datetime:
-        """The start of the first session after an end; the last instant if there is none."""
+        """Return the start of the first session after an end; the last instant if there is none."""
         starts = (session[0] for _, session in windows.scan(self._row(end)))
         return next((start for start in starts if start >= end), LAST)
 
@@ -452,7 +454,7 @@ class SessionRows:
         return row
 
     def _row(self, end: dt.datetime) -> dt.datetime:
-        """The row of a session with this end."""
+        """Return the row of a session with this end."""
         return end if end == LAST else _plus(end, -((end - _EPOCH) % self._gap))
 
 

@@ -41,14 +41,15 @@ class FieldAggregate(ABC):
 
     @abstractmethod
     def state(self, kept: Any) -> Any:
-        """The annotation of its state, for a field with values of that type."""
+        """Return the annotation of its state, for a field with values of that type."""
 
     @abstractmethod
     def result(self, annotation: Any) -> Any:
-        """The annotation of its result, for a field with this annotation."""
+        """Return the annotation of its result, for a field with this annotation."""
 
     def added(self, place: int) -> Callable[[Sequence[Sequence[Any]]], Sequence[Any]]:
-        """A function from columns of rows to what each row adds to the state; None for nothing.
+        """Return a function from columns of rows to what each row adds to the state; None for
+        nothing.
 
         Parameters:
             place: of the first column of the parts.

@@ -186,14 +186,14 @@ class Windowing:
         return f"{self._window} by {', '.join(self._key)}"
 
     def count(self, into: Any) -> Process[Any, ..., Any]:
-        """How many records there are."""
+        """Return how many records there are."""
         counted: Aggregate[int, int, int] = Aggregate(int, operator.add, _itself, operator.add)
         return self._made(_Result("count", "count", int, int, counted, _one, parts=()), into)
 
     def fold(
         self, verb: Literal["sum", "min", "max"], field: str, into: Any
     ) -> Process[Any, ..., Any]:
-        """The sum of a field, or its least or largest value. None is passed over."""
+        """Return the sum of a field, or its least or largest value. None is passed over."""
         annotation = self._results.annotation(field)
         add = _folding(_combining(verb, self._results.check_combines(verb, field)))
         made: Aggregate[Any, Any, Any] = Aggregate(_nothing, add, _itself, add)
@@ -203,7 +203,9 @@ class Windowing:
         return self._made(folded, into)
 
     def collect(self, field: str | None, into: Any) -> Process[Any, ..., Any]:
-        """The records, or what is in a field of theirs, in order of time. None is passed over."""
+        """Return the records, or what is in a field of theirs, in order of time. None is passed
+        over.
+        """
         element = self._record.cls if field is None else self._results.annotation(field)
         members, nullable, _ = peel(element)
         if nullable and len(members) == 1:
@@ -292,7 +294,7 @@ class Windowing:
         make: Callable[..., Any],
         traits: Traits,
     ) -> Process[Any, ..., Any]:
-        """The functions themselves. `elements` and `number` are there to collect only.
+        """Yield the functions themselves. `elements` and `number` are there to collect only.
 
         Parameters:
             traits: with `takes_parts`, records of a key are added together.
@@ -372,7 +374,7 @@ class _Ending:
     has_one_key: bool
 
     def shown(self, ctx: Any, window: OpenWindow, found: _Found) -> Any:
-        """The result of a window.
+        """Return the result of a window.
 
         Parameters:
             found: its elements.

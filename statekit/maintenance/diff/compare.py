@@ -57,13 +57,13 @@ class StateSource(Protocol):
         """Key groups that are unpacked together, in order; all of them, each once."""
 
     def shards(self, operator: str) -> Sequence[Groups]:
-        """The key groups of each shard: its own state lies with the first of them."""
+        """Return the key groups of each shard: its own state lies with the first of them."""
 
     def held(self, operator: str, groups: Groups) -> ShardVersion | None:
         """What these key groups hold, if that is known without reading them."""
 
     def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
-        """The rows of these key groups, to be closed by the caller."""
+        """Return the rows of these key groups, to be closed by the caller."""
 
 
 class EpochSource:
@@ -278,7 +278,7 @@ class _OperatorComparison:
         return [(groups, groups) for groups in max((of_a, of_b), key=self._spared)]
 
     def _spared(self, pieces: Sequence[Groups]) -> tuple[int, int]:
-        """How many pieces need not be read; and the fewer there are, the better."""
+        """Return how many pieces need not be read; and the fewer there are, the better."""
         return sum(self._known((groups, groups)) is not None for groups in pieces), -len(pieces)
 
     @property
@@ -333,7 +333,7 @@ class _OperatorComparison:
             self._count(name, joined(*sorted_rows), order.identity)
 
     def _is_in_order(self, a: Family | None, b: Family | None) -> bool:
-        """Whether rows of a family come in one order on both sides, if both have it."""
+        """Return whether rows of a family come in one order on both sides, if both have it."""
         return a is None or b is None or (self._are_aligned and a.identifies_like(b))
 
     def _count(
@@ -379,7 +379,7 @@ def _unpacked(
 
 
 def _sameness(a: Family | None, b: Family | None) -> Callable[[bytes, bytes], bool]:
-    """Whether what a row holds in A is what it holds in B."""
+    """Return whether what a row holds in A is what it holds in B."""
     if a is None or b is None:
         return lambda old, new: False
     if not a.means_the_same_as(b):

@@ -70,13 +70,13 @@ class Family:
         return "timers" if self.name == TIMERS else "waiting records"
 
     def means_the_same_as(self, other: Family) -> bool:
-        """Whether rows of both that are the same bytes are the same."""
+        """Return whether rows of both that are the same bytes are the same."""
         if self.state is None or other.state is None:
             return self.type == other.type
         return _meaning(self.state) == _meaning(other.state)
 
     def identifies_like(self, other: Family) -> bool:
-        """Whether the same bytes, behind the key group, identify the same row."""
+        """Return whether the same bytes, behind the key group, identify the same row."""
         return self._identified_by == other._identified_by
 
     def rows(self, backend: Backend, groups: Groups) -> Iterator[Row]:
@@ -95,7 +95,7 @@ class Family:
         )
 
     def identity(self, row_key: bytes) -> tuple[Any, Any]:
-        """The key, and the place among the rows of the key, as JSON has them."""
+        """Return the key, and the place among the rows of the key, as JSON has them."""
         if self._kind == WAITING:
             return self._identity_of_waiting(row_key)
         if self.is_local:
@@ -125,7 +125,7 @@ class Family:
 def _identified_by(
     kind: str, operator: OperatorRecord, state: StateRecord | None
 ) -> tuple[Any, ...]:
-    """The types of all that rows are identified by."""
+    """Return the types of all that rows are identified by."""
     keys = [part.type for part in operator.key]
     if kind == WAITING:
         return kind, keys, operator.ordered
@@ -235,9 +235,10 @@ class InAnyKeyGroups:
 
 
 def _of_shard(row_key: bytes, first_groups: Mapping[int, int]) -> bytes:
-    """The row key of a row of a shard, with the shard's number in the place of the key group.
+    """Return the row key of a row of a shard, with the shard's number in the place of the key
+    group.
 
     >>> _of_shard(pack_group(8) + b"element", {0: 0, 8: 1})
-    b'\\x00\\x01element'
+    b'\x00\x01element'
     """
     return pack_group(first_groups[group_of_row(row_key)]) + row_key[_GROUP_BYTES:]

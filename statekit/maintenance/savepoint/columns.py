@@ -42,7 +42,7 @@ class Column(NamedTuple):
 
 
 def value_column(schema: Schema, *, wide: bool = False) -> Column:
-    """The column for values of a schema, as MessagePack decodes without a type.
+    """Return the column for values of a schema, as MessagePack decodes without a type.
 
     Parameters:
         wide: give ints 20 digits, for states that hold some beyond 64 bits with a sign.
@@ -51,7 +51,7 @@ def value_column(schema: Schema, *, wide: bool = False) -> Column:
 
 
 def key_column(schema: Schema, *, wide: bool = False) -> Column:
-    """The column for keys of a schema, as `schema_key_codec` decodes them."""
+    """Return the column for keys of a schema, as `schema_key_codec` decodes them."""
     return _Columns(_KEY_SCALARS, _key_text, wide).of(schema, {})
 
 
@@ -126,7 +126,7 @@ class _Columns:
         return found._replace(type=self._int) if found.type == _INT else found
 
     def _choice(self, schema: Schema, outer: _Outer) -> Column:
-        """The value of an enum's member, or of a literal, if all are of one type."""
+        """Return the value of an enum's member, or of a literal, if all are of one type."""
         kinds = {type(value) for _, value in schema.values if value is not None}
         if len(kinds) != 1:
             return Column(pa.string(), _json)

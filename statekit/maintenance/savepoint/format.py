@@ -96,7 +96,7 @@ class SavepointFile(Sealed):
 
 
 def saved_rows(file: IO[bytes], name: str) -> Iterator[SavedRow]:
-    """The exact rows of a table's file, in order.
+    """Yield the exact rows of a table's file, in order.
 
     Raises:
         CorruptCheckpointError: it is no such file.
@@ -166,7 +166,7 @@ class Savepoint:
 
     @classmethod
     def at(cls, url: str | Path) -> Savepoint:
-        """The savepoint in a directory, or at the URL of one in an object store."""
+        """Return the savepoint in a directory, or at the URL of one in an object store."""
         try:
             repository = Repository(url, create=False)
         except RestoreError:
@@ -185,7 +185,7 @@ class Savepoint:
                 yield family, parts, row
 
     def table(self, operator: OperatorRecord, family: str) -> Iterator[tuple[RowParts, bytes]]:
-        """The rows of one state, or of what stands for timers or waiting records.
+        """Return the rows of one state, or of what stands for timers or waiting records.
 
         Raises:
             CorruptCheckpointError: a file is missing or altered.
@@ -212,7 +212,7 @@ class Savepoint:
     def _rows(
         self, operator: str, family: str, keyed: KeyedRows
     ) -> Iterator[tuple[RowParts, bytes]]:
-        """The rows of one table."""
+        """Yield the rows of one table."""
         contents, found = self.file.operators[operator].states[family], RowChecksum()
         for ref in contents.files:
             with self._open(ref) as file:
@@ -228,7 +228,7 @@ class Savepoint:
             )
 
     def spark(self) -> Iterator[tuple[str, bytes]]:
-        """The files of Spark's part: path below it, and content."""
+        """Yield the files of Spark's part: path below it, and content."""
         for ref in self.file.spark:
             with self._open(ref) as file:
                 yield ref.path.removeprefix(f"{self.file.spark_folder}/"), file.read()

@@ -27,7 +27,7 @@ _VARINTS = (4, 5, 6)
 
 
 def batch_rows(file: IO[bytes], metadata: pq.FileMetaData) -> int:
-    """How many rows of a file may be read at a time.
+    """Return how many rows of a file may be read at a time.
 
     A value of a dictionary is repeated for each row that has it, so the largest dictionary decides.
 
@@ -60,7 +60,7 @@ class _Page(NamedTuple):
 
 
 def _pages(file: IO[bytes], column: pq.ColumnChunkMetaData) -> Iterator[_Page]:
-    """The headers of the pages of a column, in order."""
+    """Yield the headers of the pages of a column, in order."""
     first = column.data_page_offset
     if column.has_dictionary_page:
         first = min(first, column.dictionary_page_offset)
@@ -86,7 +86,7 @@ class _Compact:
         self.at = 0
 
     def struct(self, depth: int = 0) -> dict[int, int]:
-        """The numbers of a struct by the ids of their fields; what else is in it is skipped."""
+        """Return the numbers of a struct by the ids of their fields; what else is in it is skipped."""
         found: dict[int, int] = {}
         field = 0
         while head := self._byte():

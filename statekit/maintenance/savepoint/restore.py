@@ -74,7 +74,7 @@ def prepare_from_savepoint(job: Job, repository: Repository, options: RunOptions
 
 
 def _is_made_of(repository: Repository, savepoint: Savepoint) -> bool:
-    """Whether the checkpoint was made of that savepoint and has gone on.
+    """Return whether the checkpoint was made of that savepoint and has gone on.
 
     Raises:
         RestoreError: it has epochs that come from elsewhere.
@@ -184,7 +184,7 @@ def _operator_epoch(
 
 
 def _job_file(savepoint: Savepoint, repository: Repository, groups: int) -> JobFile:
-    """The savepoint's job, in this checkpoint."""
+    """Return the savepoint's job, in this checkpoint."""
     found = repository.job_file()  # of a start that never committed
     checkpoint_id = unique_id() if found is None else found[0].id
     return savepoint.file.job.model_copy(

@@ -65,7 +65,7 @@ def key_of_shard(shard: int) -> bytes:
 
 
 def shard_of_key(key: bytes) -> int:
-    """The inverse of `key_of_shard`."""
+    """Return the inverse of `key_of_shard`."""
     return int.from_bytes(key, "big")
 
 
@@ -227,7 +227,7 @@ def _state_columns(state: StateRecord, wide: bool) -> Iterable[_Made]:
 
 
 def _values(schema: Schema, codec: str, wide: bool) -> tuple[Column, Callable[[bytes], Any]]:
-    """The column of values, and what becomes of their bytes."""
+    """Return the column of values, and what becomes of their bytes."""
     if codec == PickleCodec.name:
         return Column(pa.string()), lambda _: None
     column = value_column(schema, wide=wide)

@@ -55,7 +55,7 @@ _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 
 
 def check_name(name: str) -> str:
-    """The name, if a savepoint can have it.
+    """Return the name, if a savepoint can have it.
 
     Raises:
         RestoreError: it cannot.
@@ -69,7 +69,7 @@ def check_name(name: str) -> str:
 
 
 def savepoint_folder(name: str) -> str:
-    """Where the savepoints of a checkpoint are.
+    """Return where the savepoints of a checkpoint are.
 
     >>> savepoint_folder("before-upgrade")
     'savepoints/before-upgrade'
@@ -239,7 +239,7 @@ class _Attempt:
         return self._put(f"{folder}/part-{number:05d}.parquet", file, rows)
 
     def open_part(self, ref: FileRef) -> IO[bytes]:
-        """A file of a table, verified."""
+        """Return a file of a table, verified."""
         path = f"{self._folder}/{ref.path}"
         return self._repository.open_verified(ref.model_copy(update={"path": path}))
 

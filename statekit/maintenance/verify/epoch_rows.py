@@ -143,7 +143,7 @@ def late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
 def counted_wrongly(
     manifest: EpochManifest, operator: OperatorRecord, held: Mapping[tuple[int, int], Sizes]
 ) -> Iterator[tuple[ShardState | None, str, str]]:
-    """The states of which there is not as much as the manifest says.
+    """Yield the states of which there is not as much as the manifest says.
 
     Yields the shard, or None if only all of them together are known, the state, and what is wrong.
 
@@ -175,7 +175,7 @@ def _time(micros: int) -> str:
 
 
 def _key_text(operator: OperatorRecord, fault: RowFault) -> str:
-    """A row key as people read it: its key if it has one, else its bytes."""
+    """Return a row key as people read it: its key if it has one, else its bytes."""
     start = {WAITING: 10, DUE: 11}.get(fault.family, 2)
     shown = f"row key {fault.row_key.hex()}"
     if not operator.key or fault.family == EXPIRY:

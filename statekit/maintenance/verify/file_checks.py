@@ -51,7 +51,7 @@ class NamedFiles:
                 yield from self.of_shard(shard, manifest.key_groups)
 
     def of_shard(self, shard: ShardState, key_groups: int) -> Iterator[NamedFile]:
-        """The same of one shard."""
+        """Yield the same of one shard."""
         for ref in shard.redistributed:
             yield NamedFile(ref, "changes", shard.groups, key_groups)
         yield from self._of_contents(shard, shard.groups, key_groups)
@@ -102,7 +102,7 @@ class NamedFiles:
         key_groups: int,
         inside: Callable[[FileRef, int], Iterator[NamedFile]],
     ) -> Iterator[NamedFile]:
-        """A file that names others, and those."""
+        """Return a file that names others, and those."""
         yield NamedFile(ref, "names")
         if ref not in self._inside:
             try:

@@ -109,7 +109,7 @@ class Verification:
         )
 
     def is_abandoned(self, epoch: int) -> bool:
-        """Whether an epoch was rolled back, and is no part of the history."""
+        """Return whether an epoch was rolled back, and is no part of the history."""
         return any(first <= epoch <= last for first, last in self.abandoned)
 
     def affecting(self, epoch: int) -> list[Finding]:

@@ -79,7 +79,7 @@ class Damage:
             self.epochs.setdefault(path, []).append(manifest.epoch)
 
     def of_shard(self, epoch: int, operator: str, groups: tuple[int, int]) -> frozenset[str]:
-        """The damaged files that some key groups need."""
+        """Return the damaged files that some key groups need."""
         first, last = groups
         return frozenset().union(
             *(

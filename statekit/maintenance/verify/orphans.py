@@ -46,7 +46,7 @@ class Orphan(NamedTuple):
 
 
 def orphans(repository: Repository, named: Container[str], last: int) -> Iterator[Orphan]:
-    """The files that nothing names.
+    """Yield the files that nothing names.
 
     What Spark keeps, savepoints, and what a repair put aside are not state, and no orphans.
 

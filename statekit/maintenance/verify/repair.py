@@ -141,7 +141,7 @@ def _go_back(repository: Repository, found: Verification, *, drops: bool) -> Rep
 
 
 def _newest(repository: Repository, found: Verification) -> EpochManifest | None:
-    """The last manifest that can be read."""
+    """Return the last manifest that can be read."""
     for epoch in reversed(found.epochs):
         try:
             return repository.manifest(epoch)
@@ -151,7 +151,7 @@ def _newest(repository: Repository, found: Verification) -> EpochManifest | None
 
 
 def _last_whole(repository: Repository, found: Verification) -> EpochManifest | None:
-    """The last epoch whose manifest, files and rows are whole, and that was not rolled back."""
+    """Return the last epoch whose manifest, files and rows are whole, and that was not rolled back."""
     for epoch in reversed(found.epochs[:-1]):
         if found.affecting(epoch) or found.is_abandoned(epoch):
             continue
@@ -198,7 +198,7 @@ class _Mending:
         self.put_aside: list[str] = []
 
     def operator(self, name: str, standing: OperatorEpoch) -> OperatorEpoch:
-        """An operator as it is to stand: all of its shards counted, and at rest."""
+        """Return an operator as it is to stand: all of its shards counted, and at rest."""
         record = self._job.operator(name)
         assert record is not None, "the manifest was held against the job file"
         rows = ShardRows(self._repository, name, self._last)

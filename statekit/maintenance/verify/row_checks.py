@@ -165,7 +165,7 @@ class RowChecks:
     # --------------------------------------------------------------------------------- indexes
 
     def _check_due(self, backend: Backend) -> Iterator[RowFault]:
-        """Whether each row of `_timers.due` is of a timer."""
+        """Return whether each row of `_timers.due` is of a timer."""
         found = backend.scan(DUE, *_ALL)
         while piece := [row_key for row_key, _ in islice(found, _PIECE)]:
             timers: list[tuple[bytes, bytes]] = []

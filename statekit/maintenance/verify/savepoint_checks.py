@@ -38,7 +38,7 @@ class SavepointCheck:
 
 
 def savepoint_folders(repository: Repository) -> list[str]:
-    """Where the savepoints of a checkpoint are. One that was never finished is none."""
+    """Return where the savepoints of a checkpoint are. One that was never finished is none."""
     ending = f"/{SAVEPOINT}"
     found = (path for path in repository.tree(SAVEPOINTS) if path.endswith(ending))
     return sorted(path.removesuffix(ending) for path in found)
@@ -81,7 +81,7 @@ def _bytes_checked(repository: Repository, ref: FileRef, at: str) -> SavepointCh
 def _rows_checked(
     savepoint: Savepoint, operator: OperatorRecord, state: str, checks: RowChecks, path: str
 ) -> SavepointCheck:
-    """The rows of one state, which are whole bytes."""
+    """Return the rows of one state, which are whole bytes."""
     count, what, is_unread = 0, None, False
     local = {found.name for found in operator.states if found.is_local}
     try:

@@ -44,7 +44,7 @@ def spark_faults(repository: Repository, last: EpochManifest) -> Iterator[tuple[
 def _position_faults(
     repository: Repository, last: EpochManifest, done: int
 ) -> Iterator[tuple[str | None, str]]:
-    """Whether Spark goes on from where the state stands, as a start will ask."""
+    """Return whether Spark goes on from where the state stands, as a start will ask."""
     offsets = max(repository.spark_batches("offsets"), default=-1)
     commits = max(repository.spark_batches("commits"), default=-1)
     if offsets < done:
@@ -62,7 +62,7 @@ def _position_faults(
 
 
 def _subject(path: str) -> str:
-    """The file that a checksum is about."""
+    """Return the file that a checksum is about."""
     above, _, name = path.rpartition("/")
     return f"{above}/{name[1:-4]}".lstrip("/")
 

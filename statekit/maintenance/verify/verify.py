@@ -156,11 +156,11 @@ class _Looking:
         self._noted = epoch
 
     def _is_kept(self, epoch: int) -> bool:
-        """Whether an epoch is to be there, as far as is known."""
+        """Return whether an epoch is to be there, as far as is known."""
         return epoch >= self._first or epoch == self._noted
 
     def _is_emptied(self) -> bool:
-        """Whether all epochs are missing, which is a finding, and the only one."""
+        """Return whether all epochs are missing, which is a finding, and the only one."""
         if self._repository.epochs():
             return False
         try:
@@ -170,7 +170,9 @@ class _Looking:
         return not self._found.is_whole
 
     def _list(self) -> None:
-        """The epochs that are to be there: from the first that is kept to the last, all of them."""
+        """Return the epochs that are to be there: from the first that is kept to the last, all of
+        them.
+        """
         there = self._repository.epochs()
         if not there or (self._epoch is not None and self._epoch > there[-1]):
             raise self._unknown(self._epoch)
@@ -266,7 +268,7 @@ class _Looking:
         return lost
 
     def _check_beginning(self) -> None:
-        """Whether the first epoch is one: without a mark that others were given up, it is."""
+        """Return whether the first epoch is one: without a mark that others were given up, it is."""
         first = self._manifest(self._found.epochs[0])
         if self._first or first is None or first.previous is None:
             return
@@ -332,7 +334,7 @@ class _Looking:
     # ------------------------------------------------------------------------------------ rows
 
     def at_rows(self, wanted: Sequence[int]) -> None:
-        """The rows of these epochs, as far as their files are whole and the epochs are kept."""
+        """Return the rows of these epochs, as far as their files are whole and the epochs are kept."""
         for number in wanted:
             apart = Verification(self._found.url)
             looking = RowVerification(self._repository, apart, self._damage)
@@ -374,7 +376,7 @@ class _Looking:
                         self._note(Finding(kind_of(error, "job file"), str(error), path))
 
     def _at_notes(self) -> None:
-        """The note of the epoch that comes next: a start goes by it."""
+        """Return the note of the epoch that comes next: a start goes by it."""
         number = self._found.epochs[-1] + 1
         try:
             self._repository.begun(number)
@@ -410,7 +412,7 @@ class _Looking:
         self._found.findings.append(finding)
 
     def _manifest(self, number: int | None) -> EpochManifest | None:
-        """A manifest; None if there is none that can be read, which was said before."""
+        """Return a manifest; None if there is none that can be read, which was said before."""
         if number is None:
             return None
         if self._last_read is None or self._last_read.epoch != number:
@@ -421,7 +423,7 @@ class _Looking:
         return self._last_read
 
     def _job(self, manifest: EpochManifest) -> JobFile | None:
-        """A job file; None if it cannot be read, which is said when its bytes are checked."""
+        """Return a job file; None if it cannot be read, which is said when its bytes are checked."""
         path = manifest.job_file.path
         if path not in self._jobs:
             try:

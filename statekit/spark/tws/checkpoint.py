@@ -177,7 +177,7 @@ class TwsCheckpoint:
             )
 
     def _reached(self) -> tuple[int | None, set[int]]:
-        """The last micro-batch that has ended, and all those that Spark has settled."""
+        """Return the last micro-batch that has ended, and all those that Spark has settled."""
         return max(self._numbers("commits"), default=None), self._numbers("offsets")
 
     def sources(self) -> SparkFiles:
@@ -285,7 +285,7 @@ class TwsCheckpoint:
     # ------------------------------------------------------------------------------------ files
 
     def read(self, name: str) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Raises:
             StorageError: Spark cannot read it.
@@ -303,7 +303,7 @@ class TwsCheckpoint:
         return bool(self._files.exists(self._path(f"{self.url}/{name}")))
 
     def _names(self, folder: str) -> list[str]:
-        """The paths of all files in a folder and below it."""
+        """Return the paths of all files in a folder and below it."""
         try:
             return list(self._listed(folder))
         except Py4JJavaError as error:
@@ -320,19 +320,21 @@ class TwsCheckpoint:
             yield f"{folder}{path[above:]}"
 
     def _numbers(self, log: str) -> set[int]:
-        """The micro-batches that one of Spark's logs knows."""
+        """Return the micro-batches that one of Spark's logs knows."""
         names = (name.rsplit("/", 1)[-1] for name in self._names(log))
         return {int(name) for name in names if name.isascii() and name.isdigit()}
 
 
 def _is_about_state(error: Exception) -> bool:
-    """Whether Spark says that it is the state, its metadata or its schema that cannot be read."""
+    """Return whether Spark says that it is the state, its metadata or its schema that cannot be
+    read.
+    """
     text = str(error)
     return any(sign in text for sign in ("STATE_STORE", "STDS_", "StateStore", "state.metadata"))
 
 
 def _shown(error: Exception) -> str:
-    """The first line that says something."""
+    """Return the first line that says something."""
     lines = [line.strip() for line in str(error).splitlines()]
     signs = ("STATE_STORE", "STDS_")
     return next((line for line in lines if any(sign in line for sign in signs)), lines[0])

@@ -217,7 +217,7 @@ def _path_of(schema: sql.StructType, name: object) -> tuple[str, ...]:
 
 
 def _split(name: str) -> list[str]:
-    """The parts of a name such as a.b, or `a.b`.c where a part has a dot itself."""
+    """Return the parts of a name such as a.b, or `a.b`.c where a part has a dot itself."""
     parts, quotes = [""], False
     for letter in name:
         if letter == "`":
@@ -242,7 +242,7 @@ def _quoted(path: Sequence[str]) -> str:
 
 
 def _as_text(type_: sql.DataType, column: str, name: str) -> str:
-    """The expression of a column as text: the same for all values that are equal in SQL."""
+    """Return the expression of a column as text: the same for all values that are equal in SQL."""
     if isinstance(type_, sql.FloatType | sql.DoubleType):
         return f"cast({_without_minus_zero(type_, column)} as string)"
     if isinstance(type_, sql.DecimalType):
@@ -259,7 +259,8 @@ def _as_text(type_: sql.DataType, column: str, name: str) -> str:
 
 
 def _without_minus_zero(type_: sql.DataType, value: str, depth: int = 0) -> str:
-    """The expression of a value with 0.0 in the place of each -0.0, as Spark's `groupBy` has it.
+    """Return the expression of a value with 0.0 in the place of each -0.0, as Spark's `groupBy` has
+    it.
 
     Parameters:
         value: its expression.
@@ -283,7 +284,9 @@ def _without_minus_zero(type_: sql.DataType, value: str, depth: int = 0) -> str:
 
 
 def _decimal_as_text(type_: sql.DecimalType, column: str) -> str:
-    """A number with all of its digits: a cast writes some as 1E-8, and not in each mode of SQL."""
+    """Return a number with all of its digits: a cast writes some as 1E-8, and not in each mode of
+    SQL.
+    """
     if not type_.scale:
         return f"cast({column} as string)"
     digits = "9" * (type_.precision - type_.scale) + "D" + "9" * type_.scale
@@ -291,7 +294,7 @@ def _decimal_as_text(type_: sql.DecimalType, column: str) -> str:
 
 
 def _is_json(type_: sql.DataType) -> bool:
-    """Whether values can be written as JSON and read again."""
+    """Return whether values can be written as JSON and read again."""
     if isinstance(type_, sql.ArrayType):
         return _is_json(type_.elementType)
     if isinstance(type_, sql.StructType):

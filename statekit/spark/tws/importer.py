@@ -216,7 +216,7 @@ class SparkImport:
             self.found.asked(partial(compute, frame))
 
     def _operators(self, told: OperatorReports) -> dict[str, OperatorEpoch]:
-        """Where all operators stand: the one with the state, and others that begin."""
+        """Return where all operators stand: the one with the state, and others that begin."""
         operators = {
             operator.name: OperatorEpoch(shards=tuple(self._blank()))
             for operator in self._job.operators
@@ -238,7 +238,7 @@ class SparkImport:
 
 
 def _operator_of(job: Job) -> tuple[Operator, ProcessorProcess]:
-    """The operator that has a processor of Spark's."""
+    """Return the operator that has a processor of Spark's."""
     found = [(op, op.declared) for op in job.operators if isinstance(op.declared, ProcessorProcess)]
     if len(found) != 1:
         names = ", ".join(repr(operator.name) for operator, _ in found) or "none"
@@ -250,7 +250,7 @@ def _operator_of(job: Job) -> tuple[Operator, ProcessorProcess]:
 
 
 def _is_made_of(repository: Repository, found: TwsCheckpoint) -> bool:
-    """Whether the checkpoint was made of that query and may have gone on.
+    """Return whether the checkpoint was made of that query and may have gone on.
 
     Raises:
         RestoreError: it is a savepoint, or has epochs that come from elsewhere.

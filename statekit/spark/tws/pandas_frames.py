@@ -25,7 +25,7 @@ _UNLIMITED = (1 << 31) - 1
 
 
 def takes_frames(processor: StatefulProcessor) -> bool:
-    """Whether a processor takes frames of pandas: what it is annotated with says so."""
+    """Return whether a processor takes frames of pandas: what it is annotated with says so."""
     signature = inspect.signature(type(processor).handleInputRows)
     parameters = list(signature.parameters.values())
     given = parameters[2].annotation if len(parameters) > 2 else None
@@ -134,7 +134,7 @@ def frames_of(rows: Iterator[Any], options: FrameOptions) -> Iterator[Any]:
 
 
 def rows_of(schema: sql.StructType, options: FrameOptions) -> Callable[[Any], Iterator[Row]]:
-    """A function from frames that a processor yields to rows."""
+    """Return a function from frames that a processor yields to rows."""
     whole = sql.StructType([sql.StructField("_0", schema)])
     make = row_class(schema.names)
 

@@ -186,7 +186,7 @@ class _Calls:
         return self._processor.handleInputRows(key_fields(context.key), rows, self._now)
 
     def expired(self, timer: Timer, context: Context, states: Any) -> Any:
-        """The same for a timer that is due."""
+        """Yield the same for a timer that is due."""
         if context is not self._context:
             self._begin(context, states)
         at = datetime_to_micros(timer.at) // 1000
@@ -267,7 +267,7 @@ class _KeyedCalls(_Calls):
             self._key_of_initial = initial.key.getter(initial.schema.names, skip)
 
     def _skipped(self, key: GroupingKey) -> int:
-        """How many fields rows have in front of their columns."""
+        """Return how many fields rows have in front of their columns."""
         return len(key.in_front)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -404,7 +404,7 @@ def process_of(
     frames: FrameOptions | None = None,
     row: Any = None,
 ) -> ProcessorProcess:
-    """A process function that calls a processor.
+    """Return a process function that calls a processor.
 
     Parameters:
         key: what rows are grouped by.
@@ -466,7 +466,7 @@ def _annotation(of: Declared) -> Any:
 
 
 def _widths(of: Declared) -> Iterator[tuple[str, int]]:
-    """How many bits the numbers of a state have, by name."""
+    """Yield how many bits the numbers of a state have, by name."""
     yield from widths(of.values.schema, of.name)
     if of.keys is not None:
         yield from widths(of.keys.schema, f"{of.name} by")

@@ -79,7 +79,7 @@ class RowRecords(ColumnRecords):
         return [name for name in self.field_names if name not in self.derived]
 
     def coerce(self, value: Any) -> Any:
-        """A row of all columns, by their names where it has any."""
+        """Return a row of all columns, by their names where it has any."""
         names = self.columns
         if isinstance(value, Row) and value.__fields__ != names:
             value = value.asDict()
@@ -167,7 +167,9 @@ class RowOutputs(OutputType):
 
     @classmethod
     def annotation(cls, schema: sql.StructType) -> Any:
-        """A type with the columns for fields, numbered, since their names may be none in Python."""
+        """Return a type with the columns for fields, numbered, since their names may be none in
+        Python.
+        """
         columns = [(f"field_{at}", _annotation(of.dataType)) for at, of in enumerate(schema)]
         return NamedTuple("Output", columns)
 

@@ -48,7 +48,7 @@ class Rule(NamedTuple):
 
 
 def misfit(value: Any, wanted: str) -> MisfitError:
-    """The error for a value that is not of its type."""
+    """Return the error for a value that is not of its type."""
     return MisfitError(f"{value!r:.80} ({type(value).__name__}) is no {wanted}")
 
 
@@ -85,7 +85,7 @@ def loss(where: str, of: sql.DataType) -> Loss:
 
 
 def as_python(value: Any) -> Any:
-    """A value without NumPy's and pandas' classes, as Spark takes it."""
+    """Return a value without NumPy's and pandas' classes, as Spark takes it."""
     if type(value) in _PYTHONS or isinstance(value, tuple | list | dict):
         return value
     for name in ("to_pytimedelta", "to_pydatetime"):
@@ -106,12 +106,12 @@ _READ_BY_SPARK = frozenset(
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value is false, which Spark then takes to the JVM without a conversion."""
+    """Return whether a value is false, which Spark then takes to the JVM without a conversion."""
     return type(value) in _READ_BY_SPARK and not value
 
 
 def _is_read_by_spark(value: Any) -> bool:
-    """Whether the JVM can read the pickled value at all."""
+    """Return whether the JVM can read the pickled value at all."""
     if type(value) in (dt.datetime, dt.time):
         return value.tzinfo is None
     if type(value) is decimal.Decimal:
@@ -157,7 +157,7 @@ def _float(value: Any, lost: Loss) -> Any:
 
 
 def decimal_rule(of: sql.DecimalType) -> Rule:
-    """The rule of decimals with so many digits."""
+    """Return the rule of decimals with so many digits."""
 
     def put(value: Any, lost: Loss) -> Any:
         if type(value) is not decimal.Decimal or not value.is_finite():
@@ -179,7 +179,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def is_sound(text: str) -> bool:
-    """Whether a text can be written as UTF-8."""
+    """Return whether a text can be written as UTF-8."""
     return _SURROGATE.search(text) is None
 
 
@@ -199,7 +199,7 @@ def _text(value: Any, lost: Loss) -> Any:
 
 
 def _java_double(value: float) -> str:
-    """A double as Java writes it (`Double.toString`, from Java 19 on the shortest text)."""
+    """Return a double as Java writes it (`Double.toString`, from Java 19 on the shortest text)."""
     if value != value or value in (float("inf"), float("-inf")):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     shortest = decimal.Decimal(repr(value)).normalize()
@@ -237,7 +237,7 @@ def _date(value: Any, lost: Loss) -> dt.date:
 
 
 def _timestamp(value: Any, lost: Loss) -> dt.datetime:
-    """An instant in UTC; what has no time zone is in the local time of the worker.
+    """Return an instant in UTC; what has no time zone is in the local time of the worker.
 
     Where the clocks are set back, `fold` says which of two instants it is. Spark leaves that to the
     C library.

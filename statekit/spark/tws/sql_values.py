@@ -122,12 +122,12 @@ class SqlValues:
         return tuple(_given(self._given, stored))
 
     def given_row(self, stored: Any) -> Row:
-        """The same as a `Row`, which is what `MapState.getValue` gives."""
+        """Return the same as a `Row`, which is what `MapState.getValue` gives."""
         return self._row(_given(self._given, stored))
 
 
 def parsed_schema(schema: object, where: str) -> sql.StructType:
-    """A schema that was given as such or as DDL.
+    """Return a schema that was given as such or as DDL.
 
     Raises:
         StateTypeError: it is neither.
@@ -140,7 +140,7 @@ def parsed_schema(schema: object, where: str) -> sql.StructType:
 
 
 def widths(of: sql.DataType, path: str) -> Iterator[tuple[str, int]]:
-    """How many bits the numbers in a type have, by the way to them.
+    """Yield how many bits the numbers in a type have, by the way to them.
 
     >>> schema = sql.StructType().add("n", "short").add("of", sql.ArrayType(sql.DoubleType()))
     >>> dict(widths(schema, "seen"))
@@ -169,7 +169,9 @@ def _given(converts: Sequence[_Convert | None], stored: Sequence[Any]) -> list[A
 
 
 def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> Any:
-    """A class of the stored type. A field that a schema gets later is None in what was stored."""
+    """Return a class of the stored type. A field that a schema gets later is None in what was
+    stored.
+    """
     names = [plain_name(field) for field in schema.names]
     if len(set(names)) != len(names):  # the same one twice
         names = [f"{field}_{number}" for number, field in enumerate(names)]
@@ -181,7 +183,7 @@ def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> 
 
 
 def plain_name(name: str) -> str:
-    """A name in letters that Python takes, another one for each other name.
+    """Return a name in letters that Python takes, another one for each other name.
 
     >>> plain_name("count"), plain_name("my count"), plain_name("class")
     ('count', 's_my_20_count', 's_class')
@@ -246,7 +248,7 @@ def _put(rule: Rule, lost: Loss) -> _Convert:
 
 
 def _decimal_in_key(put: _Convert, value: Any) -> str | None:
-    """A text; all values of a type have as many digits behind the point."""
+    """Return a text; all values of a type have as many digits behind the point."""
     found = put(value)
     return None if found is None else f"{found:f}"
 
@@ -256,7 +258,7 @@ def _put_all(element: _Type, values: Iterable[Any]) -> list[Any]:
 
 
 def _array(element: _Type, lost: Loss, *, in_python: bool) -> _Type:
-    """An array.
+    """Return an array.
 
     Parameters:
         in_python: whether Spark converts it in Python, where it iterates over anything.
@@ -301,7 +303,7 @@ def _array_in_key(items: _Type) -> _Type:
 
 
 def _map(key: _Type, held: _Type, lost: Loss, *, in_python: bool) -> _Type:
-    """A map; `in_python` as for an array."""
+    """Return a map; `in_python` as for an array."""
 
     def put(value: Any) -> dict[Any, Any] | None:
         value = as_python(value)
@@ -351,7 +353,7 @@ _NO_OBJECTS = (list, tuple, Mapping, str, bytes, int, float, type, sql.VariantVa
 
 
 def _struct_put(schema: sql.StructType, fields: Sequence[_Type], value: Any) -> list[Any]:
-    """The values of a struct, by position, or by name if it is a dict."""
+    """Return the values of a struct, by position, or by name if it is a dict."""
     if isinstance(value, Mapping):
         value = [value.get(name) for name in schema.names]
     if not isinstance(value, list | tuple):
@@ -364,7 +366,9 @@ def _struct_put(schema: sql.StructType, fields: Sequence[_Type], value: Any) -> 
 
 
 def _kept(fields: Sequence[_Type]) -> Callable[[Any], bool]:
-    """Whether a value is a tuple whose parts are all stored as they are, compiled for a struct."""
+    """Return whether a value is a tuple whose parts are all stored as they are, compiled for a
+    struct.
+    """
     if not all(field.kept for field in fields):
         return lambda value: False
     terms = ["type(value) is tuple", f"len(value) == {len(fields)}"]
@@ -375,7 +379,7 @@ def _kept(fields: Sequence[_Type]) -> Callable[[Any], bool]:
 
 
 def _compiled(expression: str, names: dict[str, Any]) -> Callable[[Any], Any]:
-    """A function of `value`."""
+    """Return a function of `value`."""
     made: dict[str, Any] = {"dt": dt, "is_sound": is_sound, **names}
     exec(f"def function(value):\n return {expression}", made)
     function: Callable[[Any], Any] = made["function"]

@@ -84,7 +84,7 @@ class Handle(spark.StatefulProcessorHandle):
         """What was deleted while timers of the key `_rung` were handled. They ring all the same."""
 
     def ring(self, at_ms: int, key: Any) -> None:
-        """A timer of a key is being handled from now on."""
+        """Return a timer of a key is being handled from now on."""
         if key != self._rung:
             self._rung = key
             self._deleted.clear()
@@ -157,7 +157,7 @@ class Handle(spark.StatefulProcessorHandle):
         return _at_first_next(listed)
 
     def _timers(self) -> tuple[Timers, Clock]:
-        """The timers of the key, and the clock by which they are due."""
+        """Return the timers of the key, and the clock by which they are due."""
         clock = CLOCKS.get(self._time_mode)
         if clock is None:
             raise PySparkValueError(
@@ -199,7 +199,7 @@ _DOING = {
 
 
 def _at(milliseconds: int) -> dt.datetime:
-    """When a timer is due."""
+    """Return when a timer is due."""
     micros = index(milliseconds) * 1000
     if not MIN_MICROS <= micros <= MAX_MICROS:
         raise StateTypeError(
@@ -218,7 +218,7 @@ def now_ms(context: Context, time_mode: TimeMode) -> tuple[int, int]:
 
 
 def _at_first_next(begin: Callable[[], Iterator[T]]) -> Iterator[T]:
-    """An iterator that reads state when its first element is asked for, as Spark's do."""
+    """Return an iterator that reads state when its first element is asked for, as Spark's do."""
     return chain.from_iterable(begin() for begin in (begin,))
 
 

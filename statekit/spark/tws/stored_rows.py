@@ -78,7 +78,7 @@ def stored_frame(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> DataF
 
 
 def _of_state(found: DataFrame, number: int, of: Declared, url: str) -> DataFrame:
-    """The rows of one state."""
+    """Return the rows of one state."""
     value: Any = F.col(_ELEMENTS[of.kind])
     time = F.lit(None).cast("bigint")
     if of.ttl_ms is not None:
@@ -146,7 +146,7 @@ def _check_type(stored: sql.DataType, wanted: sql.DataType, what: str, url: str)
 
 
 def _bare(of: sql.DataType) -> object:
-    """A type without what says nothing about values: what may be null, and lengths of text."""
+    """Return a type without what says nothing about values: what may be null, and lengths of text."""
     if isinstance(of, sql.StructType):
         return [(field.name, _bare(field.dataType)) for field in of]
     if isinstance(of, sql.ArrayType):
@@ -196,7 +196,9 @@ class _Puts:
             put(row[time], row[held])
 
     def _of_one_key(self, rows: Iterator[Any]) -> Iterator[Any]:
-        """The same rows, if Spark has one key for them: there, -0.0 and 0.0 are different keys."""
+        """Yield the same rows, if Spark has one key for them: there, -0.0 and 0.0 are different
+        keys.
+        """
         shown = None
         for row in rows:
             key = row[: len(self._key)]

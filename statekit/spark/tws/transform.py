@@ -253,7 +253,7 @@ def _checked_frame(df: object) -> DataFrame:
 
 
 def _row_of(above: Transformed | None) -> Any:
-    """The class of the rows that another processor yields."""
+    """Return the class of the rows that another processor yields."""
     if above is None:
         return None
     records = above.job.record_of(above.stream.name)
@@ -277,7 +277,7 @@ def _check_output_mode(given: str) -> None:
 
 
 def _initial(given: GroupedData) -> tuple[DataFrame, GroupingKey]:
-    """The rows of initial state, and what they are grouped by."""
+    """Return the rows of initial state, and what they are grouped by."""
     if not isinstance(given, GroupedData):
         raise StateTypeError(
             f"initial_state is {type(given).__name__}: give a grouped frame, df.groupBy(…)"
@@ -297,7 +297,7 @@ def _event_time(
     outputs: Sequence[str],
     mode: TimeMode,
 ) -> tuple[str | None, int]:
-    """The column of the input with event time, and how far it may lag behind."""
+    """Return the column of the input with event time, and how far it may lag behind."""
     delays = {field.name: field.metadata[_DELAY] for field in schema if _DELAY in field.metadata}
     if above is not None and above._event_time is not None:
         delays = {above._event_time: 0}

@@ -1,4 +1,4 @@
-"""Write a change file: spool its bytes on the local disk, then give it its name in the store."""
+"""Write a change file: spool its bytes on the local disk, then store it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 
 
 class Changes:
-    """The change file in the making. Nothing is created before the first mutation."""
+    """A change file that is being written. Nothing is created before the first mutation."""
 
     def __init__(self, states: tuple[str, ...]) -> None:
         self._states = states
@@ -37,7 +37,7 @@ class Changes:
             raise _unwritable(error) from error
 
     def finish(self) -> tuple[IO[bytes], int] | None:
-        """Return the finished file and its number of mutations; None if there were none."""
+        """Return the complete file and its number of mutations; None if there were none."""
         if self._writer is None or self._file is None:
             return None
         try:

@@ -1,7 +1,7 @@
 """Count and checksum mutations per state and key group.
 
-The checksum of some mutations is the sum, modulo 2^64, of a hash of each: it does not depend on
-their order, and the checksum of two sets of mutations is the sum of both.
+The checksum of a set of mutations is the sum of their hashes, modulo 2^64. It does not depend on
+their order, and the checksum of two sets together is the sum of both.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _SECOND = np.uint64(0xC2B2AE3D27D4EB4F)
 _HALF = np.uint64(32)
 
 CHECKSUMS = 1 << 64
-"""How many checksums there are: they are added modulo this."""
+"""Checksums are added modulo this number."""
 
 
 class MutationSum(NamedTuple):
-    """How many mutations, and their checksum."""
+    """A number of mutations, and their checksum."""
 
     mutations: int
     checksum: int
@@ -38,7 +38,7 @@ class MutationSums:
     """Counts and checksums per state and key group.
 
     Parameters:
-        groups: how many key groups there are.
+        groups: the number of key groups.
 
     >>> import io
     >>> from statekit.backend.mutation import Batch, ChangeFileWriter, Put
@@ -58,15 +58,15 @@ class MutationSums:
 
     @classmethod
     def of_file(cls, file: IO[bytes], where: str, groups: int) -> MutationSums:
-        """Those of a change file.
+        """Return the sums of a change file.
 
         Parameters:
             file: open at its start.
-            where: it is, for errors.
-            groups: how many key groups there are.
+            where: its path, for errors.
+            groups: the number of key groups.
 
         Raises:
-            CorruptCheckpointError: it is none, or of another checkpoint.
+            CorruptCheckpointError: it is not a change file, or one of another checkpoint.
         """
         sums = cls(groups)
         for batch in read_keys(file, where):
@@ -84,7 +84,7 @@ class MutationSums:
         return sorted(self._counts)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count the mutations of a batch that `mutation.read_keys` gave.
+        """Count the mutations of a batch of `mutation.read_keys`.
 
         Raises:
             ValueError: a row key belongs to no key group.
@@ -123,12 +123,12 @@ class MutationSums:
         self._checksums[state] += checksums
 
     def update(self, other: MutationSums) -> None:
-        """Add what other files hold."""
+        """Add the sums of other files."""
         for state, counts in other._counts.items():
             self._grow(state, counts, other._checksums[state])
 
     def of(self, state: str, first: int, last: int) -> MutationSum:
-        """Those of the key groups `first..last` of a state."""
+        """Return the sum of the key groups `first..last` of a state."""
         if state not in self._counts:
             return MutationSum(0, 0)
         span = slice(first, last + 1)
@@ -138,12 +138,12 @@ class MutationSums:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Row keys as Arrow keeps them.
+    """Row keys in Arrow's layout.
 
     Parameters:
-        starts: where each one starts, and where the last one ends.
-        data: the bytes of all of them.
-        length: of each, if it is the same for all; else None.
+        starts: the start of each key, and the end of the last one.
+        data: the bytes of all keys.
+        length: the length of each key if all are equally long; else None.
     """
 
     starts: npt.NDArray[np.int32]
@@ -166,7 +166,7 @@ class _Rows:
         return cls(starts, np.frombuffer(content, np.uint8), shortest if alike else None)
 
     def groups(self) -> npt.NDArray[np.int64]:
-        """Return the key group of each."""
+        """Return the key group of each key."""
         first = self.starts[:-1]
         if self.length is not None:
             rows = self._matrix(self.length)
@@ -176,7 +176,7 @@ class _Rows:
         return (high.astype(np.int64) << 8) | low
 
     def hashes(self) -> _Words:
-        """Return a hash of each: of its length, and of its words by their places."""
+        """Return a hash of each key: of its length, and of its words with their positions."""
         if self.length is not None:
             return _hashed(self._matrix(self.length))
         lengths, first = np.diff(self.starts), self.starts[:-1]
@@ -187,7 +187,7 @@ class _Rows:
         return found
 
     def _matrix(self, length: int) -> npt.NDArray[np.uint8]:
-        """Return a row of bytes each, where all are as long."""
+        """Return the keys of one length as a matrix of bytes."""
         return self.data[self.starts[0] : self.starts[-1]].reshape(-1, length)
 
 

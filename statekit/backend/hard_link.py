@@ -10,10 +10,10 @@ _IMPOSSIBLE = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP)
 
 
 def linked(source: Path, target: Path) -> bool:
-    """Give a file one more name; False if that is not possible between these places.
+    """Create a hard link. Return False if the file system does not allow it between these paths.
 
     Raises:
-        OSError: the source is missing, or the disk full or failed.
+        OSError: the source is missing, or the disk is full or failed.
     """
     try:
         os.link(source, target)

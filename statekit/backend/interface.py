@@ -1,6 +1,6 @@
 """The `Backend` protocol: where the rows of a shard are kept, and its in-memory implementation.
 
-Rows live in one ordered map per state. Keys and values are bytes.
+Rows are kept in one ordered map per state. Keys and values are bytes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from statekit.keygroup import group_of_row, pack_group
 
 
 class StateSize(NamedTuple):
-    """How much one state holds in one shard."""
+    """Rows and bytes of one state in one shard."""
 
     rows: int
     bytes: int
 
 
 def size_of(rows: Iterable[tuple[bytes, bytes]]) -> StateSize:
-    """Rows, and bytes of their keys and values.
+    """Count rows, and bytes of their keys and values.
 
     >>> size_of([(b"ab", b"c")])
     StateSize(rows=1, bytes=3)
@@ -37,7 +37,7 @@ def size_of(rows: Iterable[tuple[bytes, bytes]]) -> StateSize:
 
 
 def total_size(sizes: Iterable[StateSize]) -> StateSize:
-    """Rows and bytes of several parts.
+    """Add up the sizes of several parts.
 
     >>> total_size([StateSize(1, 10), StateSize(2, 5)])
     StateSize(rows=3, bytes=15)
@@ -50,10 +50,10 @@ def total_size(sizes: Iterable[StateSize]) -> StateSize:
 
 
 NextKeys = Callable[[bytes], Sequence[bytes]]
-"""Says which keys will probably be read after one that is being read, in order: a hint."""
+"""A hint: which keys will probably be read after a given one, in order."""
 
 ManyGetter = Callable[[Sequence[bytes]], list[bytes | None]]
-"""The rows at keys that are in order, None where there is none."""
+"""Returns the rows of keys that are in order; None for a key without a row."""
 
 
 class Backend(Protocol):
@@ -61,7 +61,7 @@ class Backend(Protocol):
 
     @property
     def states(self) -> Sequence[str]:
-        """The states it was opened with."""
+        """The states that it was opened with."""
 
     def get(self, state: str, key: bytes) -> bytes | None:
         """Return the row at `key`, or None."""
@@ -69,18 +69,19 @@ class Backend(Protocol):
     def getter(
         self, state: str, next_keys: NextKeys | None = None
     ) -> Callable[[bytes], bytes | None]:
-        """`get` bound to one state: the call of the hot loop. Not to be kept beyond `close`.
+        """Return `get` bound to one state, for the hot loop. Do not use it after `close`.
 
         Parameters:
-            next_keys: asked while a key is read; rows may be read along with that one.
+            next_keys: called while a key is read; the rows of the returned keys may be read along
+                with it.
         """
 
     def many_getter(self, state: str) -> ManyGetter:
-        """`get_many` bound to one state, for keys in order: as `getter`."""
+        """Return `get_many` bound to one state, for keys in order: as `getter`."""
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
-        """`scan` bound to one state, for ranges within a key group that mostly come in order, with
-        a few rows each: as `getter`.
+        """Return `scan` bound to one state, for short ranges within a key group, mostly in order:
+        as `getter`.
         """
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -92,20 +93,20 @@ class Backend(Protocol):
     def scan(
         self, state: str, start: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Rows with `start <= key < end` in key order, as they were when the scan began."""
+        """Return rows with `start <= key < end` in key order, as of the start of the scan."""
 
     def write(self, batch: Batch) -> None:
-        """Apply a batch, all of it or nothing."""
+        """Apply a batch atomically."""
 
     def sizes(self) -> dict[str, StateSize]:
-        """Rows and bytes of keys and values per state, by counting all of them."""
+        """Count rows and bytes of keys and values per state."""
 
     def close(self) -> None:
-        """Release what is held. Further calls fail; closing again does nothing."""
+        """Release all resources. Further calls fail, except `close`."""
 
 
 class MemoryBackend:
-    """Rows in process memory: the reference for what a backend does.
+    """Rows in process memory: the reference for the behaviour of a backend.
 
     >>> from statekit.backend.mutation import Batch, Put
     >>> backend = MemoryBackend(["visits"])
@@ -193,18 +194,19 @@ def unknown_state(name: str, known: object) -> StatekitError:
 
 
 def used_after_close() -> StatekitError:
-    """Return the error for a call to a backend that was closed."""
+    """Return the error for a call to a closed backend."""
     return StatekitError("this backend was closed: open it again, and keep nothing of it meanwhile")
 
 
 def first_of_groups(
     backend: Backend, state: str, tag: bytes, groups: tuple[int, int], later: bytes = b""
 ) -> bytes | None:
-    """Return the first row key whose key group is followed by `tag`; others are jumped over.
+    """Return the first row key whose key group is followed by `tag`. Other rows are skipped by
+    seeks.
 
     Parameters:
-        groups: the key groups to look in, first and last.
-        later: in the first of the groups, only rows from `tag + later` on.
+        groups: first and last key group to search.
+        later: in the first key group, only rows from `tag + later` on.
     """
     group, last = groups
     start, end = pack_group(group) + tag + later, pack_group(last + 1)
@@ -218,7 +220,7 @@ def first_of_groups(
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """Return the first key behind all keys that start with `prefix`.
+    """Return the first key after all keys that start with `prefix`.
 
     >>> prefix_end(b"ab"), prefix_end(b"a" + bytes([255]))
     (b'ac', b'b')

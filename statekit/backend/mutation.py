@@ -74,7 +74,7 @@ Row = tuple[str, int, bytes, bytes | None]
 
 
 class Batch:
-    """Mutations in order, held as the columns of a change file: that is how they are written.
+    """Mutations in order, in the columns of a change file.
 
     >>> batch = Batch()
     >>> size = batch.put("visits", b"k1", b"v")
@@ -96,7 +96,7 @@ class Batch:
             self.add(mutation)
 
     def put(self, state: str, key: bytes, value: bytes) -> int:
-        """Set the row at `key`; returns its size in bytes, key included."""
+        """Set the row at `key`. Return its size in bytes, key included."""
         self.states.append(state)
         self.ops.append(PUT)
         self.keys.append(key)
@@ -106,7 +106,7 @@ class Batch:
         return size
 
     def put_all(self, state: str, keys: Sequence[bytes], values: Sequence[bytes]) -> int:
-        """Set many rows of a state; returns their size in bytes, keys included."""
+        """Set many rows of a state. Return their size in bytes, keys included."""
         self.states.extend(repeat(state, len(keys)))
         self.ops.extend(repeat(PUT, len(keys)))
         self.keys.extend(keys)
@@ -138,11 +138,11 @@ class Batch:
 
     @property
     def full(self) -> bool:
-        """Whether the batch should be handed on before it grows further."""
+        """Whether the batch should be flushed before it grows further."""
         return len(self.keys) >= BATCH_ROWS_MAX or self.size_bytes >= BATCH_BYTES_MAX
 
     def within(self, start: bytes, end: bytes, states: Collection[str]) -> Batch:
-        """Return the mutations of these states whose key lies in `start <= key < end`.
+        """Return the mutations of these states with a key in `start <= key < end`.
 
         A `DeleteRange` never crosses a key group, so its first key decides.
         """
@@ -186,7 +186,7 @@ class ChangeFileWriter:
     """Writes batches to a binary file object as one change file.
 
     Parameters:
-        file: where the bytes go; open for binary writing.
+        file: open for binary writing.
         states: the names of all states that may occur, in a fixed order.
     """
 
@@ -211,7 +211,7 @@ class ChangeFileWriter:
         self.rows += len(batch)
 
     def close(self) -> None:
-        """Write the footer. Without it, the file does not read."""
+        """Write the footer. Without it, the file is not readable."""
         self._writer.close()
 
 
@@ -239,9 +239,9 @@ def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterat
 
 
 def read_keys(source: IO[bytes], name: str) -> Iterator[pa.RecordBatch]:
-    """Yield the columns `state`, `op` and `key` of a change file as they are, one batch at a time.
+    """Yield the columns `state`, `op` and `key` of a change file, one batch at a time.
 
-    The values, mostly the larger part of a file, are not even unpacked.
+    The values, mostly the larger part of a file, are not decompressed.
 
     Raises:
         CorruptCheckpointError: the bytes are not a change file.
@@ -273,7 +273,7 @@ def _arrow_batches(
 
 @contextlib.contextmanager
 def _unreadable(name: str) -> Iterator[None]:
-    """Say that a file is not a change file, whatever Arrow finds wrong with it."""
+    """Turn every error of Arrow into one that says that the file is not a change file."""
     try:
         yield
     # Arrow reports what it cannot decode as OSError too.

@@ -1,7 +1,6 @@
 """A backend of several databases, each for a range of key groups.
 
-Databases are divided by row key: the first one has all keys before the second one's first, and so
-on. No row lies in a database that it does not belong to.
+The databases are ordered by row key: all keys of one are before the first key of the next.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from statekit.keygroup import pack_group
 class FragmentedBackend:
     """A shard's rows in several RocksDB databases.
 
-    A batch that fails may have been applied to some of them: `failed` then says that none is to be
+    If a batch fails, some databases may have applied it. `failed` is then true, and none is
     trusted.
 
     Parameters:
-        fragments: one or more, by their first key group, in order.
+        fragments: one or more databases by their first key group, in order.
     """
 
     def __init__(self, fragments: Sequence[tuple[int, RocksBackend]]) -> None:
@@ -49,12 +48,12 @@ class FragmentedBackend:
 
     @property
     def damaged(self) -> bool:
-        """Whether one of the errors may be of a damaged database."""
+        """Whether one of the errors may mean a damaged database."""
         return any(fragment.damaged for fragment in self._fragments)
 
     @property
     def sequences(self) -> tuple[int, ...]:
-        """How many writes each of the databases has seen, as RocksDB counts."""
+        """RocksDB's sequence number of each database."""
         return tuple(number for each in self._fragments for number in each.sequences)
 
     def get(self, state: str, key: bytes) -> bytes | None:
@@ -137,16 +136,18 @@ class FragmentedBackend:
         return {name: total_size(sizes[name] for sizes in counted) for name in self.states}
 
     def flush(self) -> None:
-        """Make everything written durable on the local disk.
+        """Make all writes durable on the local disk.
 
         Raises:
-            StorageError: the disk is full or failed; the databases are not to be trusted.
+            StorageError: the disk is full or failed; the databases are not trusted any more.
         """
         for fragment in self._fragments:
             fragment.flush()
 
     def snapshot(self, targets: Sequence[Path]) -> None:
-        """Have other databases, as `RocksBackend.snapshot`, one for each fragment."""
+        """Link the databases into other directories, as `RocksBackend.snapshot`, one for each
+        fragment.
+        """
         for fragment, target in zip(self._fragments, targets, strict=True):
             fragment.snapshot([target])
 

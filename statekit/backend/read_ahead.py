@@ -1,4 +1,4 @@
-"""Read rows of one state in blocks ahead, for keys that mostly arrive in order."""
+"""Read rows of one state in blocks ahead of time, for keys that are mostly read in order."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ _BEHIND_ALL = b"\xff"
 
 
 class SortedReads:
-    """Reads out of blocks that are read ahead, or of rows that are looked for together.
+    """Reads that are answered from blocks that were read ahead, or from rows that were fetched
+    together.
 
-    A block covers the keys from `_first` to `_last`; within it, a key that is not in `_rows` has no
-    row. It answered `_asked` reads, where a scan counts as one for each row. `_ahead` says how many
-    rows to read at most, 0 for none. Rows of scattered keys are in `_found`, None for a key that
-    has none; `_next_keys` says which to look for, until it turns out that they are not asked for.
-    `_scanned` scans began without a block since one was tried; after `_pause` of them it is again.
+    A block covers the keys from `_first` to `_last`; a key in this range that is not in `_rows` has
+    no row. It has answered `_asked` reads, where a scan counts as one for each row. `_ahead` is the
+    largest number of rows to read, 0 for none. `_found` has rows of scattered keys, None for a key
+    without a row. `_next_keys` predicts keys, until its predictions turn out to be wrong.
+    `_scanned` scans started without a block since the last one was tried; after `_pause` of them a
+    block is tried again.
 
     Parameters:
-        look: the row of a key, or those of a list of keys.
-        rows_from: all rows from a key on, in order.
-        scan: the rows between two keys.
-        check_end: fails if there are rows between two keys, where none came any more.
-        failure: what an error of these becomes.
-        next_keys: says which keys will be read next, if somebody knows.
+        look: returns the row of a key, or those of a list of keys.
+        rows_from: returns all rows from a key on, in order.
+        scan: returns the rows between two keys.
+        check_end: raises if rows between two keys are unreadable.
+        failure: converts an error of these functions.
+        next_keys: predicts the keys that are read next.
     """
 
     __slots__ = (
@@ -89,7 +91,7 @@ class SortedReads:
         return row
 
     def _sought(self, key: bytes) -> bytes | None:
-        """Return the same for a key that the block has no row of."""
+        """Return the row of a key that is not in the block."""
         try:  # a context manager would cost as much as the read
             if self._first <= key <= self._last or key in self._found:
                 self._asked += 1
@@ -106,7 +108,7 @@ class SortedReads:
             raise self._failure(error) from error
 
     def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the rows of keys that are in order, each once."""
+        """Return the rows of different keys that are in order."""
         try:
             rows: list[bytes | None] = []
             at, count = 0, len(keys)
@@ -143,7 +145,7 @@ class SortedReads:
         return found
 
     def forget(self) -> None:
-        """Start over, as after a write."""
+        """Forget everything that was read. Called after a write."""
         self._drop()
         self._ahead = _BLOCK_STEP
         self._scanned = 0
@@ -151,7 +153,7 @@ class SortedReads:
         self._next_keys = self._hint
 
     def _drop(self) -> None:
-        """Hold no block: no key lies between these ends."""
+        """Drop the block, so that no key is between its ends."""
         self._rows: dict[bytes, bytes] = {}
         self._keys: list[bytes] = []
         self._found: dict[bytes, bytes | None] = {}
@@ -159,7 +161,7 @@ class SortedReads:
         self._asked = 0
 
     def _tries_again(self) -> bool:
-        """Return whether it is time for a block, where those before it were of little use."""
+        """Return whether to try a block again after useless ones."""
         self._scanned += 1
         if self._scanned < self._pause:
             return False
@@ -169,7 +171,7 @@ class SortedReads:
         return True
 
     def _look_along(self, key: bytes, next_keys: NextKeys) -> bytes | None:
-        """Return the row of a key, along with those of keys that come."""
+        """Return the row of a key, and fetch those of predicted keys with it."""
         useful = self._asked * 4 >= len(self._found)
         self._drop()
         keys = [key, *next_keys(key)] if useful else [key]
@@ -182,8 +184,8 @@ class SortedReads:
     def _read_ahead(self, key: bytes, row: bytes | None = None) -> None:
         """Read the block that starts at `key`.
 
-        A block of little use is followed by a small one, a small one of little use by none; scans
-        try again some time later.
+        After a useless block comes a small one, after a useless small one none. Scans try again
+        some time later.
         """
         if self._asked * 4 < len(self._rows):
             self._ahead = _BLOCK_STEP if len(self._rows) > _BLOCK_STEP else 0

@@ -1,10 +1,12 @@
 """Rows in RocksDB, one column family per state.
 
-Facts of rocksdict that shape this file: the directory lock is released only when every object that
-refers to the database is gone, so each column family and each running scan is closed before the
-database; iterator bounds in `ReadOptions` do not work in raw mode, so scans check their end
-themselves; an iterator that meets an unreadable block ends as if there were no more rows, so a scan
-that runs out of rows looks again whether that was the end.
+Facts of rocksdict that shape this file:
+
+- The directory lock is released only when no object refers to the database any more. So each column
+  family and each running scan is closed before the database.
+- Iterator bounds in `ReadOptions` do not work in raw mode. So scans check their end themselves.
+- An iterator that reaches an unreadable block ends as if there were no more rows. So a scan that
+  runs out of rows checks that this was the end.
 """
 
 from __future__ import annotations
@@ -59,18 +61,18 @@ _BEGUN = (b"", b"")
 
 @cache
 def _block_cache(capacity_bytes: int) -> rocksdict.Cache:
-    """Blocks of all databases of this process.
+    """Return the block cache of all databases of this process.
 
-    RocksDB's usual cache is cut into 64 parts of their own; the filter of a table of a million rows
-    takes a whole one, so it goes with every block that is read, and has to be read again. This one
-    has parts of 32 MiB. The 0 says that blocks are of all sizes.
+    RocksDB's usual cache has 64 shards. The filter of a table of a million rows fills such a shard,
+    so it is evicted with every block that is read, and has to be read again. This cache has shards
+    of 32 MiB. The 0 means blocks of various sizes.
     """
     return rocksdict.Cache.new_hyper_clock_cache(capacity_bytes, 0)
 
 
 @cache
 def _write_buffers(capacity_bytes: int) -> rocksdict.WriteBufferManager:
-    """Counts the write buffers of all databases of this process; full ones are written out."""
+    """Return the manager that counts the write buffers of all databases of this process."""
     return rocksdict.WriteBufferManager(capacity_bytes, False)
 
 
@@ -101,13 +103,13 @@ def _rocksdb_options(options: RocksOptions, *, create: bool) -> rocksdict.Option
 
 
 def link_database(source: Path, target: Path) -> None:
-    """Make a database that shares the files of one which is closed, and stays as it is.
+    """Create a database that shares the files of a closed one, which does not change.
 
-    RocksDB writes its tables once and only ever removes their names; so they get one more name, as
-    in a checkpoint of RocksDB's own. What a database changes, it gets a copy of.
+    RocksDB writes its tables once and only ever deletes them, so they get a hard link, as in
+    RocksDB's own checkpoints. Files that a database changes are copied.
 
     Raises:
-        OSError: a file cannot be read, linked or written; what was made of `target` is of no use.
+        OSError: a file cannot be read, linked or written; `target` is then unusable.
     """
     target.mkdir(parents=True)
     for file in source.iterdir():
@@ -121,10 +123,10 @@ class RocksBackend:
     """A shard's rows in a RocksDB database at `path`.
 
     Parameters:
-        path: the database directory; made if absent.
+        path: the database directory; created if absent.
         states: all states, each of which becomes a column family.
-        options: what it may spend.
-        create: whether a database, or a state in it, may be missing; it then starts empty.
+        options: limits of RocksDB.
+        create: whether the database, or a state in it, may be missing; it then starts empty.
 
     Raises:
         StorageError: the directory cannot be opened or written, or another process holds it.
@@ -176,24 +178,26 @@ class RocksBackend:
     def getter(
         self, state: str, next_keys: NextKeys | None = None
     ) -> Callable[[bytes], bytes | None]:
-        """Reads of single rows, for keys that mostly come in order.
+        """Return a function that reads single rows, for keys that are mostly in order.
 
-        A shard processes its keys in order. Where these are many of its keys, a block of rows
-        that is read ahead costs a third of looking for each. Where few of a block's rows are asked
-        for, reading ahead stops; rows of keys that are known to come are then looked for together,
-        which costs two thirds. All that was read is as old as that, so a write ends it.
+        A shard processes its keys in order. If it processes many of its keys, reading a block of
+        rows ahead costs a third of single reads. If few rows of a block are used, reading ahead
+        stops. Rows of predicted keys are then fetched together, which costs two thirds. A write
+        invalidates everything that was read ahead.
         """
         return self._reads(state, next_keys).get
 
     def many_getter(self, state: str) -> ManyGetter:
-        """Reads of many rows at a time, out of the same blocks, or else looked for together."""
+        """Return a function that reads many rows at a time, from the same blocks or fetched
+        together.
+        """
         return self._reads(state).get_all
 
     def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
-        """Scans of ranges that mostly come in order: short ones out of blocks, as with `getter`.
+        """Return a function that scans short ranges, mostly in order, from blocks as with `getter`.
 
-        To begin a scan costs as much as tens of rows, and far more where rows were deleted: it has
-        to pass them all, up to the next one that is there. A block passes them once.
+        Starting a scan costs as much as tens of rows, and far more after deletes: it has to skip
+        all deleted rows. A block skips them once.
         """
         return self._reads(state).scan
 
@@ -249,7 +253,7 @@ class RocksBackend:
             reader.forget()
 
     def _gather(self, made: rocksdict.WriteBatch, batch: Batch) -> None:
-        """Have RocksDB's batch do what a batch says."""
+        """Add the mutations of a batch to RocksDB's write batch."""
         handles = self._handles
         if not any(batch.ops) and None not in batch.values:
             # All of them put a row: a call for each, and nothing else.
@@ -266,12 +270,12 @@ class RocksBackend:
                 delete_range(key, value, handles[state])
 
     def load(self, state: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Put rows that come in order of their keys into a state that has none of these, durably.
+        """Load rows in key order into an empty range of a state, durably.
 
-        Takes half as long as batches: the files are written as they will stay.
+        This takes half as long as batches, because the files are written in their final form.
 
         Raises:
-            StorageError: the disk is full or failed; the database is not to be trusted.
+            StorageError: the disk is full or failed; the database is not trusted any more.
         """
         family, waiting = self._family(state), iter(rows)
         taking = rocksdict.IngestExternalFileOptions()
@@ -295,7 +299,7 @@ class RocksBackend:
 
     @property
     def sequences(self) -> tuple[int, ...]:
-        """How many writes the database has seen, as RocksDB counts. Reading changes nothing."""
+        """RocksDB's sequence number of the database, which each write increases."""
         self._check_open()
         return (self._db.latest_sequence_number(),)
 
@@ -304,10 +308,10 @@ class RocksBackend:
         return {name: size_of(self.scan(name, b"", b"\xff")) for name in self._families}
 
     def flush(self) -> None:
-        """Make everything written durable on the local disk.
+        """Make all writes durable on the local disk.
 
         Raises:
-            StorageError: the disk is full or failed; the database is not to be trusted.
+            StorageError: the disk is full or failed; the database is not trusted any more.
         """
         self._check_open()
         with self._storage_errors("flush"):
@@ -320,15 +324,15 @@ class RocksBackend:
         self._written.clear()
 
     def snapshot(self, targets: Sequence[Path]) -> None:
-        """Have another database in a directory, which must not exist, with what was flushed.
+        """Link the flushed database into a directory that does not exist yet.
 
-        It shares the tables of this one: it costs a name per file.
+        The new database shares the tables of this one: the cost is a hard link per file.
 
         Parameters:
             targets: this directory. A backend of several databases needs one for each.
 
         Raises:
-            StorageError: the disk is full or failed. This database is as good as before.
+            StorageError: the disk is full or failed. This database is not affected.
         """
         self._check_open()
         (target,) = targets
@@ -341,9 +345,7 @@ class RocksBackend:
             ) from error
 
     def change_states(self, states: Sequence[str]) -> None:
-        """Have the database hold these states: new ones are empty, others go with their rows.
-
-        It has to be closed then.
+        """Add new, empty states to a closed database, and delete others with their rows.
 
         Raises:
             StorageError: the disk is full or failed.
@@ -358,7 +360,7 @@ class RocksBackend:
                 self._db.create_column_family(f"state.{name}", self._options).close()
 
     def compact(self) -> None:
-        """Merge everything, so that no row is there twice and none that was removed.
+        """Compact the database, so that each row is stored once and no deleted row is left.
 
         Raises:
             StorageError: the disk is full or failed.
@@ -384,10 +386,10 @@ class RocksBackend:
                 closing.callback(family.close)
 
     def _keep_to_write_memory(self) -> None:
-        """Wait for the disk where it is so far behind that buffers take more than they may.
+        """Wait for the disk while write buffers take more than their limit.
 
-        Each writer waits for what its own database has on the way there. RocksDB could wait by
-        itself, but for ever where databases that are idle hold the buffers.
+        Each writer waits for the buffers of its own database. RocksDB's own wait would never end if
+        idle databases hold the buffers.
         """
         most = self._write_memory_bytes
         if _write_buffers(most).get_usage() <= _WRITE_MEMORY_FACTOR * most:
@@ -434,7 +436,7 @@ class RocksBackend:
         self._check_readable(family, start, last)
 
     def _check_readable(self, family: rocksdict.Rdict, start: bytes, end: bytes) -> None:
-        """Find out whether rows of `start <= key < end` are missing because they do not read."""
+        """Raise if rows with `start <= key < end` are missing because they are unreadable."""
         rows = family.iter()
         try:
             with self._storage_errors("read"):
@@ -449,7 +451,7 @@ class RocksBackend:
         return _StorageErrors(self, doing)
 
     def _failure(self, doing: str, error: Exception) -> StatekitError:
-        """What an exception of rocksdict means: they are bare, with a text."""
+        """Return the error for an exception of rocksdict, which only has a text."""
         if self._closed and isinstance(error, rocksdict.DbClosedError):
             return used_after_close()
         self.failed = True
@@ -462,7 +464,7 @@ class RocksBackend:
 
 
 class _StorageErrors:
-    """Turns rocksdict's bare exceptions into `StorageError` with the path and what to do."""
+    """Turns rocksdict's exceptions into `StorageError` with the path and advice."""
 
     def __init__(self, backend: RocksBackend, doing: str) -> None:
         self._backend = backend

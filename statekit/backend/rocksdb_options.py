@@ -25,30 +25,30 @@ _BOUNDS = {
 
 @dataclass(frozen=True)
 class RocksOptions:
-    """What a worker process may spend on RocksDB, and working copies on the disk of its host.
+    """Limits of RocksDB in a worker process, and of working copies on the disk of a host.
 
-    A process holds about `block_cache_bytes + write_memory_bytes`, however many shards and states
-    it has. On Spark there is a process per core.
+    A process needs about `block_cache_bytes + write_memory_bytes`, for any number of shards and
+    states. On Spark there is a process per core.
 
     Parameters:
-        block_cache_bytes: memory for blocks of data, indexes and filters, one for all shards of a
-            process. More makes reads of rows that were read before cheaper.
+        block_cache_bytes: memory for blocks, indexes and filters, for all shards of a process. More
+            makes repeated reads cheaper.
         write_buffer_bytes: memory per state and shard for rows that were written in an epoch; a
-            full buffer goes to the disk within the epoch. More makes fewer, larger files.
-        write_memory_bytes: memory for the write buffers of all states and shards of a process
-            together. When it is used up, buffers go to the disk before they are full; where the
-            disk is so slow that those on their way take half as much again, writers wait for it.
-        open_files: files that a shard keeps open at a time. More saves opening them again.
-        bloom_bits: per key; makes reads of absent rows cheap, and takes so many bits of the block
-            cache for each row. 0 turns the filters off.
-        disk_limit_bytes: how much all working copies below a working directory may take. When they
-            take more, those that nobody uses are removed, the least recently used first. To make a
-            copy anew costs a restore, so give it room for all shards of a host. None: no limit.
-        disk_reserve_bytes: how much of the disk is to be left free; when less is, copies that
-            nobody used for ten minutes are removed likewise.
+            full buffer is flushed to the disk within the epoch. More gives fewer, larger files.
+        write_memory_bytes: memory for the write buffers of all states and shards of a process. At
+            the limit, buffers are flushed before they are full; at 1.5 times the limit, writers
+            wait for the disk.
+        open_files: files that a shard keeps open at a time. More avoids opening files again.
+        bloom_bits: filter bits per key, in the block cache; makes reads of absent rows cheap. 0
+            turns the filters off.
+        disk_limit_bytes: the disk space of all working copies below a working directory. Above it,
+            the least recently used copies that are not in use are removed. A removed copy costs a
+            restore, so allow space for all shards of a host. None: no limit.
+        disk_reserve_bytes: disk space to keep free. Below it, copies that were not used for ten
+            minutes are removed likewise.
 
     Raises:
-        StateTypeError: a value is no whole number, or out of bounds.
+        StateTypeError: a value is not a whole number, or out of bounds.
 
     >>> RocksOptions(block_cache_bytes=256 * 1024 * 1024).bloom_bits
     10
@@ -76,10 +76,10 @@ class RocksOptions:
 
 
 def check_options(rocksdb: object, keep_copies: object) -> None:
-    """Refuse what a start is given in place of options.
+    """Check the types of the options of a start.
 
     Raises:
-        StateTypeError: it is of another type.
+        StateTypeError: an option is of another type.
     """
     if rocksdb is not None and not isinstance(rocksdb, RocksOptions):
         raise StateTypeError(f"rocksdb={rocksdb!r}: give statekit.RocksOptions(...)")

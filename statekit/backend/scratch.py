@@ -12,13 +12,13 @@ from statekit.errors import StorageError
 
 @contextlib.contextmanager
 def scratch_directory(purpose: str) -> Iterator[Path]:
-    """A directory below `TMPDIR`, which is removed in the end.
+    """Create a directory below `TMPDIR`, and remove it at the end.
 
     Parameters:
         purpose: a word in its name.
 
     Raises:
-        StorageError: it cannot be made, or what was to be written there cannot be.
+        StorageError: it cannot be created or written to.
     """
     try:
         with tempfile.TemporaryDirectory(

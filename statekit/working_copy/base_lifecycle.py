@@ -1,14 +1,14 @@
-"""When a shard takes a base snapshot, and when it starts to use one.
+"""The lifecycle of a base snapshot: when a shard takes one, and when a manifest references it.
 
-A base is taken at the end of an epoch: a few names on the local disk. Its upload goes on beside the
-epochs that follow. When the shard runs on this host again and the upload is finished, the shard
-names the base and drops the change files that are in it. Whatever is lost on the way, by a kill, by
-a full disk or because the shard moved to another host, is lost work and nothing else: until a
-manifest names the base, the change files are there.
+A shard takes a base at the end of an epoch, which costs a hard link per file. The upload runs
+beside the next epochs. When the shard runs on this host again and the upload is finished, the shard
+references the base and drops the change files that the base contains. A kill, a full disk or a
+shard that moves to another host loses the work on a base and nothing else: the change files stay
+until a manifest references the base.
 
-A base may name tables that the base before it brought to the checkpoint. These stay there as long
-as a manifest names that one; so the new base is relied on only if the shard still stands on the old
-one.
+A base may reference tables that the base before it uploaded. These stay in the checkpoint as long
+as a manifest references the older base. So the new base is used only if the shard still references
+the older one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from statekit.working_copy.uploader import uploader
 _logger = logging.getLogger("statekit.base_keeping")
 
 _OF_USE_US = int(STAGED_FOR.total_seconds()) * 1_000_000
-"""What was begun longer ago is not gone on with: its files could not be named any more."""
+"""Work that began longer ago is abandoned, because its files could not be referenced any more."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Copy:
     Parameters:
         backend: the rows.
         fragments: its databases.
-        paths: where they are.
+        paths: the directories of these databases.
     """
 
     backend: Database
@@ -68,14 +68,14 @@ class Copy:
 
 @dataclass(frozen=True)
 class BaseKeeping:
-    """What is known of bases where the working copy of a shard is.
+    """The base snapshots of one working copy.
 
     Parameters:
-        home: the copy's directory.
-        plan: of the epoch.
+        home: the directory of the copy.
+        plan: the plan of the shard in this epoch.
         repository: the checkpoint.
-        options: when a base is worth it.
-        rocks: what RocksDB may spend.
+        options: when a base is taken.
+        rocks: limits of RocksDB.
     """
 
     home: Path
@@ -86,9 +86,9 @@ class BaseKeeping:
 
     @property
     def needs_counts(self) -> bool:
-        """Whether the rows of the shard are to be counted: once, when a base may be due.
+        """Whether the rows of the shard must be counted: once, when a base may be due.
 
-        What a part holds is not known, and a base of it must be within the upload budget. It
+        The size of a part is unknown, and its base must be within the upload budget. The answer
         depends on the plan alone, so that two attempts at the shard report the same.
         """
         base = self.plan.base
@@ -99,14 +99,13 @@ class BaseKeeping:
     def newest_base(self, paths: Sequence[Path]) -> ShardState:
         """Return the shard before the epoch, on the newest base whose upload is finished.
 
-        A base that was uploaded and cannot be used is dropped: the change files lead to the same
-        rows.
+        A base that was uploaded and cannot be used is dropped. The change files have the same rows.
 
         Parameters:
-            paths: of the copy's databases.
+            paths: the directories of the copy's databases.
 
         Raises:
-            CorruptCheckpointError: a file that the shard consists of is missing or altered.
+            CorruptCheckpointError: a file of the shard is missing or altered.
             StorageError: the store failed.
         """
         for snapshot in self._snapshots():
@@ -121,7 +120,7 @@ class BaseKeeping:
         return self.plan.base
 
     def _with_base(self, snapshot: StagedSnapshot, paths: Sequence[Path]) -> ShardState | None:
-        """Return the shard on a base that is uploaded; None if it is not, or was adopted or
+        """Return the shard on an uploaded base, or None if the base is not uploaded, in use or
         dropped.
         """
         shard, finished = self.plan.base, snapshot.finished
@@ -147,7 +146,7 @@ class BaseKeeping:
         snapshot.remove()
 
     def _settle(self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]) -> None:
-        """Return a manifest names the base: remember its tables, and let go of what was staged."""
+        """Record the tables of a base that a manifest references, and remove the staged files."""
         if self._is_cut_smaller(snapshot, finished, paths):
             return  # the copy is made anew of these tables
         staged = finished.staged
@@ -160,13 +159,14 @@ class BaseKeeping:
         snapshot.remove()
 
     def is_outgrown(self, paths: Sequence[Path]) -> bool:
-        """Return whether the copy is to be made anew of the shard's base, whose tables are here.
+        """Return whether the copy should be assembled again from the shard's base, which is on this
+        host.
 
-        A copy that was cut out of other shards keeps their tables, with rows of other key groups
-        that nobody sees. A base of it was merged before its upload, so it has no such rows.
+        A copy that was cut out of other shards keeps their tables, with invisible rows of other key
+        groups. Its base was merged before the upload and has no such rows.
 
         Parameters:
-            paths: of the copy's databases.
+            paths: the directories of the copy's databases.
         """
         named = self.plan.base.base
         try:
@@ -181,14 +181,18 @@ class BaseKeeping:
     def _is_cut_smaller(
         self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]
     ) -> bool:
-        """Return whether a base is much smaller than the copy, which is not made of it."""
+        """Return whether a base is much smaller than the copy, and the copy was not assembled from
+        it.
+        """
         if not finished.staged.is_cut or any(read_stored(p, finished.base.path) for p in paths):
             return False
         staged = map(snapshot.database, range(len(finished.staged.databases)))
         return _table_bytes(paths) > max(SLACK_MAX * _table_bytes(staged), SMALL_BYTES)
 
     def _based(self, finished: Finished) -> ShardState | None:
-        """Return the shard on that base; None if it is not on the way to where the shard stands."""
+        """Return the shard on that base, or None if the base is not a predecessor of the shard's
+        state.
+        """
         shard, staged = self.plan.base, finished.staged
         standing = None if shard.base is None else shard.base.path
         if staged.relies_on not in (None, standing) or staged.shard != shard.groups:
@@ -215,7 +219,7 @@ class BaseKeeping:
         )
 
     def _may_adopt(self, finished: Finished) -> bool:
-        """Return whether its files are there and will stay, whatever was collected meanwhile."""
+        """Return whether the files of a base exist and stay, whatever was collected meanwhile."""
         try:
             base = base_snapshot(self.repository, finished.base)
         except CorruptCheckpointError:
@@ -225,15 +229,15 @@ class BaseKeeping:
     # ------------------------------------------------------------------------------- taking one
 
     def take(self, shard: ShardState, copy: Copy, local_states: Collection[str]) -> None:
-        """Take a base if it is worth it, and have it uploaded. Nothing depends on that.
+        """Take a base if one is due, and start its upload. No correctness depends on it.
 
         Parameters:
-            shard: where it stands after the epoch.
-            copy: which stands there too.
-            local_states: those of the shard.
+            shard: the shard after the epoch.
+            copy: its copy after the epoch.
+            local_states: names of the states that belong to the shard.
 
         Raises:
-            StorageError: the copy cannot be flushed; then it would fail the epoch anyway.
+            StorageError: the copy cannot be flushed, which would fail the epoch anyway.
         """
         row_bytes = shard.row_bytes
         if row_bytes is None or not self.options.is_worth_it(shard.chain, row_bytes):
@@ -259,7 +263,7 @@ class BaseKeeping:
     def _choice(
         self, shard: ShardState, copy: Copy, row_bytes: int
     ) -> tuple[Choice, list[dict[str, FileRef]]]:
-        """What to take, and which tables of each database are in the checkpoint already."""
+        """Return what to upload, and the tables of each database that the checkpoint has already."""
         base = None if shard.base is None else shard.base.path
         tables = [tables_in(path) for path in copy.paths]
         known = [{} if base is None else read_stored(path, base) for path in copy.paths]
@@ -285,7 +289,9 @@ class BaseKeeping:
         *,
         merged: bool,
     ) -> None:
-        """Give the files of the databases one more name, note what they are, and hand that in."""
+        """Link the files of the databases into a new directory, describe them, and submit the
+        upload.
+        """
         base = shard.base.path if shard.base is not None and any(known) else None
         snapshot = StagedSnapshot(self._room("snapshots"))
         try:
@@ -318,7 +324,7 @@ class BaseKeeping:
         self._hand_in(snapshot)
 
     def _go_on(self, work: StagedSnapshot) -> None:
-        """Have something finished that somebody did not finish, if it is still of use."""
+        """Resume work that a killed process left, if it is still of use."""
         if (staged := work.staged) is None:
             work.remove()  # the process that began it died, or had another version
         elif work.finished is None:
@@ -338,7 +344,7 @@ class BaseKeeping:
         return shard_restore_plan(self.repository, plan.operator, plan.base, plan.base_epoch)
 
     def _room(self, kind: str) -> Path:
-        """Return a directory that nothing else has."""
+        """Return a new, empty directory."""
         place = self.home / kind / unique_id()
         place.mkdir(parents=True)
         return place
@@ -356,13 +362,13 @@ def _is_young(begun_us: int) -> bool:
 
 
 def _has_expired_rows(plan: ShardPlan, shard: ShardState) -> bool:
-    """Return whether something is left to remove: what has expired does not get into a base."""
+    """Return whether expired rows are still to be removed. A base must not contain them."""
     now = plan.now_us
     return any(time <= now[clock] for clock, time in shard.wake_us.items())
 
 
 def _write_local(backend: Backend, shard: ShardState, states: Collection[str], target: Path) -> int:
-    """Put state of the shard into a change file; returns the mutations in it."""
+    """Write the state of the shard to a change file, and return the number of mutations."""
     bounds = group_bounds(*shard.groups)
     changes, batch = Changes(tuple(backend.states)), Batch()
     for state in backend.states:

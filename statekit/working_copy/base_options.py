@@ -28,7 +28,7 @@ Choice = Literal["none", "changed tables", "merged"]
 
 
 def replay_seconds(chain: ReplayCost) -> float:
-    """Return how long applying the change files takes, about.
+    """Estimate how long applying the change files takes.
 
     >>> replay_seconds(ReplayCost(files=10, rows=300_000))
     0.22
@@ -38,12 +38,12 @@ def replay_seconds(chain: ReplayCost) -> float:
 
 @dataclass(frozen=True)
 class DatabaseSize:
-    """What is known of a shard's database when the decision is made.
+    """The size of a shard's databases.
 
     Parameters:
-        bytes: of its tables.
-        new_bytes: of those that are not in the checkpoint yet.
-        row_bytes: of keys and values in it.
+        bytes: bytes of all tables.
+        new_bytes: bytes of tables that are not in the checkpoint yet.
+        row_bytes: bytes of keys and values.
     """
 
     bytes: int
@@ -55,18 +55,19 @@ class DatabaseSize:
 class BaseOptions:
     """When base snapshots are taken, and how much may be uploaded for them.
 
-    A shard takes a base once two things hold. Applying the change files since the last base takes
-    long enough to be worth a base, and these change files pay for it: the upload of the base is at
-    most their size times `uploaded_per_changed - 1`.
+    A shard takes a base once two conditions hold. Applying the change files since the last base
+    takes long enough. And these change files pay for the base: its upload has at most their size
+    times `uploaded_per_changed - 1`.
 
     Parameters:
-        replay_seconds: a base is worth it once applying the change files since the last one would
-            take longer than this, and longer than half of the time to read a base. Less makes
+        replay_seconds: a base is due once applying the change files since the last one would take
+            longer than this, and longer than half of the time to read a base. A smaller value makes
             restores faster and uploads more frequent.
-        bases: whether any are taken. Without, a restore applies all change files there ever were.
+        bases: whether bases are taken. Without bases, a restore applies all change files of the
+            job's history.
         uploaded_per_changed: bytes that may be uploaded, change files included, for each byte that
-            changed; more than 1. With less than about 1.5, few bases are taken, and the checkpoint
-            holds several times the state.
+            changed; more than 1. Below about 1.5, few bases are taken, and the checkpoint contains
+            several times the state.
 
     Raises:
         StateTypeError: a number is out of range.
@@ -85,15 +86,15 @@ class BaseOptions:
             )
 
     def is_worth_it(self, chain: ReplayCost, row_bytes: int) -> bool:
-        """Return whether applying the change files takes so long that a base is worth its cost.
+        """Return whether applying the change files takes long enough for a base.
 
         Parameters:
-            row_bytes: of keys and values in the shard.
+            row_bytes: bytes of keys and values in the shard.
         """
         return replay_seconds(chain) > max(self.replay_seconds, row_bytes / _BYTES_PER_S / 2)
 
     def choice(self, chain: ReplayCost, database: DatabaseSize) -> Choice:
-        """What to upload for a base; nothing while the change files do not pay for it."""
+        """Return what to upload for a base: nothing until the change files pay for it."""
         if not self.bases:
             return "none"
         budget = chain.since_base * (self.uploaded_per_changed - 1)

@@ -1,15 +1,13 @@
 """Write a base snapshot: RocksDB's own files, from the local disk to the checkpoint.
 
-    <copy's home>/snapshots/<unique>/
-        lock            held (flock) by whoever uploads it
-        staged.json     what it is of; written last, so the directory is whole if it is there
-        local.changes.arrow   what is in there of state of the shard
-        <number>/       a database: its tables are hard links, shared with the working copy
-            stored.json     which of them are in the checkpoint: how far the upload has come
-        finished.json   the base, as the checkpoint has it
+    <copy's home>/snapshots/<unique>/ lock            held (flock) by the process that uploads it
+        staged.json     its description; written last, so the directory is complete if it exists
+        local.changes.arrow   the state of the shard <number>/       a database: its tables are hard
+        links, shared with the working copy stored.json     which of them are in the checkpoint: the
+        progress of the upload finished.json   the base in the checkpoint
 
-Nothing here is part of a checkpoint. A process that dies leaves a directory that another one can go
-on with; if that is lost too, the change files are still there.
+None of these files is part of a checkpoint. If a process dies, another one can resume from its
+directory. If that is lost too, the change files are still in the checkpoint.
 """
 
 from __future__ import annotations
@@ -44,13 +42,13 @@ LOCAL_CHANGES = "local.changes.arrow"
 
 
 class Staged(Record):
-    """What a snapshot is of.
+    """The description of a staged snapshot.
 
     Parameters:
-        operator, shard, attempt, epoch, states, follows: as in the `BaseSnapshot` to be.
+        operator, shard, attempt, epoch, states, follows: as in the `BaseSnapshot` that it becomes.
         databases: first and last key group of each.
-        local_rows: mutations in the file of what is there of state of the shard; 0 for no file.
-        relies_on: the path of the base that has some of the tables already.
+        local_rows: mutations in the file with the state of the shard; 0 for no file.
+        relies_on: the path of the base that has uploaded some of the tables.
         relied: paths of these tables in the checkpoint.
         merged: whether to merge the databases before the upload.
         is_cut: whether the databases were cut out of those of other shards, and may have rows of
@@ -74,12 +72,12 @@ class Staged(Record):
 
 
 class Finished(Record):
-    """A base that is in the checkpoint, and that nothing names yet.
+    """An uploaded base that no manifest references yet.
 
     Parameters:
-        staged: what it is of.
+        staged: its description.
         base: its file.
-        uploaded: bytes that it took.
+        uploaded: bytes that were uploaded.
     """
 
     staged: Staged
@@ -88,7 +86,7 @@ class Finished(Record):
 
 
 class StagedSnapshot(StagedWork):
-    """The directory of a snapshot."""
+    """The directory of a staged snapshot."""
 
     def database(self, number: int) -> Path:
         return self.place / str(number)
@@ -98,30 +96,30 @@ class StagedSnapshot(StagedWork):
         return self.place / LOCAL_CHANGES
 
     def seal(self, staged: Staged) -> None:
-        """Say that everything is here."""
+        """Write the description, which marks the directory as complete."""
         self.write("staged.json", staged)
 
     @property
     def staged(self) -> Staged | None:
-        """What it is of; None if it is not whole."""
+        """The description; None if the directory is not complete."""
         return self.read("staged.json", Staged)
 
     @property
     def finished(self) -> Finished | None:
-        """What became of it; None while it is not uploaded."""
+        """The uploaded base; None until the upload is finished."""
         return self.read("finished.json", Finished)
 
     def upload(
         self, repository: Repository, options: RocksOptions, going: Going
     ) -> Finished | None:
-        """Bring it to the checkpoint, going on from where anybody was; None if somebody else does.
+        """Upload the snapshot, or resume its upload. Return None if another process uploads it.
 
         Parameters:
             options: for merging.
-            going: called now and then; what it raises ends the upload.
+            going: called at intervals; an exception that it raises ends the upload.
 
         Raises:
-            StorageError: the store or the local disk failed. What was uploaded so far counts.
+            StorageError: the store or the local disk failed. The files uploaded so far are kept.
         """
         with self.locked() as mine:
             if not mine:
@@ -146,7 +144,7 @@ class StagedSnapshot(StagedWork):
             return finished
 
     def _merge(self, staged: Staged, options: RocksOptions, going: Going) -> Staged:
-        """Leave each row once in each database, and say that this is done."""
+        """Compact each database to one version of each row, and record that this is done."""
         for number in range(len(staged.databases)):
             going()
             path = self.database(number)
@@ -171,7 +169,7 @@ class _Upload:
         """What it added to the checkpoint, in this run and in those before it."""
 
     def database(self, directory: Path) -> dict[str, FileRef]:
-        """All files of a database, those that are not stored yet after storing them."""
+        """Store all files of a database that are not stored yet, and return all of them."""
         staged = self._staged
         stored = read_stored(directory, staged.relies_on)
         missing = sorted(tables_in(directory).keys() - stored.keys())
@@ -191,13 +189,13 @@ class _Upload:
         return dict(sorted((stored | rest).items()))
 
     def local_changes(self, file: Path) -> FileRef:
-        """Return the file of what is there of state of the shard."""
+        """Return the file with the state of the shard."""
         ref = self._put(file, CHANGES)
         self.bytes += ref.size
         return ref.model_copy(update={"rows": self._staged.local_rows, "local": True})
 
     def base(self, databases: tuple[BaseDatabase, ...], local: FileRef | None) -> FileRef:
-        """Return the file that names all others."""
+        """Return the base's own file, which references all others."""
         staged = self._staged
         made = BaseSnapshot(
             operator=staged.operator,
@@ -226,12 +224,12 @@ class _Upload:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A database of a base, and where it is to be.
+    """A database of a base to fetch.
 
     Parameters:
-        database: what the base says of it.
+        database: its description in the base.
         named: the path of the base's file.
-        place: its directory, which is made.
+        place: the directory to create.
     """
 
     database: BaseDatabase
@@ -242,13 +240,12 @@ class Wanted:
 def fetch_databases(
     repository: Repository, databases: Sequence[Wanted], held: Sequence[Path]
 ) -> None:
-    """Have databases of bases on the local disk, several files of all of them at a time.
+    """Fetch databases of bases to the local disk, several files at a time.
 
-    A table that a database of this machine has already, known by the same name in the checkpoint,
-    is shared with it.
+    A table that a database on this host already has, by the same path in the checkpoint, is linked.
 
     Parameters:
-        held: directories of databases to look in first.
+        held: directories of databases to search first.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered.
@@ -277,9 +274,9 @@ def fetch_databases(
 
 
 def _several(work: Callable[[_T], None], items: Iterable[_T]) -> None:
-    """Do the same with each item, several at a time; after a failure no more are begun.
+    """Call a function for each item, several at a time. After a failure, start no more calls.
 
-    These threads do not keep a process from ending, as those of an executor would.
+    Unlike the threads of an executor, these threads do not keep a process from ending.
     """
     waiting, failures, next_one = iter(items), list[BaseException](), Lock()
 
@@ -312,5 +309,5 @@ def _shared(known: Path, target: Path) -> bool:
 
 
 def noted(home: Path) -> list[Path]:
-    """Directories of databases below a place that say what of them is in the checkpoint."""
+    """Return the directories of databases below a path whose uploaded tables are recorded."""
     return [note.parent for note in home.rglob("stored.json")]

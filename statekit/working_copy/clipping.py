@@ -1,8 +1,8 @@
 """Assemble a shard's databases from those of other shards, clipped to its key groups.
 
-A piece that stays is used as it is, however many rows are in it; rows of other key groups are
-removed by one range at each end. But each one is a database to open and close in every epoch. So
-small ones, and those that are too many, are copied row by row into the larger one beside them.
+A large piece stays a database, however many rows it has: one range at each end deletes the rows of
+other key groups. But every epoch opens and closes each database. So small pieces, and those above a
+maximum number, are copied row by row into a larger neighbour.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ COPIED_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Piece:
-    """A database that has rows of the shard.
+    """A database with rows of the shard.
 
     Parameters:
-        groups: the key groups that it is to give, first and last.
+        groups: first and last key group that the shard takes from it.
         source: its directory, which is used up.
-        states: the column families that are in it.
-        size: how many bytes its tables have of these key groups, about.
-        is_exact: whether it has rows of no other key groups.
-        sequence: how many writes it has seen; None if nobody noted it.
+        states: its column families.
+        size: approximate bytes of its tables in these key groups.
+        is_exact: whether it has no rows of other key groups.
+        sequence: RocksDB's sequence number; None if it was not recorded.
     """
 
     groups: tuple[int, int]
@@ -54,7 +54,7 @@ class Piece:
 
 
 def opened(home: Path, fragments: Ranges, states: Sequence[str], options: RocksOptions) -> Database:
-    """Return the database of a copy, or its fragments as one.
+    """Open the database of a copy, or its fragments as one backend.
 
     Raises:
         StorageError: one of them is missing, damaged or in use.
@@ -76,16 +76,16 @@ def put_together(
     states: Sequence[str],
     options: RocksOptions,
 ) -> tuple[Ranges, Database]:
-    """Return the rows of all pieces, and nothing else, in the databases of a copy.
+    """Assemble the databases of a copy from the rows of all pieces.
 
     Parameters:
         home: the directory of the copy, which has no databases yet.
         groups: the key groups of the shard.
-        pieces: in the order of their key groups. Between them there is nothing.
-        states: the column families that there are to be.
+        pieces: in the order of their key groups. There are no rows between them.
+        states: the column families to create.
 
     Raises:
-        OSError, StorageError: a piece is damaged, or the local disk full or failed.
+        OSError, StorageError: a piece is damaged, or the local disk is full or failed.
     """
     kept = _kept(pieces)  # at least one, if there are any
     ranges = _ranges(groups, kept)
@@ -114,7 +114,7 @@ def _kept(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _ranges(groups: tuple[int, int], kept: Sequence[Piece]) -> Ranges:
-    """Return the key groups of each fragment: up to where the next one begins."""
+    """Return the key groups of each fragment: each ends where the next one begins."""
     if len(kept) <= 1:
         return WHOLE
     starts = [groups[0], *(piece.groups[0] for piece in kept[1:])]
@@ -123,9 +123,7 @@ def _ranges(groups: tuple[int, int], kept: Sequence[Piece]) -> Ranges:
 
 
 def _taken(piece: Piece, path: Path, states: Sequence[str], options: RocksOptions) -> RocksBackend:
-    """Return the database of a piece, at the place where it stays, without what is not of the
-    piece.
-    """
+    """Move the database of a piece to its final path, and delete the rows of other key groups."""
     path.parent.mkdir(parents=True, exist_ok=True)
     piece.source.rename(path)
     backend = _checked(piece, path, options)
@@ -143,7 +141,7 @@ def _taken(piece: Piece, path: Path, states: Sequence[str], options: RocksOption
 
 
 def _checked(piece: Piece, path: Path, options: RocksOptions) -> RocksBackend:
-    """Return the database of a piece, if it is what somebody noted."""
+    """Open the database of a piece, and check its recorded sequence number."""
     backend = RocksBackend(path, piece.states, options, create=False)
     if piece.sequence is not None and (piece.sequence,) != backend.sequences:
         backend.close()
@@ -155,14 +153,14 @@ def _checked(piece: Piece, path: Path, options: RocksOptions) -> RocksBackend:
 
 
 def _trim(backend: Backend, first: int, last: int) -> None:
-    """Remove the rows of all other key groups."""
+    """Delete the rows of all other key groups."""
     everything, own = group_bounds(0, MAX_GROUPS), group_bounds(first, last)
     ends = ((everything[0], own[0]), (own[1], everything[1]))
     backend.write(Batch([DeleteRange(s, *bounds) for s in backend.states for bounds in ends]))
 
 
 def _owner(made: Sequence[tuple[int, RocksBackend]], piece: Piece) -> RocksBackend:
-    """Return the fragment that the key groups of a piece belong to: the first has all before the
+    """Return the fragment for the key groups of a piece. The first one takes all groups before the
     next.
     """
     before = [backend for first, backend in made if first <= piece.groups[0]]
@@ -170,7 +168,7 @@ def _owner(made: Sequence[tuple[int, RocksBackend]], piece: Piece) -> RocksBacke
 
 
 def _copy(piece: Piece, target: RocksBackend, options: RocksOptions) -> None:
-    """Copy the rows of a piece, of those states that there still are."""
+    """Copy the rows of a piece, for the states that still exist."""
     with contextlib.closing(_checked(piece, piece.source, options)) as source:
         for state in set(piece.states).intersection(target.states):
             rows = source.scan(state, *group_bounds(*piece.groups))

@@ -1,10 +1,9 @@
 """Open the working copy of a shard at a given attempt.
 
-A copy is never the truth, only a cache of what manifests name. The write-ahead log is off, and
-column families are flushed one by one, so a process that is killed may leave rows of an epoch
-beside others that never made it. Therefore a copy on disk is trusted only if it was closed cleanly:
-its mark is removed, durably, before the first write, and written again, durably, after the database
-was flushed and closed.
+A copy is only a cache of what manifests reference. The write-ahead log is off, and column families
+are flushed one by one, so a killed process may leave rows of an uncommitted epoch in some of them.
+Therefore a copy is trusted only if it was closed cleanly: its mark is removed durably before the
+first write, and written again durably after the database was flushed and closed.
 """
 
 from __future__ import annotations
@@ -40,31 +39,32 @@ _CopyName = tuple[str | int, ...]
 
 
 class WorkingCopy(Protocol):
-    """A shard's rows for the length of one epoch."""
+    """The rows of a shard during one epoch."""
 
     @property
     def backend(self) -> Backend:
-        """Reads; and writes only through `write`."""
+        """For reads. Writes go through `write`."""
 
     @property
     def is_to_be_counted(self) -> bool:
-        """Whether all rows are to be counted in this epoch."""
+        """Whether this epoch must count all rows."""
 
     def write(self, batch: Batch) -> None:
-        """Apply a batch. From now on the copy is not trusted until `keep`."""
+        """Apply a batch. The copy is not trusted again until `keep`."""
 
     def newest_base(self) -> ShardState:
-        """Return where the shard stands before the epoch, on the newest base that is known here."""
+        """Return the shard before the epoch, on the newest base that is known on this host."""
 
     def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
-        """Close; the copy now stands where the shard does.
+        """Close the copy and mark it as a copy of the shard after the epoch.
 
         Parameters:
-            local_states: those of the shard, for a base that may be taken.
+            local_states: names of the states that belong to the shard, for a base that may be
+                taken.
         """
 
     def drop(self) -> None:
-        """Close; if anything was written, the copy is not trusted again."""
+        """Close the copy. If anything was written, it is not trusted again."""
 
 
 class WorkingCopies(Protocol):
@@ -85,7 +85,7 @@ class WorkingCopies(Protocol):
 
 
 def default_working_directory() -> str:
-    """Return where working copies live if nobody says otherwise: the machine's temporary directory."""
+    """Return the default directory of working copies: `statekit-<uid>` in the temporary directory."""
     return os.path.join(tempfile.gettempdir(), f"statekit-{os.getuid()}")
 
 
@@ -145,8 +145,8 @@ class DiskCopies:
     """Working copies in RocksDB under a local directory.
 
     Parameters:
-        root: made if absent; safe to delete whenever no job runs.
-        options: what RocksDB may spend.
+        root: created if absent; safe to delete whenever no job runs.
+        options: limits of RocksDB.
         bases: when base snapshots are taken.
     """
 
@@ -186,7 +186,7 @@ class DiskCopies:
 
 
 def _used_groups(plans: Sequence[ShardPlan]) -> set[tuple[int, int]]:
-    """Those of the shards that are planned, and of those that they are to be made of."""
+    """Return the key groups of the planned shards, and of the shards that they are assembled from."""
     sources = {piece.shard for plan in plans for piece in plan.base.slices}
     return sources | {plan.base.groups for plan in plans}
 
@@ -220,7 +220,7 @@ class _DiskCopy:
         return self._backend
 
     def stand_at(self, plan: ShardPlan, repository: Repository) -> None:
-        """Open the database, catching up or starting over as its mark requires."""
+        """Open the database at the plan's attempt: as it is, after missing changes, or restored."""
         base, mark = plan.base, self._lease.mark(self._states)
         if mark is not None and self._reopens(mark):
             if mark.attempt == base.attempt:
@@ -243,7 +243,7 @@ class _DiskCopy:
             self._lease.forget_aside()
 
     def _start_over(self, plan: ShardPlan, repository: Repository) -> None:
-        """Make the databases anew. Tables that were set aside may be used again."""
+        """Restore the databases. Tables of the previous ones may be used again."""
         if self._space.is_short:
             self._space.make_room()
         assembly = self._assembly(plan, repository)
@@ -312,7 +312,7 @@ class _DiskCopy:
             self._lease.release()
 
     def _reopens(self, mark: Mark) -> bool:
-        """Open a database that is trusted; False if it turns out to be damaged or incomplete."""
+        """Open a trusted database. Return False if it is damaged or incomplete."""
         try:
             self._backend = opened(self._lease.home, mark.fragments, self._states, self._options)
         except StorageError:
@@ -321,7 +321,7 @@ class _DiskCopy:
         return mark.sequences in ((), self._backend.sequences)
 
     def _assembly(self, plan: ShardPlan, repository: Repository) -> Assembly:
-        """How to begin with copies of the shards that this one was cut out of."""
+        """Return the assembly from copies of the shards that this one was cut out of."""
         home, copies = self._lease.home, self._copies
         return Assembly(home, copies, plan, self._states, self._options, repository)
 

@@ -2,10 +2,10 @@
 
 <root>/<checkpoint id>/<operator>/<first>-<last>/
     lock    held (flock) by the process that uses the copy; shared by those that link its files
-    clean   names the attempt the copy stands at, and its fragments if it has several
+    clean   the mark: the attempt of the copy, and its fragments if it has several
     db/     the database, or one below it per fragment
-    pieces/ what a copy is being put together from
-    before/ the databases of a copy that is being fetched anew
+    pieces/ pieces that a copy is being assembled from
+    before/ the old databases of a copy that is being restored
     snapshots/          base snapshots that are being uploaded (`base_lifecycle`)
     private.<unique>/   the same again, for an attempt that found the lock held
 """
@@ -28,7 +28,9 @@ from statekit.keygroup import MAX_GROUPS
 from statekit.working_copy.lock import DirectoryLock, unusable
 
 PARTS = ("clean", "clean.draft", "db", "pieces", "before", "snapshots")
-"""What is in a copy's directory beside the lock and private directories; the mark goes first."""
+"""The parts of a copy's directory beside the lock and private directories; the mark is removed
+first.
+"""
 
 _PRIVATE_NAME = re.compile(r"private\.[0-9a-f]{32}")
 
@@ -38,19 +40,19 @@ Ranges = tuple[tuple[int, int], ...]
 """First and last key group of each fragment, in order."""
 
 WHOLE: Ranges = ((0, MAX_GROUPS),)
-"""What is said of an ordinary copy, which is one database."""
+"""The fragments of an ordinary copy, which is one database."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What a copy that was closed cleanly holds.
+    """The contents of a copy that was closed cleanly.
 
     Parameters:
-        attempt: where it stands.
-        last: the path of the last change file that was applied; None if that is not known.
+        attempt: the attempt that the copy is at.
+        last: the path of the last applied change file; None if it is not known.
         fragments: its databases.
-        sequences: how many writes each of them has seen, as RocksDB counts; none if that was not
-            noted. A database that was put there from a backup has seen fewer.
+        sequences: RocksDB's sequence number of each; empty if not recorded. A database from an
+            older backup has a smaller one.
     """
 
     attempt: str | None
@@ -60,7 +62,7 @@ class Mark:
 
 
 def database_paths(home: Path, fragments: Ranges) -> list[Path]:
-    """Return where the databases of a copy are."""
+    """Return the directories of the databases of a copy."""
     if len(fragments) == 1:
         return [home / "db"]
     return [home / "db" / f"{first}-{last}" for first, last in fragments]
@@ -68,13 +70,13 @@ def database_paths(home: Path, fragments: Ranges) -> list[Path]:
 
 @contextlib.contextmanager
 def reading(home: Path, states: Sequence[str]) -> Iterator[Mark | None]:
-    """The mark of a copy that nobody uses meanwhile; None if it cannot be had or trusted."""
+    """The mark of a copy that no process uses meanwhile; None if it is in use or not trusted."""
     with DirectoryLock.sharing(home) as is_ours:
         yield read_mark(home, states) if is_ours else None
 
 
 def read_mark(home: Path, states: Sequence[str]) -> Mark | None:
-    """What a copy with these states says it holds; None if it is not to be trusted."""
+    """Return the mark of a copy with these states; None if the copy is not trusted."""
     try:
         found = parse_json((home / "clean").read_text())
         told = found.get("fragments", WHOLE)
@@ -90,7 +92,7 @@ def read_mark(home: Path, states: Sequence[str]) -> Mark | None:
 
 
 class Lease:
-    """Exclusive use of a copy's directory while this object holds it."""
+    """Exclusive use of a copy's directory."""
 
     def __init__(self, home: Path, lock: DirectoryLock, *, private: bool) -> None:
         self.home = home
@@ -99,10 +101,11 @@ class Lease:
 
     @classmethod
     def take(cls, home: Path) -> Lease:
-        """Take the shard's directory; if another attempt still runs there, a private one in it.
+        """Lock the shard's directory, or create a private one in it if another attempt holds the
+        lock.
 
         Raises:
-            StorageError: the directory cannot be made or locked.
+            StorageError: the directory cannot be created or locked.
         """
         lock = DirectoryLock.take(home)
         if lock is not None:
@@ -116,11 +119,11 @@ class Lease:
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody ever takes the directory again."""
+        """Whether the directory is used by this attempt only."""
         return self._private
 
     def mark(self, states: Sequence[str]) -> Mark | None:
-        """What the copy holds; None if it is not to be trusted."""
+        """Return the mark of the copy; None if it is not trusted."""
         return read_mark(self.home, states)
 
     def clear_mark(self) -> None:
@@ -150,7 +153,7 @@ class Lease:
             raise unusable(self.home, error) from error
 
     def set_aside(self) -> None:
-        """Give the databases another name, under which `wipe` leaves them."""
+        """Rename the databases, so that `wipe` keeps them."""
         try:
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(self.home / "before")
@@ -160,7 +163,7 @@ class Lease:
             raise unusable(self.home, error) from error
 
     def forget_aside(self) -> None:
-        """Remove what was set aside. If that fails, the next one who sets aside does it."""
+        """Remove the renamed databases. If that fails, the next restore does it."""
         shutil.rmtree(self.home / "before", ignore_errors=True)
 
     def wipe(self) -> None:
@@ -173,14 +176,14 @@ class Lease:
             raise unusable(self.home, error) from error
 
     def release(self) -> None:
-        """Give the directory back; again is nothing."""
+        """Release the lock. A second call does nothing."""
         if self._private and self._lock.is_held:
             shutil.rmtree(self.home, ignore_errors=True)
         self._lock.release()
 
 
 def distrust(home: Path) -> None:
-    """Take the mark off a copy whose files turned out to be damaged elsewhere, if there is one."""
+    """Remove the mark of a copy whose files are damaged, if there is one."""
     lock = DirectoryLock.take(home) if os.path.isdir(home) else None
     if lock is not None:
         lease = Lease(home, lock, private=False)
@@ -191,15 +194,13 @@ def distrust(home: Path) -> None:
 
 
 def private_homes(home: Path) -> list[Path]:
-    """Return the private directories in a copy's directory, and nothing else that is called like
-    one.
-    """
+    """Return the private directories in a copy's directory."""
     names = glob.glob("private.*", root_dir=home)
     return [home / name for name in names if _PRIVATE_NAME.fullmatch(name)]
 
 
 def remove_abandoned(home: Path) -> int:
-    """Remove private directories whose owner was killed: nobody holds their lock. How many."""
+    """Remove private directories of killed processes, and return their number."""
     removed = 0
     for private in private_homes(home):
         lock = DirectoryLock.take_existing(private)

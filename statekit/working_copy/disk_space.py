@@ -1,14 +1,14 @@
 """Limit the disk space of working copies, and choose which are removed.
 
-    <root>/tidied               when somebody last looked: the time of this file
-    <root>/removed.<unique>     databases on their way out
-    <root>/<checkpoint id>/origin   where the checkpoint is that made it
-    <root>/<checkpoint id>/<operator>/tidied    when somebody last looked for copies without use
-    <root>/<checkpoint id>/<operator>/<first>-<last>/   a copy, see `copy_home`
+    <root>/tidied               the time of this file is that of the last check
+    <root>/removed.<unique>     databases that are being deleted
+    <root>/<checkpoint id>/origin   the URL of the checkpoint
+    <root>/<checkpoint id>/<operator>/tidied    the time of the last check for unused copies
+    <root>/<checkpoint id>/<operator>/<first>-<last>/   a copy, see `directory`
 
-A copy is removed in this order: its lock is taken, its database loses its name in one step, the
-lock's file goes, the lock is given back, and only then files are deleted. So whoever wants the copy
-meanwhile finds none, and never a part of one.
+A copy is removed in this order: lock it, rename its database in one step, delete the lock's file,
+release the lock, and only then delete the files. So another process finds the copy complete or not
+at all.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _FileId = tuple[int, int]
 
 @dataclass(frozen=True)
 class FoundCopy:
-    """A working copy as it is found on the disk.
+    """A working copy on the disk.
 
     Parameters:
         home: its directory.
-        checkpoint_id, operator, groups: whose rows they are.
+        checkpoint_id, operator, groups: the shard that it belongs to.
         files: size by identity, as copies may share files.
         last_used_us: by the clock of the file system.
     """
@@ -65,12 +65,12 @@ class FoundCopy:
 
     @property
     def bytes(self) -> int:
-        """How much its files take, also those that other copies share."""
+        """Bytes of its files, including those that other copies share."""
         return sum(self.files.values())
 
     @property
     def is_in_use(self) -> bool:
-        """Whether some process holds it now, or a private copy beside it."""
+        """Whether a process uses it, or a private copy beside it."""
         return any(_is_held(home) for home in (self.home, *private_homes(self.home)))
 
 
@@ -79,7 +79,7 @@ class CopySpace:
 
     Parameters:
         root: the working directory.
-        options: what copies may take of it.
+        options: the disk limits.
     """
 
     def __init__(self, root: str | Path, options: RocksOptions | None = None) -> None:
@@ -90,7 +90,7 @@ class CopySpace:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is a working directory, or empty: something in it was put there by us.
+        """Whether the directory is empty, or contains something that statekit created.
 
         Raises:
             OSError: it cannot be read.
@@ -105,7 +105,7 @@ class CopySpace:
         )
 
     def unreadable(self) -> list[Path]:
-        """Directories in which there may be copies that cannot be seen."""
+        """Directories that cannot be read and may contain copies."""
         found = filter(_CHECKPOINT_NAME.fullmatch, glob.iglob("*", root_dir=self.root))
         checkpoints = [self.root / name for name in found]
         operators = [path / name for path in checkpoints for name in glob.iglob("*", root_dir=path)]
@@ -113,19 +113,19 @@ class CopySpace:
         return [path for path in places if os.path.isdir(path) and not os.access(path, _LOOK)]
 
     def copies(self) -> list[FoundCopy]:
-        """All copies there are, the least recently used first."""
+        """All copies, the least recently used first."""
         found = [copy for home in self._homes("*") if (copy := _found(home)) is not None]
         return sorted(found, key=lambda copy: copy.last_used_us)
 
     def origin(self, checkpoint_id: str) -> str | None:
-        """Return the URL of the checkpoint whose copies these are; None if nobody noted it."""
+        """Return the URL of the checkpoint of these copies; None if it was not recorded."""
         try:
             return (self.root / checkpoint_id / "origin").read_text()
         except (OSError, ValueError):
             return None
 
     def note_origin(self, checkpoint_id: str, url: str) -> None:
-        """Note where a checkpoint is. For people; nothing follows from it while a job runs."""
+        """Record the URL of a checkpoint, for the command `statekit copies`."""
         path = self.root / checkpoint_id / "origin"
         with contextlib.suppress(OSError):
             if not path.exists():
@@ -141,10 +141,9 @@ class CopySpace:
     # ---------------------------------------------------------------------------------- removing
 
     def tidy(self) -> None:
-        """Make sure, now and then, that copies take no more than they may.
+        """Remove copies above the disk limit, at most once a minute per host.
 
-        Somebody looks once a minute per host, however many processes and shards there are. What it
-        costs is a look at every file, and removing what is too much.
+        A check calls `stat` for each file.
 
         Raises:
             StorageError: the directory cannot be used.
@@ -156,10 +155,10 @@ class CopySpace:
     def tidy_operator(
         self, checkpoint_id: str, operator: str, used: Callable[[], Container[tuple[int, int]]]
     ) -> None:
-        """Remove, now and then, copies of an operator's shards that a job has no use for.
+        """Remove copies of an operator's shards that the job no longer uses, at most once a minute.
 
         Parameters:
-            used: the key groups of shards there are, and of those that they are to be made of.
+            used: the key groups of the shards, and of the shards that they are assembled from.
 
         Raises:
             StorageError: the directory cannot be used.
@@ -173,9 +172,9 @@ class CopySpace:
                 self.remove(home)
 
     def make_room(self) -> None:
-        """Remove copies that nobody uses until the rest takes no more than it may.
+        """Remove copies that are not in use until the rest is within the limits.
 
-        Where the disk is short of space, only copies go that have not been used for a while.
+        If the disk is short of space, only copies are removed that were not used for a while.
         """
         limit = self._options.disk_limit_bytes
         if limit is None and not self.is_short:
@@ -194,7 +193,7 @@ class CopySpace:
                 total -= sum(size for file, size in copy.files.items() if not shared[file])
 
     def remove(self, home: Path) -> bool:
-        """Remove a copy unless somebody holds it; whether it is gone."""
+        """Remove a copy unless it is in use. Return whether it is gone."""
         lock = DirectoryLock.take_existing(home)
         if lock is None:
             return False
@@ -218,14 +217,14 @@ class CopySpace:
         return True
 
     def remove_all(self, checkpoint_id: str = "*") -> int:
-        """Remove the copies of a checkpoint that nobody holds; how many those were."""
+        """Remove the copies of a checkpoint that are not in use, and return their number."""
         return sum(self.remove(home) for home in list(self._homes(checkpoint_id)))
 
     def remove_leftovers(self) -> int:
-        """Remove what killed processes left: private copies, and databases on their way out.
+        """Remove private copies and half-deleted databases of killed processes.
 
         Returns:
-            How many of them.
+            Their number.
         """
         removed = 0
         for name in filter(_LEAVING_NAME.fullmatch, glob.glob("removed.*", root_dir=self.root)):
@@ -234,7 +233,7 @@ class CopySpace:
         return removed + sum(map(remove_abandoned, self._homes("*")))
 
     def _remove_empty(self, home: Path) -> None:
-        """Remove a copy's directory, and those above it, where nothing is left in them."""
+        """Remove a copy's directory, and those above it, if they are empty."""
         with contextlib.suppress(OSError):
             home.rmdir()
             for above, note in ((home.parent, "tidied"), (home.parent.parent, "origin")):
@@ -244,7 +243,7 @@ class CopySpace:
 
     @property
     def is_short(self) -> bool:
-        """Whether less of the disk is free than is to be."""
+        """Whether less of the disk is free than the reserve."""
         try:
             free = shutil.disk_usage(self.root).free
         except OSError:
@@ -253,7 +252,7 @@ class CopySpace:
 
 
 def _is_time(directory: Path) -> bool:
-    """Return whether the last look at a directory was long ago; if so, this is the next."""
+    """Return whether the last check of a directory was long ago. If so, record a new one."""
     note = directory / "tidied"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -275,7 +274,7 @@ def _groups(home: Path) -> tuple[int, int]:
 
 
 def _found(home: Path) -> FoundCopy | None:
-    """What is in a copy's directory; None if it goes away meanwhile."""
+    """Return the copy in a directory; None if it disappears meanwhile."""
     try:
         used = (home / "lock").stat().st_mtime_ns // 1000
     except OSError:

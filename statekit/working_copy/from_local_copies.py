@@ -1,8 +1,8 @@
-"""Make a working copy from those of other shards, after a change of parallelism.
+"""Assemble a working copy from those of other shards, after a change of parallelism.
 
-The tables of a database never change, so a copy shares them with the one it was made from: what it
-costs is a name per file, however many rows are in it. A part that has no source on this machine is
-restored from the checkpoint. Sources stay as they are.
+The tables of a database never change, so the new copy links them: the cost is a hard link per file,
+for any number of rows. A part without a source on this host is restored from the checkpoint. The
+sources do not change.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from statekit.working_copy.uploaded_tables import tables_in
 
 @dataclass(frozen=True)
 class _Linked:
-    """A database of another copy, linked.
+    """A linked database of another copy.
 
     Parameters:
-        piece: what is taken of it.
-        later: what to apply to that.
+        piece: the part that is used.
+        later: the change files to apply to it.
     """
 
     piece: Piece
@@ -40,14 +40,14 @@ class _Linked:
 
 @dataclass(frozen=True)
 class Assembly:
-    """Puts a shard's databases together in a directory that is its own.
+    """The assembly of a shard's databases in a directory of its own.
 
     Parameters:
         home: that directory.
-        copies: where the other shards of the operator have theirs.
-        plan: of the shard.
+        copies: the directory with the copies of the operator's other shards.
+        plan: the plan of the shard.
         states: as for any backend.
-        options: what RocksDB may spend.
+        options: limits of RocksDB.
         repository: the checkpoint.
     """
 
@@ -60,7 +60,7 @@ class Assembly:
 
     @property
     def costs_nothing(self) -> bool:
-        """Whether other copies stand just where the shard was cut out of them."""
+        """Whether other copies are exactly at the state that the shard was cut out of."""
         base = self.plan.base
         marks = [read_mark(self._source(piece), self.states) for piece in base.slices]
         return bool(marks) and all(
@@ -70,14 +70,14 @@ class Assembly:
 
     @property
     def sources(self) -> list[Path]:
-        """Where copies of other shards are, if there are any."""
+        """The directories of copies of other shards."""
         return [self._source(piece) for piece in self.plan.base.slices]
 
     def made(self, *, from_copies: bool) -> tuple[Ranges, Database]:
-        """Return the databases, which stand at the plan's base.
+        """Create the databases at the plan's base.
 
         Parameters:
-            from_copies: whether to begin with copies of other shards, and to share their tables.
+            from_copies: whether to use copies of other shards, and share their tables.
 
         Raises:
             StorageError: the local disk is full or failed, or a copy of another shard is damaged.
@@ -121,11 +121,11 @@ class Assembly:
                 continue
 
     def _source(self, piece: Slice) -> Path:
-        """Return where a copy of the shard is that a slice was cut out of, if there is one."""
+        """Return the directory for a copy of the shard that a slice was cut out of."""
         return self.copies / "{}-{}".format(*piece.shard)
 
     def _taken(self, wanted: Slice, drafts: Path) -> list[_Linked]:
-        """What a copy of the shard that it was cut out of has, linked."""
+        """Link the databases of the shard that the slice was cut out of."""
         groups = (wanted.first_group, wanted.last_group)
         source = self._source(wanted)
         with reading(source, self.states) as mark:
@@ -155,7 +155,7 @@ class Assembly:
         return found
 
     def _later(self, wanted: Slice, mark: Mark) -> Sequence[FileRef] | None:
-        """What leads from where a copy stands to where it was cut; None if nothing does."""
+        """Return the change files from a copy's state to the slice; None if they do not lead there."""
         if mark.attempt is None or mark.attempt == wanted.attempt:
             return None if mark.attempt is None else ()
         first, last = wanted.shard

@@ -1,9 +1,9 @@
 """Exclusive use of a directory by the holder of its lock.
 
-The lock is `flock` on a file in the directory, so it is free as soon as the process that held it
-ends, however it ends, and two threads of a process exclude each other as two processes do. Whoever
-holds it may remove the directory with the lock's file. So a lock counts only if its file still has
-its name once it was got; otherwise the directory that it was for is gone, and it is taken anew.
+The lock is `flock` on a file in the directory. The operating system frees it when its process ends,
+and two threads of a process exclude each other as two processes do. The holder may remove the
+directory together with the lock's file. So after getting the lock, a process checks that the file
+still has its name. Otherwise the directory is gone, and the process creates it again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 
 class DirectoryLock:
-    """A lock that is held. See `take`."""
+    """A held lock. See `take`."""
 
     def __init__(self, home: Path, descriptor: int) -> None:
         self.home = home
@@ -36,10 +36,10 @@ class DirectoryLock:
 
     @classmethod
     def take(cls, home: Path) -> Self | None:
-        """Make the directory if it is absent and lock it; None if somebody else holds it.
+        """Create the directory if it is absent, and lock it. Return None if it is in use.
 
         Raises:
-            StorageError: the directory cannot be made or locked.
+            StorageError: the directory cannot be created or locked.
         """
         removed: OSError | None = None
         is_held = False
@@ -63,7 +63,7 @@ class DirectoryLock:
 
     @classmethod
     def take_existing(cls, home: Path) -> Self | None:
-        """Lock a directory for removing it; None if it is in use, gone, or somebody else's."""
+        """Lock a directory to remove it. Return None if it is in use, gone, or of another user."""
         try:
             return cls._locked(home, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
         except OSError:
@@ -85,7 +85,7 @@ class DirectoryLock:
 
     @classmethod
     def _locked(cls, home: Path, flags: int, kind: int) -> Self | None:
-        """One try; None if the lock is held, or was of a directory that is gone."""
+        """Try once. Return None if the lock is held, or the directory is gone."""
         path = home / "lock"
         descriptor = os.open(path, flags, 0o644)
         try:
@@ -102,11 +102,12 @@ class DirectoryLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process has it still: a process that was forked from it does not."""
+        """Whether this process holds the lock. A forked process does not."""
         return self._descriptor is not None
 
     def touch(self) -> None:
-        """Note that the directory is used now, which decides what goes first when space is short.
+        """Record that the directory was used now. The least recently used directory is removed
+        first.
 
         Raises:
             StorageError: the disk failed.
@@ -118,7 +119,7 @@ class DirectoryLock:
             raise unusable(self.home, error) from error
 
     def release(self) -> None:
-        """Give it back; again is nothing."""
+        """Release the lock. A second call does nothing."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             # Not by closing alone: a process that is being forked has the descriptor, too.
@@ -135,9 +136,9 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _forget_all() -> None:
-    """In a forked process: the locks stay those of the process that it was forked from.
+    """Close the locks in a forked process, without unlocking them.
 
-    To unlock them here would unlock them there, and they must not outlive that process.
+    The locks belong to the parent process, and must not outlive it.
     """
     for lock in list(_held):
         descriptor, lock._descriptor = lock._descriptor, None

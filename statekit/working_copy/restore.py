@@ -1,8 +1,8 @@
 """Restore the databases of some key groups from the checkpoint.
 
-After a change of parallelism a shard is made of slices of others, and each of these may stand on a
-base, at any remove. All these bases are fetched at the same time, each one once, and cut to the key
-groups: no row is copied unless there are few.
+After a change of parallelism a shard consists of slices of others, each of which may have a base,
+over any number of changes. All these bases are fetched at the same time, each one once, and clipped
+to the key groups. Only small ones are copied row by row.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ def restored(
     local: Sequence[Piece] = (),
     beside: Path | None = None,
 ) -> tuple[Ranges, Database]:
-    """Make the databases of a copy.
+    """Create the databases of a copy.
 
     Parameters:
         home: the directory of the copy, which has no databases yet.
-        groups: the key groups, first and last.
-        missing: what leads to the rows of those key groups that are to be restored.
-        states: the column families that there are to be.
-        options: what RocksDB may spend.
-        local: what there is of all other key groups.
-        beside: where other databases of this machine are, whose tables may be shared.
+        groups: first and last key group.
+        missing: the restore plans of the key groups to restore.
+        states: the column families to create.
+        options: limits of RocksDB.
+        local: pieces for all other key groups.
+        beside: a directory with other databases of this host, whose tables may be shared.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered.
-        OSError, StorageError: the store or the local disk failed. What was made is of no use.
+        OSError, StorageError: the store or the local disk failed. The new files are unusable.
     """
     options, drafts = options or RocksOptions(), home / "pieces"
     with contextlib.ExitStack() as closing:
@@ -66,7 +66,7 @@ def restored(
 
 @dataclass(frozen=True)
 class _Cut:
-    """Key groups whose rows start from one database of a base."""
+    """Key groups that come from one database of a base."""
 
     first: int
     last: int
@@ -76,7 +76,7 @@ class _Cut:
 
     @property
     def size(self) -> int:
-        """Bytes of its tables, if all key groups have the same."""
+        """Estimated bytes of its tables, if all key groups are equally large."""
         held = self.database.last_group - self.database.first_group + 1
         return sum(ref.size for ref in self.database.files.values()) * self.groups // held
 
@@ -91,9 +91,9 @@ class _Cut:
 
 
 def _cuts(missing: Iterable[RestorePlan]) -> Iterator[_Cut]:
-    """What is taken of which database, in the order of key groups.
+    """Yield the parts of databases to use, in the order of key groups.
 
-    Shards that were cut out of one shard and put together again go on where the other one ends.
+    Adjacent parts of one database are joined.
     """
     waiting: _Cut | None = None
     for part in (part for found in missing for part in found.beginnings):
@@ -118,9 +118,7 @@ def _cuts(missing: Iterable[RestorePlan]) -> Iterator[_Cut]:
 def _fetched(
     repository: Repository, missing: Iterable[RestorePlan], drafts: Path, beside: Path | None
 ) -> list[Piece]:
-    """Return the databases of bases, each one fetched once, however many key groups are cut out of
-    it.
-    """
+    """Fetch the databases of the bases, each one once, and return the pieces."""
     places: dict[tuple[str, int], Path] = {}
     wanted, again, pieces = list[Wanted](), list[tuple[Path, Path]](), list[Piece]()
     for number, cut in enumerate(_cuts(missing)):

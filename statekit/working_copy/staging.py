@@ -1,7 +1,6 @@
-"""Background work that is recorded on the local disk until somebody completes it.
+"""Background work that is recorded on the local disk until it is complete.
 
-A process that dies leaves such a directory behind, with nobody holding its lock: another one goes
-on with it, or removes it.
+A process that dies leaves its directory unlocked. Another process resumes the work or removes it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from statekit.checkpoint.sealed_json import Record
 from statekit.working_copy.lock import DirectoryLock
 
 Going = Callable[[], None]
-"""Called now and then by work that takes long; what it raises ends the work."""
+"""Called at intervals by long work. An exception that it raises ends the work."""
 
 _R = TypeVar("_R", bound=Record)
 
@@ -29,26 +28,26 @@ class StagedWork:
     """The directory of a piece of work.
 
     Parameters:
-        place: where it is.
+        place: its path.
     """
 
     place: Path
 
     def write(self, name: str, note: Record) -> None:
-        """Write a note, all of it at once."""
+        """Write a note atomically."""
         draft = self.place / f"{name}.draft"
         draft.write_text(note.model_dump_json())
         draft.rename(self.place / name)
 
     def read(self, name: str, kind: type[_R]) -> _R | None:
-        """Return a note; None if it is not there, or was cut short."""
+        """Return a note; None if it is missing or truncated."""
         try:
             return kind.model_validate_json((self.place / name).read_bytes())
         except (OSError, ValidationError):
             return None
 
     def remove(self) -> bool:
-        """Remove the directory; False if somebody is busy with it."""
+        """Remove the directory. Return False if it is in use."""
         with self.locked() as mine:
             if mine:
                 shutil.rmtree(self.place, ignore_errors=True)
@@ -56,7 +55,7 @@ class StagedWork:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:
-        """Keep others from doing or removing it; False if somebody else does."""
+        """Exclude other processes; False if another process works on it."""
         lock = DirectoryLock.take_existing(self.place)
         try:
             yield lock is not None

@@ -23,7 +23,7 @@ class ShardRows:
     Parameters:
         repository: the checkpoint.
         operator: its name.
-        manifest: of the epoch.
+        manifest: the manifest of the epoch.
     """
 
     def __init__(self, repository: Repository, operator: str, manifest: EpochManifest) -> None:
@@ -35,7 +35,7 @@ class ShardRows:
     def opened(self, shard: ShardState, families: Sequence[str]) -> Iterator[Backend]:
         """The rows of one shard, in memory if they are few, else on the local disk.
 
-        They are gone when the block ends.
+        They are removed when the block ends.
 
         Raises:
             CorruptCheckpointError: a file is missing or altered.

@@ -1,9 +1,9 @@
-"""Which tables of a local database the checkpoint has already, and under which names.
+"""The tables of a local database that are in the checkpoint already, with their paths there.
 
-RocksDB writes a table once and never changes it, so one that was stored need not be stored again,
-and one that is here need not be fetched. A number may be given twice, though, if a process dies in
-between: so a table is known by its inode, its time and its size, and not by its name alone. A hard
-link keeps all three.
+RocksDB writes a table once and never changes it. So a stored table need not be stored again, and a
+local one need not be fetched. But RocksDB may use a file number twice if a process dies in between.
+So a table is identified by its inode, time and size, and not by its name alone. A hard link keeps
+all three.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pydantic import ValidationError
 from statekit.checkpoint.sealed_json import Count, FileRef, Record
 
 NOTE = "stored.json"
-"""The note's name in the database's directory. RocksDB leaves it alone."""
+"""The name of the note in the database's directory. RocksDB ignores it."""
 
 
 class _StoredTable(Record):
-    """A table as it was when it was stored or fetched."""
+    """A table at the time when it was stored or fetched."""
 
     inode: Count
     written_ns: int
@@ -31,9 +31,11 @@ class _StoredTable(Record):
 
 
 class _Note(Record):
-    """Parameters:
-    base: the path of the base that names the tables; None while there is none yet.
-    tables: by their name in the directory.
+    """The stored tables of a database.
+
+    Parameters:
+        base: the path of the base that references the tables; None if there is none yet.
+        tables: by their name in the directory.
     """
 
     base: str | None
@@ -41,7 +43,7 @@ class _Note(Record):
 
 
 def tables_in(directory: Path) -> dict[str, int]:
-    """Return the tables of a database, with their sizes. It may be merging some of them meanwhile."""
+    """Return the tables of a database with their sizes. RocksDB may be merging some of them."""
     sizes: dict[str, int] = {}
     with os.scandir(directory) as found:
         for entry in found:
@@ -52,7 +54,9 @@ def tables_in(directory: Path) -> dict[str, int]:
 
 
 def read_stored(directory: Path, base: str | None) -> dict[str, FileRef]:
-    """Return the tables of a database that a base names; none if the note is about another base."""
+    """Return the tables of a database that a base references; none if the note is about another
+    base.
+    """
     note = _read(directory)
     return {} if note is None or note.base != base else dict(_still_there(directory, note))
 
@@ -74,11 +78,11 @@ def note_stored(directory: Path, base: str | None, refs: Mapping[str, FileRef]) 
 
 
 def pass_on_note(source: Path, noted: str | None, target: Path, base: str) -> None:
-    """Let a database that shares tables with another know what is known of them.
+    """Copy the note to a database that shares tables with another one.
 
     Parameters:
         noted: the base that the note in `source` is about.
-        base: what the note in `target` is about.
+        base: the base for the note in `target`.
     """
     shared = {}
     for name, ref in read_stored(source, noted).items():
@@ -89,7 +93,7 @@ def pass_on_note(source: Path, noted: str | None, target: Path, base: str) -> No
 
 
 def stored_elsewhere(directories: Iterable[Path]) -> dict[str, Path]:
-    """Return where tables are on this disk, by the path that they have in the checkpoint."""
+    """Return local paths of tables, by their path in the checkpoint."""
     found: dict[str, Path] = {}
     for directory in directories:
         if (note := _read(directory)) is not None:
@@ -99,9 +103,10 @@ def stored_elsewhere(directories: Iterable[Path]) -> dict[str, Path]:
 
 
 def forget_stored(directories: Iterable[Path]) -> None:
-    """Remove the notes of databases, one of whose tables turned out to be damaged here.
+    """Remove the notes of databases if one of their tables is damaged.
 
-    Others may have the same file. What nobody knows of is fetched from the checkpoint, and checked.
+    Other databases may link the same file. Tables without a note are fetched from the checkpoint
+    and verified.
     """
     for directory in directories:
         (directory / NOTE).unlink(missing_ok=True)

@@ -1,9 +1,8 @@
-"""Upload in the background: one thread per process, never waited for by an epoch.
+"""Upload in the background: one thread per process, which no epoch waits for.
 
-An epoch hands a piece of work in and goes on. Work that fails is logged and counted, and is not
-lost: it is noted on the disk, and the next epoch of its shard hands it in again. A process that
-ends, or is forked, takes nothing along: whoever runs the shard next goes on from what is on the
-disk.
+An epoch submits work and continues. Failed work is logged and counted. It is recorded on the disk,
+and the next epoch of its shard submits it again. When a process ends or forks, its work stays on
+the disk: the next process that runs the shard resumes it.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ from statekit.working_copy.staging import Going
 _logger = logging.getLogger("statekit.uploader")
 
 Work = Callable[[Going], object]
-"""What is handed in; it is given a function to call now and then."""
+"""Submitted work. Its argument is a function to call at intervals."""
 
 WAITING_MAX = 1000
-"""Pieces of work that wait; one more is refused, and handed in again with a later epoch."""
+"""The length of the queue. Work beyond it is refused, and submitted again by a later epoch."""
 
 _EXIT_S = 10
-"""How long the end of the process waits for the thread to notice it."""
+"""How long the end of the process waits for the thread."""
 
 
 class _Ending(Exception):  # noqa: N818 - no failure
-    """The work is to end where it is."""
+    """Raised in the work to end it."""
 
 
 class Uploader:
-    """One thread that does what it is handed, piece by piece.
+    """One thread that does the submitted work in order.
 
     Attributes:
-        done: how many pieces of work were completed.
-        failed: how many tries failed.
-        failure: the last one; None if there was none.
+        done: number of completed pieces of work.
+        failed: number of failed attempts.
+        failure: the last error; None if there was none.
     """
 
     def __init__(self) -> None:
@@ -57,11 +56,11 @@ class Uploader:
         self._busy_with = ""
 
     def hand_in(self, name: str, work: Work) -> bool:
-        """Have something done later; False if it is waiting already, or cannot be taken.
+        """Submit work. Return False if it is queued already or the queue is full.
 
         Parameters:
-            name: of the piece of work, unique on this machine.
-            work: is given a function to call now and then, which ends it by raising.
+            name: unique on this host.
+            work: gets a function to call at intervals, which raises to end the work.
         """
         with self._changed:
             if self._ends or name in self._names or len(self._waiting) >= WAITING_MAX:
@@ -77,12 +76,12 @@ class Uploader:
         return True
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Wait until nothing is left to do; False if that took longer."""
+        """Wait until all work is done. Return False after the time-out."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._names, timeout_s)
 
     def give_up(self, under: str) -> None:
-        """Leave all work whose name begins like that, and wait until nobody is at it."""
+        """Drop all work whose name starts with `under`, and wait until none of it runs."""
         with self._changed:
             self._given_up.append(under)
             left = [work for work in self._waiting if work[0].startswith(under)]
@@ -95,7 +94,7 @@ class Uploader:
             self._given_up.remove(under)
 
     def close(self, timeout_s: float = _EXIT_S) -> None:
-        """End, in the middle of what is being done. What was begun can be gone on with later."""
+        """End the thread, also in the middle of work. Another process can resume the work later."""
         if os.getpid() != self._pid:
             return  # forked: there is no thread here, and its lock may be held for ever
         with self._changed:
@@ -147,7 +146,7 @@ _in_process: dict[int, Uploader] = {}
 
 
 def uploader() -> Uploader:
-    """Return the one of this process. A process that was forked has its own."""
+    """Return the uploader of this process. A forked process has its own."""
     pid = os.getpid()
     found = _in_process.get(pid)
     if found is None:

@@ -12,22 +12,24 @@ from statekit.codec.schema_tree import tree_fault
 from statekit.names import StoredId, StoredName, StoredText, check_different
 
 TIMERS = "_timers"
-"""What the timers of an operator are called where its states are named. No state can be."""
+"""The name of an operator's timers among its states. No state can have it."""
 
 WAITING = "_waiting"
-"""The same for records that wait for the watermark."""
+"""The name of buffered records, which wait for the watermark."""
 
 EXPIRY = "_expiry"
-"""The same for the index of rows that expire."""
+"""The name of the index of rows that expire."""
 
 ROW_MARK = b"\xc1"
-"""What a row begins with that says more than its value; neither MessagePack nor a pickle does."""
+"""The first byte of a row that has more than its value. Neither MessagePack nor a pickle starts
+with it.
+"""
 
 Clock = Literal["event", "processing"]
-"""Event time is what records say, processing time what the wall clock says."""
+"""Event time comes from records, processing time from the wall clock."""
 
 CLOCK_TAGS: dict[Clock, bytes] = {"event": b"\x00", "processing": b"\x01"}
-"""What stands for a clock in row keys."""
+"""The byte for each clock in row keys."""
 
 
 def _checked_tree(tree: Any) -> Any:
@@ -37,7 +39,7 @@ def _checked_tree(tree: Any) -> Any:
 
 
 TypeTree = Annotated[Any, AfterValidator(_checked_tree)]
-"""A type as `Schema.to_json` gives it."""
+"""A type as `Schema.to_json` returns it."""
 
 
 def _checked_roles(types: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def _checked_roles(types: dict[str, Any]) -> dict[str, Any]:
 
 
 StateTypes = Annotated[dict[str, TypeTree], AfterValidator(_checked_roles)]
-"""The types of a state by their roles: the value's, and the key's of its entries."""
+"""The types of a state by their roles: that of the value, and that of the keys of map entries."""
 
 
 class KeyFieldRecord(Record):
@@ -61,9 +63,9 @@ class TtlRecord(Record):
     """When rows of a state expire.
 
     Parameters:
-        duration_us: after so long.
-        clock: by which clock.
-        refresh: a "write" begins the time anew, or a "read", too.
+        duration_us: the time to live.
+        clock: which clock counts.
+        refresh: whether only a "write" restarts the time, or a "read" too.
     """
 
     duration_us: Annotated[int, Field(gt=0)]
@@ -72,10 +74,10 @@ class TtlRecord(Record):
 
 
 class PastState(Record):
-    """How a state was declared before, while rows of that time may still be there.
+    """An earlier declaration of a state, kept while rows of that time may exist.
 
     Parameters:
-        generation: what rows of that time are marked with.
+        generation: the generation that marks rows of that time.
     """
 
     codec: StoredText
@@ -89,14 +91,14 @@ class StateRecord(Record):
 
     Parameters:
         ttl: None if its rows do not expire.
-        era: how often expiry was turned on, or moved to another clock, so far. Only stamps of the
-            era count; 0 if no row was ever stamped.
-        redistribute: for state of shards, what becomes of it when there are more or fewer of them;
-            None if that is not declared, and for state of keys.
-        generation: how often its type became one that does not read older rows. Rows are marked
+        era: how often expiry was turned on, or moved to another clock. Only stamps of this era
+            count; 0 if no row was ever stamped.
+        redistribute: for operator state, the rule for another number of shards; None if none is
+            declared, and for keyed state.
+        generation: how often the type changed to one that cannot read older rows. Rows are marked
             with it; those of generation 0 have no mark.
-        past: how it was declared before, oldest first, as far as rows of that time may be there.
-            The type reads all those of its own generation; a hook has to convert the others.
+        past: earlier declarations, oldest first, as far as rows of that time may exist. The type
+            reads all rows of its own generation; a hook has to convert the others.
     """
 
     name: StoredName
@@ -126,12 +128,12 @@ class StateRecord(Record):
 
     @property
     def shape(self) -> RowShape:
-        """Which rows it has per key or shard."""
+        """The shape of its rows per key or shard."""
         return STATE_KINDS[self.kind].shape
 
     @property
     def as_past(self) -> PastState:
-        """This declaration, for one that follows it."""
+        """This declaration, as the past of one that follows it."""
         return PastState(
             codec=self.codec,
             types=self.types,
@@ -141,7 +143,7 @@ class StateRecord(Record):
 
     @property
     def past_generations(self) -> dict[int, tuple[PastState, ...]]:
-        """Former declarations of each generation before this one, oldest first."""
+        """Earlier declarations of each generation before this one, oldest first."""
         found: dict[int, tuple[PastState, ...]] = {}
         for state in self.past:
             if state.generation != self.generation:
@@ -156,15 +158,15 @@ class OperatorRecord(Record):
         key: its fields; none for an operator without a key.
         event_time: the field with the event time; None without event time.
         lateness_us: how far records may lag behind before they are late.
-        timers: whether it handles timers, and so may hold some.
-        timer_names: those that have a callback, and None if there is one for all others. None
-            without timers, and in job files that were written before it was kept.
-        ordered: the type of its records as a schema tree, if they wait for the watermark.
-        ordered_past: the types of records that may still wait from before, which it reads.
-        definition: what else its state means nothing without, by name; None for most.
-        widths: how many bits numbers of its states have at most, by name, where types say so.
-        inputs: names of the streams whose records it handles by key.
-        broadcasts: names of the streams whose records every shard handles.
+        timers: whether it handles timers, and so may have some.
+        timer_names: names with a callback, and None if one callback handles all others. None
+            without timers, and in job files of older versions.
+        ordered: the type of its records as a schema tree, if they are buffered until the watermark.
+        ordered_past: earlier types of records that may still be buffered, which it reads.
+        definition: other facts that give its state its meaning, by name; None for most operators.
+        widths: the largest number of bits of numbers in its states, by name, if types declare it.
+        inputs: names of the keyed input streams.
+        broadcasts: names of the broadcast input streams.
     """
 
     name: StoredName
@@ -183,7 +185,7 @@ class OperatorRecord(Record):
 
     @property
     def holds(self) -> tuple[str, ...]:
-        """Names of all that it may have rows of."""
+        """Names of everything that it may have rows of."""
         names = tuple(state.name for state in self.states)
         if self.timers:
             names += (TIMERS,)
@@ -191,7 +193,7 @@ class OperatorRecord(Record):
 
     @property
     def holds_by_key(self) -> tuple[str, ...]:
-        """The same without states of shards: what goes with key groups."""
+        """The same without operator state: everything that follows key groups."""
         local = {state.name for state in self.states if state.is_local}
         return tuple(name for name in self.holds if name not in local)
 
@@ -206,17 +208,19 @@ class OperatorRecord(Record):
 
 
 class JobFile(Sealed):
-    """`job.json`: what does not change from epoch to epoch.
+    """`job.json`: the parts of a job that do not change from epoch to epoch.
 
     Parameters:
-        id: unique per checkpoint, so that copies made for another one are never mistaken.
+        id: unique per checkpoint, so that copies of another checkpoint are never mistaken for its
+            own.
         name: of the job.
         key_groups: fixed for the life of the checkpoint.
         operators: with their states and types.
-        dropped: names of states that were given up, per operator. Change files may still hold
-            their rows, so no other state may take such a name.
-        savepoint: the id of the savepoint that the checkpoint was made from, if it was.
-        imported: the id of the query of Spark's that it was made from, if it was.
+        dropped: names of dropped states, per operator. Change files may still have their rows, so
+            no other state may use such a name.
+        savepoint: the id of the savepoint that the checkpoint was imported from; None if it was
+            not.
+        imported: the id of the Spark query that it was imported from; None if it was not.
     """
 
     title: ClassVar[str] = "a job description"
@@ -236,7 +240,7 @@ class JobFile(Sealed):
 
     @property
     def is_made_of_another(self) -> bool:
-        """Whether the first epoch holds what was made elsewhere, and not the job's own."""
+        """Whether the first epoch was imported, and is not the job's own."""
         return self.savepoint is not None or self.imported is not None
 
     def operator(self, name: str) -> OperatorRecord | None:

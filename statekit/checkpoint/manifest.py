@@ -1,8 +1,9 @@
 """The manifest of an epoch: the files and progress of every shard of every operator.
 
-A manifest is the commit: whatever no committed manifest names does not exist. A shard says of
-itself all that its rows are made of, in few words (`contents`), so the size of a manifest follows
-the number of shards and never the length of the history, and a restore reads one manifest.
+A manifest is the commit: a file that no committed manifest references does not count. The entry of
+a shard references all files that its rows consist of, in few words (`shard_contents`). So the size
+of a manifest follows the number of shards and never the length of the history, and a restore reads
+one manifest.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from statekit.timestamp import MIN_MICROS
 from statekit.watermark import BEGINNING
 
 Cause = Literal["records", "rescale", "rollback", "repair", "migrate", "savepoint", "import"]
-"""What made an epoch: a run, over records or idle, or one of the tools that change a checkpoint."""
+"""What made an epoch: a run, over records or idle, or one of the commands that change a
+checkpoint.
+"""
 
 
 def added(*counts: Mapping[str, int]) -> dict[str, int]:
@@ -40,26 +43,25 @@ def added(*counts: Mapping[str, int]) -> dict[str, int]:
 
 
 class ShardState(Contents):
-    """Where one shard of one operator stands after an epoch.
+    """One shard of one operator after an epoch.
 
     Parameters:
-        first_group, last_group: the key groups it owns, both inclusive.
+        first_group, last_group: its key groups, both inclusive.
         attempt: the attempt whose changes were committed last; None before the first change.
         changed: the epoch of that attempt; None before the first change.
         base, history, files, is_complete: see `Contents`.
-        rows, bytes: what the shard holds per state, keys included. Exact.
-        wake_us: per clock, before when the shard has nothing to do unless records come. Never too
-            late; a clock for which nothing waits is left out.
-        redistributed: change files that are yet to be applied, on top of all others: what the shard
-            has of operator state that was redistributed. They become the first of `files` when the
-            shard runs.
-        slices: what the shard is made of, in order, if it came from a change of parallelism and
-            has not changed since. There is neither base, history nor file then.
-        chain: what it costs to apply the change files that the shard names.
-        is_part: whether another shard was divided to make this one, and its rows were not counted
-            since. `rows` and `bytes` are then relative: what was added since, below zero if rows
-            were removed. What the shard began with is in the `undivided` of its operator. Use
-            `row_bytes` where the size of the shard is needed.
+        rows, bytes: exact size per state, keys included.
+        wake_us: per clock, the time until which the shard has nothing to do without records. Never
+            too late; a clock without anything due is left out.
+        redistributed: change files with redistributed operator state, which are applied after all
+            others. They become the first of `files` when the shard runs.
+        slices: the parts that the shard consists of, in order, if a change of parallelism made it
+            and it has not changed since. It then has neither base, history nor files.
+        chain: the cost of applying the referenced change files.
+        is_part: whether the shard was divided from another one, and its rows were not counted
+            since. `rows` and `bytes` are then relative to the start: they are below zero if rows
+            were removed. The sizes at the start are in the `undivided` fields of its operator. Use
+            `row_bytes` for the size of the shard.
     """
 
     first_group: Count
@@ -88,7 +90,7 @@ class ShardState(Contents):
 
     @property
     def row_bytes(self) -> int | None:
-        """Bytes of all rows of the shard, keys included; None if that is not known."""
+        """Bytes of all rows of the shard, keys included; None if unknown."""
         return None if self.is_part else sum(self.bytes.values())
 
     @property
@@ -101,20 +103,20 @@ class ShardState(Contents):
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """What a worker needs to know about its part of an epoch. Small, and picklable.
+    """What a worker needs to know to run a shard in an epoch. Small, and picklable.
 
     Parameters:
         checkpoint_id: of the job file.
         operator: its name.
         shard: its number.
-        epoch: the epoch to make.
-        base: where the shard stands before it.
-        base_epoch: the epoch whose manifest says so; None before the first.
+        epoch: the epoch to run.
+        base: the shard before the epoch.
+        base_epoch: the epoch whose manifest has that entry; None before the first.
         watermark_us: of the operator in this epoch.
-        reached_us: what it was in the epoch before.
-        processing_time_us: the one instant that the epoch takes place at.
-        eras: per state that ever had rows which expire, its era.
-        migrated: per state whose rows are marked with a generation, its record.
+        reached_us: the watermark of the epoch before.
+        processing_time_us: the processing time of the epoch.
+        eras: the era of each state that ever had rows which expire.
+        migrated: the record of each state whose rows are marked with a generation.
         since: the epoch of the last rollback in its history; 0 without any.
     """
 
@@ -133,7 +135,7 @@ class ShardPlan:
 
     @property
     def now_us(self) -> dict[Clock, int]:
-        """What each clock shows. No timer, not even at the first instant, is before time began."""
+        """The time of each clock. A timer is never before the smallest time of a clock."""
         return {
             "event": max(self.watermark_us, MIN_MICROS),
             "processing": max(self.processing_time_us, MIN_MICROS),
@@ -141,30 +143,30 @@ class ShardPlan:
 
     @property
     def due_clocks(self) -> tuple[Clock, ...]:
-        """The clocks by which something is due: whose time to wake has come."""
+        """The clocks whose wake time has passed."""
         wake_us = self.base.wake_us
         return tuple(c for c, now in self.now_us.items() if wake_us.get(c, now + 1) <= now)
 
     @property
     def is_due(self) -> bool:
-        """Whether the shard has something to do even if no records come."""
+        """Whether the shard has something to do even without records."""
         return bool(self.due_clocks)
 
 
 class ShardReport(Record):
-    """What a worker tells about one shard it ran: the commit record of its attempt.
+    """The commit record of an attempt: what a worker reports about a shard.
 
     Parameters:
-        operator: whose shard it is.
-        shard: where it stands now.
-        records_out: what it put out.
-        files_written: how many of the shard's change files are new, the last ones.
-        bytes_written: to those.
-        late: how many of those that came in were late.
-        records_by_input: what came in, by the number of the input, broadcast ones included.
-        largest_by_input: the largest event time of those that were not late, likewise.
-        undivided_rows, undivided_bytes: what a part began with, if the rows of the shard were
-            counted in this epoch. The shard is no part any more.
+        operator: its operator.
+        shard: the shard after the epoch.
+        records_out: number of emitted records.
+        files_written: number of new change files, which are the last ones of the shard.
+        bytes_written: bytes of these files.
+        late: number of late records.
+        records_by_input: number of records by the number of the input, broadcast ones included.
+        largest_by_input: the largest event time of records that were not late, likewise.
+        undivided_rows, undivided_bytes: the size of a part at its start, if this epoch counted the
+            rows of the shard. The shard is no part any more.
     """
 
     operator: str
@@ -180,12 +182,12 @@ class ShardReport(Record):
 
 
 class EpochInstant(Sealed):
-    """An epoch that was begun, so that a replay is of the same and sees the same instant.
+    """An epoch that was begun, so that a replay gets the same input and processing time.
 
     Parameters:
         epoch: its number.
-        what: what it handles: "batch 7" of Spark, "idle", "drain", or "records".
-        processing_time_us: the instant it takes place at.
+        what: its input: "batch 7" of Spark, "idle", "drain", or "records".
+        processing_time_us: its processing time.
     """
 
     title: ClassVar[str] = "the beginning of an epoch"
@@ -200,17 +202,18 @@ class OperatorEpoch(Record):
 
     Parameters:
         shards: in key group order.
-        records_in, records_out: what it handled in this epoch.
+        records_in, records_out: records of this epoch.
         bytes_written: to change files in this epoch.
-        late: how many of those that came in were late.
-        late_so_far: the same, of all epochs.
+        late: late records of this epoch.
+        late_so_far: late records of all epochs.
         watermark_us: in this epoch; None for an operator without event time.
         largest_event_us: the largest event time of all epochs; None before the first.
-        undivided_rows, undivided_bytes: what the shards that are parts began with, together: a
-            change of parallelism divides shards without counting what goes where.
-        records_by_input: what it handled in this epoch of each stream that feeds it; of a broadcast
-            one, what each shard handled.
-        largest_by_input: the largest event time of all epochs, by input; none where none came.
+        undivided_rows, undivided_bytes: the total size of the parts at their start: a change of
+            parallelism divides shards without counting rows.
+        records_by_input: records of this epoch per input stream; of a broadcast stream, the records
+            that each shard handled.
+        largest_by_input: the largest event time of all epochs, by input; none for an input without
+            records.
     """
 
     shards: tuple[ShardState, ...]
@@ -226,25 +229,25 @@ class OperatorEpoch(Record):
 
     @property
     def rows(self) -> dict[str, int]:
-        """What all shards hold together, per state. Exact."""
+        """Exact number of rows of all shards, per state."""
         return added(self.undivided_rows, *(shard.rows for shard in self.shards))
 
     @property
     def bytes(self) -> dict[str, int]:
-        """The bytes of these rows, keys included."""
+        """Bytes of these rows, keys included."""
         return added(self.undivided_bytes, *(shard.bytes for shard in self.shards))
 
     records_by_input: dict[StoredText, Count] = Field(default={})
     largest_by_input: dict[StoredText, int] = Field(default={})
 
     def at_rest(self, shards: Iterable[ShardState], **changes: Any) -> OperatorEpoch:
-        """Return the operator in an epoch that handles nothing, with these shards."""
+        """Return the operator in an epoch without records, with these shards."""
         counts = ("records_in", "records_out", "bytes_written", "late")
         handled = {**dict.fromkeys(counts, 0), "records_by_input": {}}
         return self.model_copy(update={"shards": tuple(shards), **handled, **changes})
 
     def largest_of(self, stream: str) -> int | None:
-        """Return the largest event time that ever came from a stream; None if none did."""
+        """Return the largest event time of a stream so far; None if it had no records."""
         if not self.largest_by_input:  # written when there was one input
             return self.largest_event_us
         return self.largest_by_input.get(stream)
@@ -264,23 +267,22 @@ class EpochManifest(Sealed):
 
     Parameters:
         job: the job's name.
-        job_file: the `job.json` (or its successor) in force.
+        job_file: the job description in force.
         epoch: its number; the first is 0.
-        previous: the epoch before it, or None for the first. Not always the number before: a
-            rollback to epoch n follows n.
-        cause: what the epoch was made by.
-        abandoned: the epochs that were rolled back and are no part of its history, as ranges of
+        previous: the epoch before it, or None for the first. After a rollback to epoch n it is n.
+        cause: what made the epoch.
+        abandoned: the epochs that were rolled back and are not in its history, as ranges of
             numbers, first and last, in order.
-        whole: its files are all there is of the state, and none before it count: key groups may
-            have been others.
+        whole: its files contain all state, and no earlier files count: key groups may have been
+            others.
         batch: Spark's number of the last micro-batch in the state, or None.
         offsets: records consumed per input, for runs without Spark.
         parallelism: the number of shards.
         key_groups: as in the job file.
         writer: the run that committed it.
-        processing_time_us: the one instant that all of the epoch took place at.
-        drained: whether event time came to its end.
-        committed_at_us: wall clock, for people; nothing is decided by it.
+        processing_time_us: the processing time of the epoch.
+        drained: whether event time has ended.
+        committed_at_us: wall clock, for display only.
         operators: by name.
     """
 
@@ -318,17 +320,17 @@ class EpochManifest(Sealed):
         return self
 
     def followed_by(self, **changes: Any) -> EpochManifest:
-        """Return the manifest of the epoch after this one, which is the same but for what is given."""
+        """Return the manifest of the next epoch: a copy with these changes."""
         own = {"format": FORMAT, "epoch": self.epoch + 1, "previous": self.epoch, "whole": False}
         return EpochManifest(**{**dict(self), **own, **changes})
 
     @property
     def sets_spark_back(self) -> bool:
-        """Whether Spark's part may have to be set back to it: it may stand where another stood."""
+        """Whether Spark's part may have to be set back to this epoch."""
         return self.cause in ("rollback", "repair")
 
     def has_abandoned(self, epoch: int) -> bool:
-        """Return whether an epoch before this one was rolled back, and is no part of its history."""
+        """Return whether an earlier epoch was rolled back and is not in the history."""
         return any(first <= epoch <= last for first, last in self.abandoned)
 
     @property

@@ -1,9 +1,8 @@
 """Requests to the storage of a checkpoint: a local directory or an object store.
 
-A request answers or fails, and is never tried again here, but for those of what takes many: the
-parts of a large upload, and the pages of a list that cannot be begun in the middle. Of what obstore
-says of a failure, only the first line goes on, and without what follows the `?` of an address or
-was a credential in the environment: it may be signed.
+A request succeeds or fails. It is not retried here, except for the parts of a large upload and the
+pages of a list. Of an obstore error, only the first line is kept, without the query of a URL and
+without credentials from the environment.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """How long an object store may take. A local disk and memory are asked once.
+    """Time limits for an object store. Local disks and memory are not retried.
 
-    Each can be set in the environment of the driver and of the workers, as the name in capitals
-    behind `STATEKIT_STORE_`, such as `STATEKIT_STORE_RETRY_SECONDS`.
+    Each option can be set in the environment of the driver and of the workers, with its name in
+    capitals after `STATEKIT_STORE_`, such as `STATEKIT_STORE_RETRY_SECONDS`.
 
     Parameters:
-        retry_seconds: for how long a request that failed is made again, in all.
-        timeout_seconds: how long one request may take, with up to 8 MiB that go with it.
-        connect_seconds: how long connecting may take.
-        pause_seconds: between the first and the second try; it doubles up to 10 seconds.
+        retry_seconds: total time for retries of a failed request.
+        timeout_seconds: time limit of one request, which transfers up to 8 MiB.
+        connect_seconds: time limit for connecting.
+        pause_seconds: pause before the first retry; it doubles up to 10 seconds.
 
     >>> StoreOptions.of({"STATEKIT_STORE_RETRY_SECONDS": "600"}).retry_seconds
     600.0
@@ -55,7 +54,7 @@ class StoreOptions:
 
     @classmethod
     def of(cls, environment: Any) -> Self:
-        """What an environment says, and defaults for the rest.
+        """Return the options from an environment, with defaults for the rest.
 
         Raises:
             StateTypeError: one of them is not a number of seconds.
@@ -90,20 +89,20 @@ class RequestError(Exception):
 
 
 class FileBytes(NamedTuple):
-    """Bytes of a file, and the size that the store says the whole file has."""
+    """Bytes of a file, and the size of the whole file as the store reports it."""
 
     data: bytes
     size: int
 
 
 class Stored(NamedTuple):
-    """A file as a store lists it.
+    """A file in a list of the store.
 
     Attributes:
         path: below the checkpoint.
         size: in bytes.
-        modified: when it was stored, by the store's own clock. Of a file that an object store was
-            given in parts: when the first of them was announced.
+        modified: when it was stored, by the store's clock. For a multipart upload to an object
+            store: when the upload began.
     """
 
     path: str
@@ -135,42 +134,44 @@ class Objects(Protocol):
         """
 
     def head(self, path: str) -> Stored:
-        """What is told of a file without its content.
+        """Return the metadata of a file.
 
         Raises:
             FileNotFoundError: there is no such file.
         """
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
-        """Write a file; one that is there is replaced."""
+        """Write a file, or replace it."""
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a file with all its content at once.
+        """Write a file atomically, if it is absent.
 
         Raises:
             FileExistsError: the name is taken; nothing was changed.
-            FileNotFoundError: another has removed it as soon as it was there.
+            FileNotFoundError: another process has deleted the file at once.
         """
 
     def page(self, under: str, behind: str | None = None) -> Page:
-        """Files below a folder, with their whole paths: all, or the first behind a path."""
+        """Return files below a folder with their full paths: all, or the first ones after a
+        path.
+        """
 
     def names(self, under: str) -> list[str]:
-        """Return the files right in a folder, with their whole paths."""
+        """Return the files directly in a folder, with their full paths."""
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete files. They may be gone already."""
+        """Delete files. Missing files are ignored."""
 
     def settle(self, folder: str) -> None:
-        """Make what was deleted in a folder stay so after a power loss."""
+        """Make deletes in a folder durable."""
 
 
 WHOLE_BYTES_MAX = 1 << 30
-"""The largest file that is read at once: manifests and the like, and files of Spark's part."""
+"""The largest file that is read at once: manifests and similar files, and files of Spark's part."""
 
 
 def check_whole(path: str, size: int) -> None:
-    """Make sure that a file may be read at once.
+    """Check that a file is small enough to be read at once.
 
     Raises:
         CorruptCheckpointError: it is too large.
@@ -186,7 +187,7 @@ class RemoteObjects:
     """Files in an object store, or in memory.
 
     Parameters:
-        url: of the store; None is memory.
+        url: of the store; None for memory.
     """
 
     def __init__(self, url: str | None, options: StoreOptions) -> None:
@@ -246,7 +247,7 @@ class RemoteObjects:
                     obstore.delete(self._once, path)
 
     def settle(self, folder: str) -> None:
-        """Return an object store keeps what it has answered."""
+        """Do nothing: an object store is durable once it has answered."""
 
 
 class LocalObjects:
@@ -269,7 +270,7 @@ class LocalObjects:
             return FileBytes(file.read(length if size is None else size), length)
 
     def open(self, path: str) -> IO[bytes]:
-        """Return a file to be read piece by piece.
+        """Open a file for reading.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -290,7 +291,7 @@ class LocalObjects:
             self._sync(path)
 
     def link(self, source: Path, path: str) -> bool:
-        """Store a file that nobody changes by one more name; False if that is not possible."""
+        """Store an immutable file as a hard link. Return False if that is not possible."""
         with _failures(lasting=True), _nothing_there_is_a_failure():
             target = inside(self.root, path)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -336,7 +337,7 @@ class LocalObjects:
             self._sync(folder)
 
     def _sync(self, path: str) -> None:
-        """Make a file, and the directories above it, survive power loss."""
+        """Make a file and the directories above it durable."""
         place = self.root / path
         for target in (place, *place.parents):
             descriptor = os.open(target, os.O_RDONLY)
@@ -350,7 +351,7 @@ class LocalObjects:
 
 @contextlib.contextmanager
 def _no_folder() -> Iterator[None]:
-    """A directory is no file: stores that have none would say that there is no such file."""
+    """Treat a directory as a missing file, as stores without directories do."""
     try:
         yield
     except IsADirectoryError:
@@ -358,18 +359,18 @@ def _no_folder() -> Iterator[None]:
 
 
 _PAGE = 1000
-"""How many files a store lists in one answer; a chunk that has fewer is the last."""
+"""The number of files in one answer to a list request; a smaller answer is the last one."""
 
 _PART_BYTES = 5 * 1024 * 1024
-"""How much of a file goes up with one request. A smaller one goes up as a whole."""
+"""Bytes of a file per upload request. A smaller file is uploaded in one request."""
 
 _IN_ORDER = ("s3", "s3a", "gs")
 _EXPRESS = "--x-s3"
-"""How the names of buckets end that list in no order."""
+"""The ending of bucket names whose lists are not sorted."""
 
 
 def _length(data: bytes | IO[bytes]) -> int:
-    """Return how long it is; a file is left at its beginning."""
+    """Return the length of data. A file is left at its start."""
     if isinstance(data, bytes):
         return len(data)
     length = data.seek(0, os.SEEK_END)
@@ -387,7 +388,7 @@ def _lists_in_order(url: str) -> bool:
 
 
 def _opened(url: str, options: StoreOptions, *, retries: int) -> ObjectStore:
-    """Return a client with the credentials and the settings of the environment."""
+    """Return a client with the credentials and settings of the environment."""
     seconds = {
         "timeout": options.timeout_seconds,
         "connect_timeout": options.connect_seconds,
@@ -417,7 +418,7 @@ _HOPELESS = (
 )
 _REFUSED = re.compile(r"status code: (4\d\d|3\d\d|501)")
 _NO_REQUEST = "builder error"
-"""What is said where no request could be made of an address, whatever the store does."""
+"""The error for a URL that no request can be made to."""
 _NOT_NOW = ("408", "409", "423", "425", "429")
 _NO_BUCKET = re.compile(r"(bucket|container) does not exist|NoSuchBucket|ContainerNotFound", re.I)
 _ADDRESS_QUERY = re.compile(r"(://\S*?)\?\S*")
@@ -429,10 +430,10 @@ _SECRET_LENGTH_MIN = 6
 
 @contextlib.contextmanager
 def _failures(*, lasting: bool = False) -> Iterator[None]:
-    """Turn what obstore and the disk raise into `RequestError`, and forget what raised it.
+    """Turn errors of obstore and the disk into `RequestError`.
 
-    A file that is missing, and a name that is taken, are answers. What is lasting is not asked
-    again: a disk is full or may not be written, an address is wrong.
+    A missing file and a name that is taken are results. A lasting error is not retried: the disk is
+    full or not writable, or the URL is wrong.
     """
     try:
         yield
@@ -448,7 +449,9 @@ def _failures(*, lasting: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _nothing_there_is_a_failure() -> Iterator[None]:
-    """What is written or listed need not be there: the bucket is missing, or part of an upload."""
+    """Treat a missing file as a failure, for requests that need none: the bucket is missing, or a
+    part of an upload.
+    """
     try:
         yield
         return
@@ -465,7 +468,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _told(error: Exception) -> str:
-    """What an error says in its first line, without what may be a credential."""
+    """Return the first line of an error without anything that may be a credential."""
     line = str(error).split("\n", 1)[0].split(": <", 1)[0]
     if (code := _CODE.search(str(error))) is not None:
         line += f" ({code[1]})"

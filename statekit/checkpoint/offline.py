@@ -1,4 +1,4 @@
-"""Open a checkpoint that no job runs on. Every command that changes a checkpoint starts here."""
+"""Open a checkpoint while no job runs. Every command that changes a checkpoint starts here."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def last_epoch(repository: Repository) -> tuple[EpochManifest, JobFile]:
 
 
 def check_at_rest(repository: Repository, last: EpochManifest) -> None:
-    """Make sure that no epoch was begun which a sink may have seen: its number is to be taken.
+    """Check that no epoch was begun whose outputs a sink may have: the command will use its number.
 
-    A rollback that was killed before it had set Spark's part back is finished.
+    Complete Spark's part of a rollback that was killed.
 
     Raises:
-        RestoreError: one was.
+        RestoreError: an epoch was begun.
     """
     if last.sets_spark_back:
         finish(repository, last)

@@ -1,15 +1,13 @@
-"""Every path of a checkpoint: how it is spelled, and what a path says.
+"""Every path of a checkpoint: how it is written and parsed.
 
-job.json, job-2.json, …                   descriptions of the job
-epochs/<epoch>.json                       manifests
-epochs/<epoch>.first                      marks: older epochs were collected
-epochs/<epoch>.swept                      marks: a sweep was made behind this epoch
-begun/<epoch>.json                        an epoch that was begun, with its instant
-begun/<epoch>.to-<epoch>.json             a rollback that was begun
-data/<operator>/<unique>.<kind>           change files, histories and base snapshots
-held/<epoch>-<unique>.json                notes of readers
-savepoints/<name>/…, repairs/…, spark/…   savepoints, files a repair put aside, Spark's own log
-tmp/…                                     drafts on a local disk
+job.json, job-2.json, …                   job descriptions epochs/<epoch>.json
+manifests epochs/<epoch>.first                      marks: older epochs were collected
+epochs/<epoch>.swept                      marks: orphans were searched after this epoch
+begun/<epoch>.json                        an epoch that was begun, with its processing time
+begun/<epoch>.to-<epoch>.json             a rollback that was begun data/<operator>/<unique>.<kind>
+change files, histories and base snapshots held/<epoch>-<unique>.json                notes of
+readers savepoints/<name>/…, repairs/…, spark/…   savepoints, rows left out by repairs, Spark's own
+log tmp/…                                     drafts on a local disk
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ JOB_NAME = re.compile(r"job(?:-([0-9]+))?\.json")
 
 
 def epoch_path(epoch: int) -> str:
-    """Return the manifest of an epoch.
+    """Return the path of the manifest of an epoch.
 
     >>> epoch_path(12)
     'epochs/00000000000000000012.json'
@@ -57,7 +55,7 @@ def epoch_path(epoch: int) -> str:
 
 
 def first_path(epoch: int) -> str:
-    """Return the mark that all epochs before this one were collected.
+    """Return the path of the mark that all epochs before this one were collected.
 
     >>> first_path(12)
     'epochs/00000000000000000012.first'
@@ -66,12 +64,12 @@ def first_path(epoch: int) -> str:
 
 
 def swept_path(epoch: int) -> str:
-    """Return the mark that a sweep was made while this epoch was the last one."""
+    """Return the path of the mark that orphans were searched while this epoch was the last one."""
     return f"{EPOCHS}/{epoch:020d}.swept"
 
 
 def instant_path(epoch: int) -> str:
-    """Return the note with the instant of an epoch that was begun.
+    """Return the path of the note for an epoch that was begun.
 
     >>> instant_path(12)
     'begun/00000000000000000012.json'
@@ -80,12 +78,12 @@ def instant_path(epoch: int) -> str:
 
 
 def rollback_path(epoch: int, to: int) -> str:
-    """Return the note that an epoch is to be made from the files of an earlier one."""
+    """Return the path of the note for a rollback that was begun."""
     return f"{BEGUN}/{epoch:020d}.to-{to:020d}.json"
 
 
 def held_path(epoch: int) -> str:
-    """Return a new note that somebody reads an epoch."""
+    """Return a new path for a reader's note that keeps an epoch."""
     return f"{HELD}/{epoch:020d}-{unique_id()}.json"
 
 
@@ -93,18 +91,18 @@ def data_path(operator: str, kind: str) -> str:
     """Return a new path for a file of an operator.
 
     Parameters:
-        kind: how its name ends, such as `CHANGES`.
+        kind: the end of its name, such as `CHANGES`.
     """
     return f"{DATA}/{operator}/{unique_id()}.{kind}"
 
 
 def savepoint_folder(name: str) -> str:
-    """Return the folder of a savepoint that is stored within its checkpoint."""
+    """Return the folder of a savepoint within its checkpoint."""
     return f"{SAVEPOINTS}/{name}"
 
 
 def job_path(number: int) -> str:
-    """`job.json` for the first job description, `job-2.json` for the second, …"""
+    """Return the path of a job description: `job.json`, `job-2.json`, …"""
     return "job.json" if number == 1 else f"job-{number}.json"
 
 
@@ -137,7 +135,7 @@ FileKind = Literal[
 
 
 def kind_of(path: str) -> FileKind:
-    """What a file is, in the words of `statekit gc`.
+    """Return the kind of a file, in the words of `statekit gc`.
 
     >>> kind_of("data/count/0123.changes.arrow"), kind_of("data/count/0123.sst")
     ('change files', 'base snapshots')

@@ -15,20 +15,20 @@ T = TypeVar("T", BaseSnapshot, History)
 
 
 def base_snapshot(repository: Repository, ref: FileRef) -> BaseSnapshot:
-    """Return the base snapshot that a manifest names.
+    """Return the base snapshot of a reference.
 
     Raises:
-        CorruptCheckpointError: its file is missing, or not what the manifest says.
+        CorruptCheckpointError: its file is missing or altered.
     """
     with repository.open_verified(ref) as file:
         return BaseSnapshot.from_bytes(file.read(), repository.at(ref.path))
 
 
 def history(repository: Repository, ref: FileRef) -> History:
-    """Return the history that a manifest names.
+    """Return the history of a reference.
 
     Raises:
-        CorruptCheckpointError: its file is missing, or not what the manifest says.
+        CorruptCheckpointError: its file is missing or altered.
     """
     with repository.open_verified(ref) as file:
         return History.from_bytes(file.read(), repository.at(ref.path))
@@ -41,13 +41,14 @@ def misfit(
     files: Collection[FileRef],
     epoch: int | None,
 ) -> str | None:
-    """Return why a file that names others is not of the shard that names it; None if it may be.
+    """Return why a base or history does not belong to the shard that references it; None if it
+    does.
 
     Parameters:
-        listed: what it says.
-        operator, shard: who names it.
-        files: change files that come on top of what it says.
-        epoch: that it is named in or before; None if that is not known.
+        listed: the base or history.
+        operator, shard: the referencing shard.
+        files: change files that are applied after it.
+        epoch: the epoch of the reference, or a later one; None if unknown.
     """
     if (listed.operator, listed.shard) != (operator, shard):
         return (
@@ -66,13 +67,13 @@ def misfit(
 def named_by(
     repository: Repository, manifest: EpochManifest, opened: set[str]
 ) -> Iterator[FileRef]:
-    """Yield the files that an epoch needs, its own manifest left out. Some come more than once.
+    """Yield the files that an epoch references. Some are yielded more than once.
 
     Parameters:
         opened: as for `Following`.
 
     Raises:
-        CorruptCheckpointError: a file that names others is missing or altered.
+        CorruptCheckpointError: a base or history is missing or altered.
     """
     yield manifest.job_file
     following = Following(repository, opened)
@@ -82,14 +83,14 @@ def named_by(
 
 
 class Following:
-    """From names to names.
+    """Follows file references through bases and histories.
 
     Parameters:
         repository: the checkpoint.
-        opened: paths of files that name others and were followed before: they are not read again,
-            and those that are read are added.
-        gaps: go on where a file that names others is gone or altered, for an epoch that was given
-            up: such a file goes last, behind all that it names.
+        opened: paths of bases and histories that were followed before. They are not read again, and
+            new ones are added.
+        gaps: continue if a base or history is missing or altered, for an epoch that was collected:
+            such a file is deleted last, after all that it references.
     """
 
     def __init__(self, repository: Repository, opened: set[str], *, gaps: bool = False) -> None:
@@ -98,10 +99,10 @@ class Following:
         self._gaps = gaps
 
     def of_shard(self, shard: ShardState) -> Iterator[FileRef]:
-        """Yield the files that a shard needs. Some come more than once.
+        """Yield the files that a shard references. Some are yielded more than once.
 
         Raises:
-            CorruptCheckpointError: a file that names others is missing or altered.
+            CorruptCheckpointError: a base or history is missing or altered.
         """
         yield from shard.redistributed
         for contents in (shard, *shard.slices):
@@ -123,7 +124,7 @@ class Following:
                 yield older
 
     def _read(self, reading: Callable[[Repository, FileRef], T], ref: FileRef) -> T | None:
-        """What a file says; None if it was followed before."""
+        """Return a base or history; None if it was followed before."""
         if ref.path in self._opened:
             return None
         self._opened.add(ref.path)
@@ -136,7 +137,7 @@ class Following:
 
 
 def refs_in(contents: Contents) -> Iterator[FileRef]:
-    """Yield the files that are named right there."""
+    """Yield the files that an entry references directly."""
     if contents.base is not None:
         yield contents.base
     if contents.history is not None:
@@ -145,7 +146,7 @@ def refs_in(contents: Contents) -> Iterator[FileRef]:
 
 
 def files_of(base: BaseSnapshot) -> Iterator[FileRef]:
-    """Yield the files that a base snapshot names."""
+    """Yield the files that a base snapshot references."""
     if base.local is not None:
         yield base.local
     for database in base.databases:

@@ -1,9 +1,9 @@
 """Open files below a directory that may be hostile: no symbolic links, devices or pipes.
 
-A checkpoint on a local disk may have been made, or unpacked, by anybody. A symbolic link in it
-could lead to any file of the reader, and a job, or the garbage collection, could write or delete
-there. A device or a pipe could be read without end. So no link is followed out of the directory,
-and only regular files are read. The directory itself may be reached by links.
+Anyone may have created a checkpoint on a local disk. A symbolic link in it could lead to any file
+of the reader, and a job or the garbage collection could write or delete there. A device or a pipe
+could be read without end. So no link is followed out of the directory, and only regular files are
+read. The path of the directory itself may contain links.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def inside(root: Path, path: str) -> Path:
-    """Return the place of a file below a directory.
+    """Return the path of a file below a directory.
 
     Parameters:
         root: the directory.
-        path: below it; the file need not be there.
+        path: below it; the file may be missing.
 
     Raises:
         CorruptCheckpointError: a symbolic link leads out of the directory.
@@ -40,7 +40,7 @@ def inside(root: Path, path: str) -> Path:
 
 
 def regular_file(root: Path, path: str) -> os.stat_result:
-    """What the system knows of a file below a directory, without opening it.
+    """Return the status of a file below a directory, without opening it.
 
     Raises:
         FileNotFoundError, IsADirectoryError: there is no such file.
@@ -60,7 +60,7 @@ def regular_file(root: Path, path: str) -> os.stat_result:
 
 
 def open_regular(root: Path, path: str) -> IO[bytes]:
-    """Return a file below a directory, open for reading.
+    """Open a file below a directory for reading.
 
     Raises:
         OSError, CorruptCheckpointError: as for `regular_file`, or it cannot be opened.

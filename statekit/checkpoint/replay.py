@@ -29,11 +29,11 @@ def replay(
 ) -> None:
     """Apply a restore plan to a backend that has none of its rows.
 
-    States that the backend was not opened with are states that were given up: left out.
+    Mutations of states that the backend was not opened with are skipped: these states were dropped.
 
     Parameters:
-        only_local: leave out what holds state of keys, and with it all databases.
-        has_bases: whether the backend has what is in the bases.
+        only_local: apply operator state only, without any databases.
+        has_bases: whether the backend contains the bases already.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered.
@@ -76,7 +76,7 @@ def load(
     last: int,
     epoch: int | None,
 ) -> None:
-    """Bring rows of some key groups, as they are after an epoch, to a backend that has none.
+    """Load the rows of some key groups after an epoch into an empty backend.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered.
@@ -89,9 +89,9 @@ def load(
 def local_rows(
     repository: Repository, operator: OperatorRecord, manifest: EpochManifest
 ) -> dict[str, list[LocalRows]]:
-    """What each operator state holds after an epoch, for each shard in order.
+    """Return each operator state after an epoch, for each shard in order.
 
-    Only change files of such state are read, those of several shards at a time.
+    Only change files with operator state are read, those of several shards at a time.
     """
     names = [state.name for state in operator.states if state.is_local]
     found = manifest.operators.get(operator.name)

@@ -37,10 +37,10 @@ from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.keygroup import pack_group
 
 LocalRows = list[tuple[bytes, bytes]]
-"""An operator state in one shard: what follows the shard's prefix in the row key, and the row."""
+"""Operator state in one shard: the row key after the shard's prefix, and the row."""
 
 TRANSFERS = 16
-"""How many files are read or written at a time: a store answers late, but to many at once."""
+"""The number of files that are read or written in parallel, because stores have a high latency."""
 
 
 class Repository(Store):
@@ -48,11 +48,11 @@ class Repository(Store):
 
     Parameters:
         url: a local path, `file://…`, or an object store URL such as `s3://bucket/prefix`.
-        create: make the directory if it is a local path that does not exist.
+        create: create the directory if it is a local path that does not exist.
 
     Raises:
         RestoreError: the local path does not exist and `create` is False.
-        StorageError: the store cannot be reached or the directory not be made.
+        StorageError: the store cannot be reached or the directory cannot be created.
 
     >>> repository = Repository.in_memory()
     >>> repository.latest_epoch() is None
@@ -65,7 +65,7 @@ class Repository(Store):
         return SAVEPOINT in self.names("")
 
     def check_checkpoint(self) -> None:
-        """Make sure, where no epoch was found, that this is a checkpoint that may have some.
+        """Check that a path without epochs is not a savepoint.
 
         Raises:
             RestoreError: it is a savepoint.
@@ -78,13 +78,13 @@ class Repository(Store):
             )
 
     def check_nothing_lost(self) -> None:
-        """Make sure, where no epoch was found, that there was none.
+        """Check that a path without epochs never had any.
 
-        A job that began its first epoch has left files as well, and no mark of its own.
+        A job that began its first epoch has left files too, but no mark.
 
         Raises:
             RestoreError: it is a savepoint.
-            CorruptCheckpointError: epochs were committed, and none is there.
+            CorruptCheckpointError: epochs were committed, and all are missing.
         """
         self.check_checkpoint()
         if self.latest_epoch() is not None or self.exists(instant_path(0)):
@@ -102,8 +102,7 @@ class Repository(Store):
     # ------------------------------------------------------------------------------- job files
 
     def job_file(self, path: str | None = None) -> tuple[JobFile, FileRef] | None:
-        """Return the job description in force: the newest, or the one at `path`; None if there is
-        none.
+        """Return the newest job description, or the one at `path`; None if there is none.
 
         Raises:
             CorruptCheckpointError: it is truncated or altered.
@@ -118,11 +117,11 @@ class Repository(Store):
         return JobFile.from_bytes(data, self.at(path)), _reference(path, data)
 
     def job_paths(self) -> list[str]:
-        """Return where all job descriptions are, also those that no epoch names."""
+        """Return the paths of all job descriptions, including unreferenced ones."""
         return sorted(name for name in self.names("") if JOB_NAME.fullmatch(name) is not None)
 
     def create_job_file(self, job: JobFile, number: int) -> FileRef:
-        """Write the `number`th job description if there is none yet.
+        """Write the job description of this number, if there is none yet.
 
         Raises:
             FencedError: another writer was faster.
@@ -132,9 +131,10 @@ class Repository(Store):
         return _reference(path, data)
 
     def settle_job_file(self, job: JobFile) -> tuple[JobFile, FileRef]:
-        """Return the job description in the store: the newest if it is the same, else a new one.
+        """Return the stored job description that equals `job`: the newest one, or a new file.
 
-        It is in force once a manifest names it. The newest may be of a start that never committed.
+        It is in force once a manifest references it. The newest one may be of a start that never
+        committed.
 
         Raises:
             FencedError: another writer wrote one meanwhile.
@@ -148,24 +148,24 @@ class Repository(Store):
     # ------------------------------------------------------------------------------- manifests
 
     def epochs(self) -> list[int]:
-        """Return the numbers of all committed epochs that are kept, in order."""
+        """Return the numbers of all kept epochs, in order."""
         names = list(self.names(EPOCHS))
         first = max(numbers(FIRST_NAME, names), default=0)
         return sorted(number for number in numbers(MANIFEST_NAME, names) if number >= first)
 
     def listed_epochs(self) -> list[int]:
-        """Return the numbers of all manifests that are there, also of epochs that were given up."""
+        """Return the numbers of all existing manifests, including those of collected epochs."""
         return sorted(numbers(MANIFEST_NAME, self.names(EPOCHS)))
 
     def first_kept(self) -> int:
-        """Return the first epoch that was not given up; manifests before it may still be there."""
+        """Return the first kept epoch. Manifests before it may still exist."""
         return max(numbers(FIRST_NAME, self.names(EPOCHS)), default=0)
 
     def latest_epoch(self) -> int | None:
         """Return the number of the last committed epoch; None if nothing was committed.
 
         Raises:
-            CorruptCheckpointError: epochs were given up, and none of those that were kept is there.
+            CorruptCheckpointError: epochs were collected, and no kept epoch exists.
         """
         latest = self._last_listed()
         if latest is None and (first := self.first_kept()):
@@ -177,10 +177,10 @@ class Repository(Store):
         return latest
 
     def _last_listed(self) -> int | None:
-        """Return the same, as far as manifests are listed.
+        """Return the last epoch with a manifest.
 
-        Where files are listed in order, that takes a few requests, however many epochs there are:
-        those behind a number are asked for, and the number grows or shrinks by what is found.
+        If the store sorts its lists, this takes a few requests for any number of epochs: it asks
+        for the manifests after a number, which grows or shrinks with the results.
         """
         if not self._objects.keeps_order:
             return max(self.epochs(), default=None)
@@ -198,9 +198,7 @@ class Repository(Store):
         return last
 
     def _last_behind(self, epoch: int | None) -> tuple[int | None, bool]:
-        """Return the last epoch on the page that begins behind one, and whether there is another
-        page.
-        """
+        """Return the last epoch on the page after an epoch, and whether there is another page."""
         page = self._page(EPOCHS, None if epoch is None else epoch_path(epoch))
         matches = (MANIFEST_NAME.fullmatch(file.path) for file in page.files)
         found = max((int(match[1]) for match in matches if match is not None), default=None)

@@ -224,7 +224,7 @@ class Repository(Store):
         return manifest
 
     def begun(self, epoch: int) -> EpochInstant | None:
-        """What an attempt at an epoch noted when it began; None if there was none.
+        """Return the note of an epoch that was begun; None if it was not begun.
 
         Raises:
             CorruptCheckpointError: the note is truncated or altered.
@@ -234,7 +234,7 @@ class Repository(Store):
         return None if data is None else EpochInstant.from_bytes(data, self.at(path))
 
     def begin(self, begun: EpochInstant) -> None:
-        """Note that an epoch begins.
+        """Write the note that an epoch begins.
 
         Raises:
             FencedError: another run has begun it.
@@ -242,14 +242,15 @@ class Repository(Store):
         self.create(instant_path(begun.epoch), begun.to_bytes())
 
     def forget_instant(self, epoch: int) -> None:
-        """Remove what `begin` left: the epoch is committed and will not run again."""
+        """Remove the note of an epoch. It is committed and will not run again."""
         self.discard(instant_path(epoch))
 
     def commit(self, manifest: EpochManifest) -> None:
-        """Make an epoch exist, with everything it names, by one create-if-absent.
+        """Commit an epoch with all files that it references, by one create-if-absent.
 
         Raises:
-            FencedError: the epoch exists already, or did: another writer committed it.
+            FencedError: another writer has committed the epoch, which may have been collected
+                since.
         """
         self.create(epoch_path(manifest.epoch), manifest.to_bytes())
         # Its number was free, but so it would be if others had got so far that it was collected.
@@ -258,11 +259,15 @@ class Repository(Store):
             raise self.overtaken(manifest.epoch)
 
     def _is_followed(self, epoch: int) -> bool:
-        """Return whether something lies behind an epoch, in one request; True where that lists all."""
+        """Return whether later epochs exist, with one request; True if the request would list
+        all.
+        """
         return not self._objects.keeps_order or bool(self._page(EPOCHS, epoch_path(epoch)).files)
 
     def overtaken(self, epoch: int) -> FencedError:
-        """That other writers have committed an epoch, and so many more that it was collected."""
+        """Return the error that other writers have committed an epoch, and that it was collected
+        since.
+        """
         return FencedError(
             f"epoch {epoch} of {self.url} was committed by another run, and collected since: stop "
             "one of them, then start the other again; nothing is lost"
@@ -273,21 +278,22 @@ class Repository(Store):
     def put_changes(
         self, operator: str, file: IO[bytes], rows: int, *, local: bool = False
     ) -> FileRef:
-        """Store a change file under a unique name, durably.
+        """Store a change file durably under a unique name.
 
         Parameters:
-            operator: whose changes they are.
+            operator: its operator.
             file: the content, readable and seekable.
             rows: mutations in it, for the reference.
-            local: whether they are of state of the shard.
+            local: whether they are of operator state.
         """
         path = data_path(operator, CHANGES)
         return self.put_file(path, file, rows).model_copy(update={"local": local})
 
     def replay(self, backend: Backend, refs: Iterable[FileRef], first: int, last: int) -> None:
-        """Apply change files to a backend, keeping only rows of the key groups `first..last`.
+        """Apply change files to a backend, with rows of the key groups `first..last` only.
 
-        States that the backend was not opened with are states that were given up: left out.
+        Mutations of states that the backend was not opened with are skipped: these states were
+        dropped.
         """
         states = frozenset(backend.states)
         start, end = group_bounds(first, last)
@@ -307,9 +313,7 @@ class Repository(Store):
     # ------------------------------------------------------------------------------ Spark's part
 
     def spark_batches(self, log: str) -> list[int]:
-        """Return the micro-batches that one of Spark's logs knows, `offsets` or `commits`, in
-        order.
-        """
+        """Return the micro-batches in one of Spark's logs, `offsets` or `commits`, in order."""
         names = (path.rsplit("/", 1)[-1] for path in self.names(f"{SPARK}/{log}"))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 

@@ -1,7 +1,7 @@
 """Restore plan of a key-group range: base snapshots plus the change files to apply.
 
-A shard's rows start from a base snapshot, from slices of shards of another layout, or from nothing;
-change files are applied on top, in order.
+The rows of a shard start from a base snapshot, from slices of shards of another layout, or from
+nothing. Change files are then applied in order.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from statekit.errors import CorruptCheckpointError
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """What leads to the rows of the key groups `first..last`.
+    """The files to restore the key groups `first..last` from.
 
     Parameters:
         first, last: the key groups, both inclusive.
-        base: all rows at some point; None if there is none.
+        base: the base snapshot to start from; None if there is none.
         named: the path of that base's file.
         below: restore plans of parts of the key groups, in order, in place of a base.
-        files: change files on top of either, in order.
+        files: change files to apply afterwards, in order.
     """
 
     first: int
@@ -38,7 +38,7 @@ class RestorePlan:
     files: tuple[FileRef, ...] = ()
 
     def within(self, first: int, last: int) -> RestorePlan:
-        """Return the same for fewer key groups."""
+        """Return the plan for fewer key groups."""
         first, last = max(first, self.first), min(last, self.last)
         below = (
             part.within(first, last)
@@ -48,7 +48,7 @@ class RestorePlan:
         return replace(self, first=first, last=last, below=tuple(below))
 
     def after(self, file: str) -> tuple[FileRef, ...] | None:
-        """Return the change files behind one of them; None if it is none of them."""
+        """Return the change files after a given one; None if the plan does not contain it."""
         if self.base is not None and self.base.follows == file:
             return self.files
         for number, ref in enumerate(self.files):
@@ -86,11 +86,10 @@ class RestorePlan:
 
 
 def _in_order(parts: Iterable[Sequence[FileRef]]) -> list[FileRef]:
-    """Return the files of several parts, each one once, and behind all that it is behind in any
-    part.
+    """Return the files of several parts, each one once, in an order that agrees with every part.
 
-    Parts may have files in common, of shards that were divided later. What one part has from before
-    such a shard was put together must not come behind what all have from after it.
+    Parts may share files of shards that were divided later. A part's own files from before such a
+    shard was merged must not come after shared files from after the merge.
     """
     order: TopologicalSorter[FileRef] = TopologicalSorter()
     for files in parts:
@@ -102,10 +101,10 @@ def _in_order(parts: Iterable[Sequence[FileRef]]) -> list[FileRef]:
 def shard_restore_plan(
     repository: Repository, operator: str, shard: ShardState, epoch: int | None
 ) -> RestorePlan:
-    """What leads to a shard's rows; what waits to be redistributed comes on top, and is left out.
+    """Return the restore plan of a shard, without operator state that is still to be redistributed.
 
     Parameters:
-        shard: as it is after an epoch, or in a layout that follows it.
+        shard: the shard after an epoch, or in a layout that follows it.
         epoch: that epoch.
 
     Raises:
@@ -121,7 +120,8 @@ def shard_restore_plan(
 def restore_plan(
     repository: Repository, manifest: EpochManifest, operator: str, first: int, last: int
 ) -> RestorePlan:
-    """What leads to the rows of some key groups after an epoch, redistributed ones included.
+    """Return the restore plan of some key groups after an epoch, redistributed operator state
+    included.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered.
@@ -137,7 +137,9 @@ def restore_plan(
 
 
 def _joined(parts: Iterable[RestorePlan]) -> Iterator[RestorePlan]:
-    """Parts without levels that say nothing, and those of one origin in one: read only once."""
+    """Yield the parts without empty levels. Adjacent parts of one origin are joined and read only
+    once.
+    """
     waiting: RestorePlan | None = None
     for part in parts:
         if part.base is None and part.below and not part.files:
@@ -164,7 +166,9 @@ def _goes_on(left: RestorePlan, right: RestorePlan) -> bool:
 def missed_files(
     repository: Repository, operator: str, shard: ShardState, epoch: int | None, file: str | None
 ) -> tuple[FileRef, ...] | None:
-    """Return the change files of a shard behind one of them; None if it is none of them."""
+    """Return the change files of a shard after a given one; None if the shard does not reference
+    it.
+    """
     if file is None or shard.attempt is None:
         return None
     if not shard.slices:
@@ -177,7 +181,7 @@ def missed_files(
 
 
 def last_file(contents: Contents) -> str | None:
-    """Return the change file that what is made of these contents stands at."""
+    """Return the last change file of these contents."""
     return contents.files[-1].path if contents.files else None
 
 
@@ -206,10 +210,10 @@ def _of_contents(
 
 
 def _check_owner(repository: Repository, ref: FileRef, what: str | None) -> None:
-    """Make sure that nothing is said against reading a file as one of a shard.
+    """Check that a base or history belongs to the shard that references it.
 
     Raises:
-        CorruptCheckpointError: something is.
+        CorruptCheckpointError: it belongs to another shard.
     """
     if what is not None:
         raise CorruptCheckpointError(

@@ -1,28 +1,28 @@
-"""Which epochs are kept, and which files kept manifests may still reference.
+"""Retention: which epochs are kept, and which files a manifest may still reference.
 
-**The rule.** A manifest names a file only if
+**The rule.** A manifest references a file only if
 
-1. the manifest that it follows names it, itself or through a base or a history; or
-2. it was stored for this epoch, by one of its attempts: behind the commit of the epoch before; or
-3. it was *staged*: stored beside the epochs since the last rollback, for a shard to adopt, never
-   named before, and no more than `STAGED_FOR` before the commit of the epoch before.
+1. the manifest before it references the file, directly or through a base or a history; or
+2. an attempt of this epoch stored the file, after the commit of the epoch before; or
+3. the file was *staged*: stored beside the epochs since the last rollback, for a shard to use,
+  never referenced before, and stored at most `STAGED_FOR` before the commit of the epoch before.
 
-`may_adopt` is what holds files against 3. From the rule follows what may be deleted, without a look
-at any clock but the store's own: a file that no kept manifest names is never named again if
+`may_adopt` checks condition 3. From the rule follows which files may be deleted, using no clock but
+the store's: a file that no kept manifest references will never be referenced again if
 
-- a manifest that was given up has named it: 1 asks for a manifest that names it now, 2 and 3 for a
-  file that was never named; or
-- it was stored more than `STAGED_FOR` before the last commit: whoever makes the next epoch, however
-  long that takes, holds it against that very commit.
+- a collected manifest has referenced it: condition 1 needs a manifest that references it now, 2 and
+  3 need a file that was never referenced; or
+- it was stored more than `STAGED_FOR` before the last commit: the next epoch, however long it
+  takes, compares the file's time with that very commit.
 
-**Going back** names files again that the last manifest does not name. Whoever gives epochs up
-leaves a mark first, and then looks for notes of rollbacks; a rollback leaves a note first, and
-then looks for the mark. So one of both sees the other. A note counts until the epoch exists whose
-number it has: then the rollback was committed, or is fenced. So it needs no time to run out.
+**A rollback** references files again that the last manifest does not reference. A collector first
+writes a mark and then looks for notes of rollbacks. A rollback first writes a note and then looks
+for the mark. So at least one of them sees the other. A note counts until the epoch with its number
+exists: then the rollback was committed, or is fenced. So a note needs no expiry.
 
-**Reading** an epoch that is collected meanwhile ends with an error, never with a wrong value. Who
-reads for long leaves a note in the same order, which does run out: that costs a reader its work,
-and nobody else anything.
+**A reader** of an epoch that is collected meanwhile gets an error, never a wrong value. A reader
+that needs long writes a note in the same order. This note expires: a reader that is too slow fails,
+and affects no other process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from statekit.errors import (
 from statekit.timestamp import duration_to_micros
 
 STAGED_FOR = dt.timedelta(hours=12)
-"""How long a file may wait for a manifest that names it, by the store's clock."""
+"""How long a staged file may be unreferenced, by the store's clock."""
 
 HELD_FOR = dt.timedelta(days=1)
 """How long a reader's note keeps an epoch, by the store's clock."""
@@ -59,17 +59,18 @@ HELD_FOR = dt.timedelta(days=1)
 
 @dataclass(frozen=True)
 class Retention:
-    """Which epochs of a checkpoint are kept: to be read, and to be gone back to.
+    """Which epochs of a checkpoint are kept for reading and for rollbacks.
 
-    The last epoch always is. Of epochs that were rolled back, those that lie between kept ones.
+    The last epoch is always kept. Epochs that were rolled back are kept if they lie between kept
+    ones.
 
     Parameters:
-        epochs: at least so many of the last ones.
-        age: and all that were committed no longer than this before the last one; a timedelta or a
-            text such as "7 days".
+        epochs: the minimum number of last epochs to keep.
+        age: also keep all epochs that were committed at most this long before the last one; a
+            timedelta or a text such as "7 days".
 
     Raises:
-        StateTypeError: one of them cannot be.
+        StateTypeError: a value is not valid.
 
     >>> Retention(epochs=100, age="2 days").age_us
     172800000000
@@ -94,8 +95,8 @@ class Retention:
         """Return the first epoch to keep.
 
         Parameters:
-            committed: when each epoch was, by the store's clock.
-            last: the last one.
+            committed: the commit time of each epoch, by the store's clock.
+            last: the last epoch.
         """
         history = [epoch for epoch in sorted(committed) if not last.has_abandoned(epoch)]
         by_count = history[-self.epochs :][0]
@@ -106,14 +107,16 @@ class Retention:
 
 
 DEFAULT_RETENTION = Retention()
-"""Enough to go back to; each more epoch keeps its change files, and older bases longer."""
+"""Enough epochs for a rollback. Each further epoch keeps its change files, and older bases
+longer.
+"""
 
 
 def check_retention(given: object) -> Retention | None:
-    """What was given as `retention=`, if it is one.
+    """Return the argument `retention=` after checking its type.
 
     Raises:
-        StateTypeError: it is not.
+        StateTypeError: it is not a Retention or None.
     """
     if given is None or isinstance(given, Retention):
         return given
@@ -123,10 +126,10 @@ def check_retention(given: object) -> Retention | None:
 
 
 class FirstKept(Sealed):
-    """The mark that all epochs before one were given up. Its name says it as well.
+    """The mark that all epochs before one were collected. Its name contains the epoch too.
 
     Parameters:
-        epoch: the first that is kept.
+        epoch: the first kept epoch.
     """
 
     title: ClassVar[str] = "a mark that epochs were given up"
@@ -135,11 +138,11 @@ class FirstKept(Sealed):
 
 
 class GoingBack(Sealed):
-    """The note that an epoch is to stand where an earlier one stood.
+    """The note that a rollback was begun.
 
     Parameters:
-        epoch: the one that is made.
-        to: the one that it names the files of.
+        epoch: the new epoch.
+        to: the epoch whose files it references.
     """
 
     title: ClassVar[str] = "a note of a rollback"
@@ -149,10 +152,10 @@ class GoingBack(Sealed):
 
 
 class ReaderNote(Sealed):
-    """The note that somebody reads an epoch.
+    """The note that a process reads an epoch.
 
     Parameters:
-        epoch: which.
+        epoch: the epoch.
     """
 
     title: ClassVar[str] = "a note of a reader"
@@ -166,7 +169,7 @@ class ReaderNote(Sealed):
 def collected_error(
     repository: Repository, epoch: int, error: type[StatekitError]
 ) -> StatekitError | None:
-    """That an epoch was given up, if it was."""
+    """Return the error that an epoch was collected; None if it was not."""
     epochs = repository.epochs()
     if not epochs or epoch >= epochs[0]:
         return None
@@ -181,11 +184,11 @@ def collected_error(
 def still_kept(
     repository: Repository, epoch: int, error: type[StatekitError] = RestoreError
 ) -> Iterator[None]:
-    """Reading an epoch, which may be collected meanwhile.
+    """Read an epoch that may be collected meanwhile.
 
     Raises:
-        StatekitError: of the class `error`, if a file was missing for that reason.
-        CorruptCheckpointError: it was missing for another.
+        StatekitError: of the class `error`, if a file is missing because the epoch was collected.
+        CorruptCheckpointError: a file is missing for another reason.
     """
     try:
         yield
@@ -198,7 +201,7 @@ def still_kept(
 
 @contextlib.contextmanager
 def held(repository: Repository, epoch: int) -> Iterator[None]:
-    """Reading an epoch for long: a note keeps it from being collected, for `HELD_FOR` at most.
+    """Read an epoch for a long time: a note keeps it from being collected, for at most `HELD_FOR`.
 
     Raises:
         RestoreError: it was collected.
@@ -216,10 +219,10 @@ def held(repository: Repository, epoch: int) -> Iterator[None]:
 
 
 def held_epochs(files: Iterable[Stored], last: dt.datetime) -> Iterator[int]:
-    """Yield the epochs that somebody reads, as far as notes of it say.
+    """Yield the epochs that are read, according to the notes of readers.
 
     Parameters:
-        last: when the last epoch was committed. Notes from long before are of readers that died.
+        last: when the last epoch was committed. Much older notes are of readers that died.
     """
     for file in files:
         match = HELD_NAME.fullmatch(file.path)
@@ -228,10 +231,10 @@ def held_epochs(files: Iterable[Stored], last: dt.datetime) -> Iterator[int]:
 
 
 def note_going_back(repository: Repository, epoch: int, to: int) -> str:
-    """Leave a note that an epoch is to be made of the files of another one. Returns its path.
+    """Write the note that a rollback begins, and return its path.
 
     Raises:
-        RestoreError: that one was given up.
+        RestoreError: the epoch to go back to was collected.
     """
     path = rollback_path(epoch, to)
     with contextlib.suppress(FencedError):  # an earlier try has left it
@@ -243,7 +246,9 @@ def note_going_back(repository: Repository, epoch: int, to: int) -> str:
 
 
 def going_back(paths: Iterable[str]) -> dict[int, int]:
-    """Return which epochs are being gone back to, as far as paths say, and the last number for it."""
+    """Return the new epoch and the target of each rollback that was begun, from the paths of its
+    notes.
+    """
     found: dict[int, int] = {}
     for match in filter(None, map(ROLLBACK_NAME.fullmatch, paths)):
         epoch, to = int(match[1]), int(match[2])
@@ -255,21 +260,20 @@ def going_back(paths: Iterable[str]) -> dict[int, int]:
 
 
 def may_adopt(repository: Repository, path: str, new: BaseSnapshot, plan: ShardPlan) -> bool:
-    """Return whether a shard may name a base that was staged for it, in the epoch that is planned.
+    """Return whether the planned epoch may reference a base that was staged for its shard.
 
-    The last change file in it must be one that the shard still lists: then it was taken behind the
-    shard's base and in its layout, and was not named before. Each file of it must be one that the
-    shard's base has now, or be young enough. A base that shares files with one that the shard no
-    longer stands on is not adopted: those may be gone.
+    The shard must still list the last change file in the base. This shows that the base was taken
+    after the shard's current base and in its layout, and was not referenced before. Each file of
+    the base must be one of the current base, or be young enough. A base that shares files with one
+    that the shard no longer references is not used, because those files may be gone.
 
     Parameters:
         path: of the base's own file.
-        new: what is in it.
-        plan: of the epoch that is to name it.
+        new: the staged base.
+        plan: the plan of the epoch that would reference it.
 
     Raises:
-        CorruptCheckpointError: the base or the history that the shard has now is missing or
-            altered.
+        CorruptCheckpointError: the current base or history of the shard is missing or altered.
         StorageError: the store failed.
     """
     now = None if plan.base.base is None else base_snapshot(repository, plan.base.base)
@@ -285,13 +289,12 @@ def may_adopt(repository: Repository, path: str, new: BaseSnapshot, plan: ShardP
 def may_be_named(
     repository: Repository, paths: Iterable[str], plan: ShardPlan, *, taken: int
 ) -> bool:
-    """Return whether files that were stored beside the epochs, and never named, may be named by
-    now.
+    """Return whether unreferenced files that were stored beside the epochs may be referenced now.
 
     Parameters:
         paths: of all of them.
-        plan: of the epoch that is to name them.
-        taken: the epoch whose state they hold.
+        plan: the plan of the epoch that would reference them.
+        taken: the epoch whose state they contain.
     """
     if plan.base_epoch is None or taken < plan.since:
         return False  # what was stored before a rollback may have been named before it

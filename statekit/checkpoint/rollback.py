@@ -1,21 +1,21 @@
 """Rollback: commit a new epoch that has the state of an earlier one.
 
-A rollback is an epoch like any other, with the next free number: it names the shards of the epoch
-it goes back to, follows that one, and is committed with create-if-absent. So nothing is removed, a
-writer that still runs is fenced, and whoever follows the history from the last epoch never meets
-the epochs that were abandoned. They stay readable, and can be gone back to in the same way.
+A rollback commits an epoch like any other, with the next free number. It references the shards of
+the target epoch, follows that epoch, and is committed with create-if-absent. So nothing is removed,
+a running writer is fenced, and the abandoned epochs are not in the history of the last epoch. They
+stay readable, and a later rollback may have them as its target.
 
-Processing time does not go back: state does, the world does not. What was due meanwhile is due now.
+Processing time does not go back. Everything that became due meanwhile is due now.
 
-Spark's part is not ours, and is set back file by file behind the commit. The order leaves, at every
-step, something that Spark would go on from without leaving out or repeating a record:
+Spark's part is set back file by file after the commit. The order ensures that Spark could continue
+after every step without leaving out or repeating a record:
 
-1. commits and offsets, the latest first. Spark runs the latest batch it has offsets of, which we
-   refuse while it is not the next one, and which is the right one as soon as it is.
-2. the logs of file sources, the latest entries first. Entries that no offset knows of are read with
-   the next batch, as those of a batch that was planned and never noted.
+1. Commits and offsets, the latest first. Spark runs the latest batch that it has offsets of.
+  statekit refuses that batch unless it is the next one.
+2. The logs of file sources, the latest entries first. Spark reads entries without an offset with
+  the next batch, like those of a batch that was planned and never recorded.
 
-A start behind a rollback that was killed in between does the rest first.
+A start after a rollback that was killed completes the remaining steps first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, RestoreError
 
 _FOLDERS = ("commits", "offsets", "sources")
-"""What of Spark's part is set back, in this order."""
+"""The folders of Spark's part that are set back, in this order."""
 
 _CHECKSUM = re.compile(r"\.([^.].*)\.crc")
 _NUMBER = re.compile(r"[0-9]+")
@@ -47,7 +47,7 @@ class Rollback:
         repository: the checkpoint.
         last: its last epoch.
         target: the epoch to go back to.
-        manifest: the epoch that stands where the target stood.
+        manifest: the new epoch with the target's state.
         is_committed: whether it was committed before; then only Spark's part is left.
     """
 
@@ -61,9 +61,9 @@ class Rollback:
         """Commit the epoch, then set Spark's part back.
 
         Raises:
-            FencedError: a run committed an epoch meanwhile. Nothing was done.
-            RestoreError: the epoch to go back to was collected meanwhile. Nothing was done.
-            StorageError: the store failed; doing it again finishes it.
+            FencedError: a run committed an epoch meanwhile. Nothing was changed.
+            RestoreError: the target was collected meanwhile. Nothing was changed.
+            StorageError: the store failed; a second call completes the rollback.
         """
         if not self.is_committed:
             note = note_going_back(self.repository, self.manifest.epoch, self.target.epoch)
@@ -78,14 +78,14 @@ class Rollback:
 
 
 def plan(repository: Repository, to: int) -> Rollback:
-    """What going back to an epoch would do. Changes nothing.
+    """Plan a rollback without changing anything.
 
     Parameters:
-        to: the epoch; one that was abandoned by a rollback before may be taken as well.
+        to: the target epoch, which may itself have been rolled back.
 
     Raises:
-        RestoreError: there is no such epoch, it is the last one, or Spark does not know its
-            micro-batch any more.
+        RestoreError: there is no such epoch, it is the last one, or Spark no longer has its
+            micro-batch.
         CorruptCheckpointError: a manifest cannot be read.
     """
     last = _last(repository, to)
@@ -102,11 +102,11 @@ def plan(repository: Repository, to: int) -> Rollback:
 
 
 def for_start(repository: Repository, job: str, epoch: int) -> Rollback | None:
-    """What a start with `from_epoch=` has to do first; None if the checkpoint stands there.
+    """Return the rollback that a start with `from_epoch=` needs; None if the checkpoint is there.
 
-    A program that is started again, by whoever watches it, asks for the same epoch again. Behind a
-    rollback that nothing followed there is nothing more to do. Once epochs followed, the program
-    cannot know whether they are to be kept or not, so it is refused.
+    A supervisor may start a program again with the same epoch. If no epoch followed the rollback,
+    there is nothing to do. If epochs followed, the program cannot know whether they are to be kept,
+    so the start is refused.
 
     Parameters:
         job: the name of the job that starts.
@@ -138,7 +138,7 @@ def for_start(repository: Repository, job: str, epoch: int) -> Rollback | None:
 
 
 def finish(repository: Repository, last: EpochManifest) -> None:
-    """Set Spark's part back to where a rollback stands, as far as it is not yet.
+    """Complete Spark's part of a rollback.
 
     Parameters:
         last: the last epoch, made by a rollback.
@@ -157,7 +157,7 @@ def finish(repository: Repository, last: EpochManifest) -> None:
 
 
 def _last(repository: Repository, to: int) -> EpochManifest:
-    """Return the manifest of the last epoch, if there may be one to go back to."""
+    """Return the manifest of the last epoch, if there is an earlier one."""
     latest = repository.latest_epoch()
     if latest is None:
         repository.check_checkpoint()
@@ -187,7 +187,7 @@ def _no_epoch(repository: Repository, to: object) -> RestoreError:
 
 
 def _standing_behind(target: EpochManifest, last: EpochManifest) -> EpochManifest:
-    """Return the epoch behind `last` that stands where `target` stood."""
+    """Return the epoch after `last` with the state of `target`."""
     time = max(target.processing_time_us, last.processing_time_us)
     return standing_at(target, "rollback", last.epoch + 1, time)
 
@@ -195,12 +195,12 @@ def _standing_behind(target: EpochManifest, last: EpochManifest) -> EpochManifes
 def standing_at(
     target: EpochManifest, cause: Cause, epoch: int, processing_time_us: int
 ) -> EpochManifest:
-    """Return an epoch that stands where an earlier one stood; those in between are abandoned.
+    """Return an epoch with the state of an earlier one. The epochs in between are abandoned.
 
     Parameters:
         target: the earlier one.
-        epoch: its own number.
-        processing_time_us: the instant that it takes place at.
+        epoch: the new number.
+        processing_time_us: the new processing time.
     """
     return target.followed_by(
         epoch=epoch,
@@ -233,10 +233,10 @@ def _batch(manifest: EpochManifest) -> int:
 
 
 def check_batch(repository: Repository, last: EpochManifest, epoch: EpochManifest) -> None:
-    """Make sure that what Spark notes of an epoch's micro-batch is what the epoch has read.
+    """Check that Spark's log of an epoch's micro-batch is about the input of that epoch.
 
-    Behind a rollback Spark counts on from the micro-batch gone back to, so the numbers of those in
-    abandoned epochs are given to others.
+    After a rollback Spark continues from the target's micro-batch, so it uses the numbers of
+    abandoned micro-batches again.
 
     Parameters:
         last: the last epoch; Spark's part belongs to its history.
@@ -259,11 +259,10 @@ def check_batch(repository: Repository, last: EpochManifest, epoch: EpochManifes
 
 
 def check_can_go_back(repository: Repository, target: EpochManifest, last: EpochManifest) -> None:
-    """Make sure that Spark's part can be set back, before anything is committed.
+    """Check that Spark's part can be set back, before anything is committed.
 
     Raises:
-        RestoreError: Spark does not know the epoch's micro-batch any more, or keeps what cannot be
-            set back.
+        RestoreError: Spark no longer has the micro-batch, or keeps state that cannot be set back.
     """
     batch, offsets = _batch(target), repository.spark_batches("offsets")
     if not _knows(offsets, batch):
@@ -278,12 +277,14 @@ def check_can_go_back(repository: Repository, target: EpochManifest, last: Epoch
 
 
 def _knows(offsets: Sequence[int], batch: int) -> bool:
-    """Return whether Spark can go on behind a micro-batch: from its offsets and those it began at."""
+    """Return whether Spark can continue after a micro-batch: it has its offsets, or those of the
+    first.
+    """
     return all(needed in offsets for needed in (batch - 1, batch) if needed >= 0)
 
 
 def _still_possible(repository: Repository, last: EpochManifest, offsets: Sequence[int]) -> str:
-    """Return which epochs before the last one Spark still has the offsets of."""
+    """Return the earlier epochs that Spark still has the offsets of."""
     known: list[int] = []
     for manifest in _history(repository, last):
         if not _knows(offsets, _batch(manifest)):
@@ -295,7 +296,7 @@ def _still_possible(repository: Repository, last: EpochManifest, offsets: Sequen
 
 
 def _history(repository: Repository, last: EpochManifest) -> Iterator[EpochManifest]:
-    """Yield the kept epochs that led to this one, from it backwards."""
+    """Yield the kept epochs in the history of this one, from it backwards."""
     manifest, first = last, repository.first_kept()
     yield manifest
     while manifest.previous is not None and manifest.previous >= first:
@@ -304,11 +305,11 @@ def _history(repository: Repository, last: EpochManifest) -> Iterator[EpochManif
 
 
 def _set_back(repository: Repository, names: Sequence[str], wanted: SparkFiles) -> None:
-    """Make files out of later ones where they are missing, then remove those that are too late.
+    """Create missing files from later ones, then remove files of later batches.
 
-    Hadoop's local file system keeps a checksum beside each file. One that outlived its file would
-    make the next file of that name a broken one, so it goes first. Drafts, which are hidden files
-    as well, stay: a query that still runs would stumble over their loss before it is fenced.
+    Hadoop's local file system keeps a checksum beside each file. A checksum that outlives its file
+    would damage the next file of that name, so it is removed first. Drafts, which are hidden files
+    too, stay: a running query would fail without them before it is fenced.
     """
     folders = {name.split("/", 1)[0] for name in names}
     for path, data in wanted.items():
@@ -321,9 +322,9 @@ def _set_back(repository: Repository, names: Sequence[str], wanted: SparkFiles) 
 
 
 def _subject(path: str) -> str | None:
-    """Return the file that a file of Spark's is about: itself, or the one it is the checksum of.
+    """Return the file that a path is about: itself, or the file that it is the checksum of.
 
-    None for drafts, and for checksums of drafts.
+    None for drafts and their checksums.
     """
     above, _, name = path.rpartition("/")
     if not name.startswith("."):

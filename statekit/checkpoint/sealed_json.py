@@ -31,7 +31,7 @@ VALUES_MAX = 1 << 24
 _SEAL_BYTES = len(_SEAL) + 32 + len('"}')
 
 COUNT_MAX = 2**53
-"""More than there ever is of anything; readers other than Python hold such numbers exactly."""
+"""A bound for all counts. Readers other than Python represent such numbers exactly."""
 
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 
@@ -43,7 +43,7 @@ Size = Annotated[int, Field(ge=0, le=2**46)]
 
 
 def checksum_of(data: bytes) -> str:
-    """XXH3-128 of `data` as 32 hex digits.
+    """Return the XXH3-128 of `data` as 32 hex digits.
 
     >>> checksum_of(b"")
     '99aa06d3014798d86001c324468d497f'
@@ -52,7 +52,7 @@ def checksum_of(data: bytes) -> str:
 
 
 def faults_of(error: Exception) -> str:
-    """What is wrong with a record, in a line: where in it, and why."""
+    """Return the faults of a record in one line, with their places."""
     if not isinstance(error, ValidationError):
         return str(error)[:_FAULTS_LENGTH]
     if (count := error.error_count()) > _FAULTS_MAX:
@@ -63,7 +63,7 @@ def faults_of(error: Exception) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Stored JSON as Python values.
+    """Parse stored JSON.
 
     Raises:
         ValueError: it is not JSON, it is nested too deep, or it has too many values.
@@ -78,20 +78,20 @@ def parse_json(text: str | bytes) -> Any:
 
 
 class Record(BaseModel):
-    """Data that is written down and never changed."""
+    """Stored data that never changes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class FileRef(Record):
-    """A file that is written once and never changed.
+    """A reference to a file that is written once and never changed.
 
     Parameters:
         path: below the checkpoint.
         size: in bytes.
         checksum: XXH3-128 of its content, in hex.
         rows: mutations in a change file; 0 for other kinds.
-        local: it holds state of the shard, and no state of keys.
+        local: whether it has operator state, and no keyed state.
     """
 
     path: StoredPath
@@ -109,13 +109,13 @@ class Sealed(Record):
     format: Annotated[int, Field(ge=1)] = FORMAT
 
     def to_bytes(self) -> bytes:
-        """Return the file's content: canonical JSON, sealed with its checksum."""
+        """Return the file's content: canonical JSON with its checksum."""
         body = self.model_dump_json().encode()[:-1]
         return body + f'{_SEAL}{checksum_of(body)}"}}'.encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, path: str) -> Self:
-        """Verify and read a file's content.
+        """Verify and parse a file's content.
 
         Raises:
             CorruptCheckpointError: truncated, altered, or not such a file.

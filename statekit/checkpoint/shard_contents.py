@@ -1,11 +1,11 @@
-"""What the rows of a shard consist of: a base snapshot or parts of other shards, and change files.
+"""The files that the rows of a shard consist of: a base snapshot or slices of other shards, and
+change files.
 
-    shard  =  base          RocksDB's own files as they were at some attempt; or
-              slices        key groups of shards of another layout; or nothing
-            + history       a file that lists older change files
-            + files         the change files since
+    shard  =  base          RocksDB's own files after some attempt; or slices        key groups of
+        shards of another layout; or nothing + history       a file that lists older change files +
+        files         the change files since
 
-So a shard says of itself all that leads to its rows, and nobody reads older manifests for that.
+So the entry of a shard references all its files, and no reader needs older manifests.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from statekit.names import DatabaseFile, StoredName
 
 
 class Contents(Record):
-    """What rows are made of.
+    """The files that rows consist of.
 
     Parameters:
-        base: the file of the `BaseSnapshot` that they start from.
-        history: the file of the `History` that comes between the base and `files`.
-        files: change files in order, the last ones last.
-        is_complete: whether that is all: always, once something has changed.
+        base: the file of the `BaseSnapshot` to start from.
+        history: the file of the `History` between the base and `files`.
+        files: change files in order.
+        is_complete: whether these are all files: always true after the first change.
     """
 
     base: FileRef | None = None
@@ -36,14 +36,14 @@ class Contents(Record):
 
 
 class ReplayCost(Record):
-    """The change files on top of a shard's base, in numbers.
+    """The cost of applying the change files of a shard.
 
     Parameters:
-        files, rows, bytes: how many they are, mutations in them, and their size.
-        since_base: the size of those that were written since the last base snapshot or the last
-            change of parallelism: they pay for the next base.
-        changed: bytes of keys and values that were ever changed. A change file counts with its own
-            size where that is larger.
+        files, rows, bytes: number of change files, mutations in them, and their size.
+        since_base: bytes written since the last base snapshot or change of parallelism: the budget
+            for the next base.
+        changed: bytes of all keys and values that ever changed. A change file counts with its own
+            size if that is larger.
         uploaded: bytes that were ever uploaded: change files and bases.
         forgone: read from checkpoints of earlier versions, and ignored.
     """
@@ -57,7 +57,7 @@ class ReplayCost(Record):
     forgone: Count = Field(default=0, exclude=True, repr=False)
 
     def followed_by(self, file: FileRef, changed: int) -> ReplayCost:
-        """Return the chain with one more change file.
+        """Return the cost with one more change file.
 
         Parameters:
             changed: bytes of the keys and values in it.
@@ -72,10 +72,10 @@ class ReplayCost(Record):
         )
 
     def based(self, files: Iterable[FileRef], uploaded: int) -> ReplayCost:
-        """Return the chain on top of a new base, whose upload took so many bytes.
+        """Return the cost after a new base, whose upload had so many bytes.
 
         Parameters:
-            files: those that are not in the base.
+            files: change files that are not in the base.
         """
         later = list(files)
         size = sum(file.size for file in later)
@@ -94,8 +94,8 @@ class Slice(Contents):
 
     Parameters:
         first_group, last_group: the key groups that were cut out, both inclusive.
-        shard: those of the shard that they were cut out of, first and last.
-        attempt: where that shard stood.
+        shard: first and last key group of the other shard.
+        attempt: the attempt that the other shard was at.
     """
 
     first_group: Group
@@ -105,14 +105,13 @@ class Slice(Contents):
 
 
 class History(Sealed):
-    """Change files of a shard that would make its manifests long. A file of its own.
+    """A list of change files that would make the manifest entry of a shard long. A file of its own.
 
     Parameters:
-        operator: whose shard it is.
+        operator: its operator.
         shard: its first and last key group.
-        slices: what the shard was made of, if it came from a change of parallelism; it then has no
-            base.
-        before: the file of the `History` that comes before this one, which then has no slices.
+        slices: the slices of the shard, if a change of parallelism made it; it then has no base.
+        before: the file of the previous `History`; this one then has no slices.
         files: change files in order.
     """
 
@@ -139,18 +138,17 @@ class BaseDatabase(Record):
 
 
 class BaseSnapshot(Sealed):
-    """All rows of a shard as they were after an epoch. A file of its own.
+    """All rows of a shard after an epoch. A file of its own.
 
     Parameters:
-        operator: whose shard it is.
+        operator: its operator.
         shard: its first and last key group.
-        attempt: where the shard stood.
+        attempt: the attempt that the shard was at.
         epoch: the epoch that committed this attempt.
         states: the column families.
-        databases: one, or one for each fragment that the shard had, in the order of key groups.
-        local: a change file with what is in there of state of the shard, and nothing of keys; None
-            if there is no such state.
-        follows: the last change file that is in it.
+        databases: one, or one for each fragment of the shard, in the order of key groups.
+        local: a change file with the operator state of the shard; None without such state.
+        follows: the last change file that it contains.
     """
 
     title: ClassVar[str] = "a base snapshot"

@@ -1,4 +1,6 @@
-"""Add change files to a shard, and continue its history when its manifest entry gets long."""
+"""Add change files to a shard, and move older ones to a history when its manifest entry gets
+long.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import History
 
 FILES_MAX = 8
-"""A manifest names so many change files of a shard; older ones go to a history."""
+"""The maximum number of change files per shard in a manifest; older ones move to a history."""
 
 HISTORY_FILES_MAX = 256
-"""A history names so many; a longer one is continued in another, so that its beginning stays."""
+"""The maximum number of files in a history; a longer one is continued in another file."""
 
 
 def changed_contents(
@@ -28,13 +30,13 @@ def changed_contents(
     epoch: int | None,
     changed: Mapping[FileRef, int] | None = None,
 ) -> dict[str, Any]:
-    """What a shard is made of after a change, and what that costs, as fields of its state.
+    """Return the files and the replay cost of a shard after a change, as fields of its state.
 
     Parameters:
-        shard: before it.
+        shard: before the change.
         files: of the change.
-        epoch: that `shard` is the state after.
-        changed: bytes of the keys and values in files that are less than these.
+        epoch: the epoch that `shard` is the state after.
+        changed: bytes of the keys and values in files, if fewer than the file has.
 
     Raises:
         StorageError: a history has to be written and cannot be.

@@ -1,7 +1,7 @@
-"""Another parallelism, as arithmetic: from the shards of one layout to those of another.
+"""Change the parallelism of a manifest: compute the shards of one layout from those of another.
 
-No row is moved or read. A new shard names the key groups that it takes out of old shards; where
-ranges are the same, the shard stays what it is.
+No row is moved or read. A new shard references key groups of old shards. A shard whose range stays
+the same does not change.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from statekit.keygroup import check_parallelism, group_range
 def rescaled(manifest: EpochManifest, parallelism: int) -> EpochManifest:
     """Return the epoch after `manifest` that only changes the parallelism.
 
-    Everything else is carried over: what was read, event time, processing time, late counts.
+    Everything else is carried over: input positions, event time, processing time, late counts.
 
     Raises:
-        RescaleError: the parallelism cannot be.
+        RescaleError: the parallelism is not valid.
     """
     check_parallelism(parallelism, manifest.key_groups)
     ranges = [group_range(shard, parallelism, manifest.key_groups) for shard in range(parallelism)]
@@ -37,10 +37,10 @@ def rescaled(manifest: EpochManifest, parallelism: int) -> EpochManifest:
 
 
 def standing(manifest: EpochManifest, operator: str, first: int, last: int) -> ShardState:
-    """Return where the key groups `first..last` of an operator stand after an epoch.
+    """Return the key groups `first..last` of an operator after an epoch, as a shard.
 
-    If the epoch had a shard of just these groups, that is it. Otherwise it is everything that the
-    epoch's shards hold of these groups, under a name that is the same for everyone who asks.
+    If the epoch has a shard of exactly these groups, it is returned. Otherwise the result
+    references the parts of the epoch's shards, under a name that is the same for every caller.
     """
     found = manifest.operators.get(operator)
     if found is None:
@@ -57,7 +57,7 @@ def overlapping(shards: Sequence[ShardState], first: int, last: int) -> Sequence
 def _laid_out(
     operator: OperatorEpoch, ranges: Sequence[tuple[int, int]], epoch: int
 ) -> OperatorEpoch:
-    """Return an operator in an epoch that does nothing but give it these shards."""
+    """Return an operator in an epoch that only changes its shards."""
     old = operator.shards
     shards = [_cut(old, first, last, epoch) for first, last in ranges]
     ends = {last for _, last in ranges}
@@ -79,7 +79,7 @@ def _is_divided(shard: ShardState, ends: set[int]) -> bool:
 
 
 def _cut(shards: Sequence[ShardState], first: int, last: int, epoch: int) -> ShardState:
-    """What shards, as they are after an epoch, hold of the key groups `first..last`."""
+    """Return the parts of these shards in the key groups `first..last`, as one shard."""
     found = overlapping(shards, first, last)
     if [shard.groups for shard in found] == [(first, last)]:
         return found[0]
@@ -108,7 +108,9 @@ def _cut(shards: Sequence[ShardState], first: int, last: int, epoch: int) -> Sha
 
 
 def _joined_chain(shards: Sequence[ShardState]) -> ReplayCost:
-    """What it costs to apply the change files of all these shards. What was paid starts anew."""
+    """Return the cost of applying the change files of all these shards, with an empty upload
+    budget.
+    """
     return ReplayCost(
         files=sum(shard.chain.files for shard in shards),
         rows=sum(shard.chain.rows for shard in shards),
@@ -117,7 +119,7 @@ def _joined_chain(shards: Sequence[ShardState]) -> ReplayCost:
 
 
 def _soonest(shards: Sequence[ShardState]) -> dict[Clock, int]:
-    """Return when the first of these shards has to wake, per clock."""
+    """Return the first wake time of these shards, per clock."""
     soonest: dict[Clock, int] = {}
     for shard in shards:
         for clock, time in shard.wake_us.items():
@@ -126,7 +128,7 @@ def _soonest(shards: Sequence[ShardState]) -> dict[Clock, int]:
 
 
 def _slices(shards: Sequence[ShardState], first: int, last: int) -> tuple[Slice, ...]:
-    """What to cut out of which shard. A shard that has changed nothing yet stands for its own."""
+    """Return the slices to cut out of each shard. An unchanged shard passes on its own slices."""
     found: list[Slice] = []
     for shard in shards:
         assert shard.attempt is not None, "a shard that holds something has an attempt"
@@ -153,6 +155,6 @@ def _slices(shards: Sequence[ShardState], first: int, last: int) -> tuple[Slice,
 
 
 def _belong_together(left: Slice, right: Slice, start: int) -> bool:
-    """Return whether a slice that begins at `start` goes on where another of the same shard ends."""
+    """Return whether a slice that begins at `start` continues another slice of the same shard."""
     same = (left.shard, left.attempt) == (right.shard, right.attempt)
     return same and left.last_group + 1 == start

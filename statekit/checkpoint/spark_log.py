@@ -1,18 +1,19 @@
-"""Spark's own streaming log within a checkpoint, as it was after a given micro-batch.
+"""Spark's own streaming log within a checkpoint, as of a given micro-batch.
 
-Spark keeps, as text with the version of its format in the first line:
+Spark keeps these text files, with the version of the format in the first line:
 
     metadata        the id of the query; two queries of one session must not have the same
-    offsets/<n>     up to where each source was read with batch n, one line per source
-    commits/<n>     batch n has ended; written after the state of n was committed, so it may lack
-    sources/<id>/   what a source keeps for itself
+    offsets/<n>     the position of each source after batch n, one line per source
+    commits/<n>     batch n has ended; written after the state of n was committed, so it may be
+        missing
+    sources/<id>/   files of a source
     state/          the state of Spark's own stateful operators
 
-Most sources keep where they began, which does not change. The source of files keeps a log of all
-files it has seen, and an offset is a position in that log. Entries behind the offset are of files
-that no batch up to it has read: with them, Spark would take those files for read. So the log is cut
-at the offset. It has one file per position, `<n>`, and each so many positions one with all entries
-so far, `<n>.compact`, after which those before it may be deleted:
+Most sources keep their start position, which does not change. The file source keeps a log of all
+files that it has seen, and its offset is a position in that log. Entries after the offset are of
+files that no batch up to it has read. If they stayed, Spark would consider those files read. So the
+log is cut at the offset. It has one file per position, `<n>`, and at regular positions one with all
+entries so far, `<n>.compact`, after which the earlier ones may be deleted:
 
     v1
     {"path":"file:///data/0.json","timestamp":1700000000000,"batchId":<n>}
@@ -30,7 +31,7 @@ from statekit.checkpoint.sealed_json import parse_json
 from statekit.errors import CorruptCheckpointError, RestoreError
 
 SparkFiles = dict[str, bytes | None]
-"""Content per path below Spark's part; None for a file that is to be taken as it is."""
+"""The content per path below Spark's part; None for a file that is copied unchanged."""
 
 METADATA = "metadata"
 
@@ -48,17 +49,17 @@ _Read = Callable[[str], bytes]
 def files_at(
     names: Iterable[str], read: _Read, batch: int, *, history: int | None = None
 ) -> SparkFiles:
-    """What makes up Spark's part once a micro-batch has ended.
+    """Return Spark's part as it was when a micro-batch ended.
 
     Parameters:
         names: the paths of all files below Spark's part.
-        read: the content of one of them.
-        batch: Spark's number of the micro-batch; -1 for what was there before the first.
-        history: of how many batches before it offsets and commits are kept, too; None for all there
-            are. Spark starts from one.
+        read: returns the content of a file.
+        batch: Spark's number of the micro-batch; -1 for the state before the first.
+        history: the number of earlier batches whose offsets and commits are kept too; None for all.
+            Spark needs one to start.
 
     Raises:
-        RestoreError: Spark has deleted what it noted of that batch, or keeps what cannot be set
+        RestoreError: Spark has deleted its log of that batch, or keeps state that cannot be set
             back.
         CorruptCheckpointError: one of its files cannot be read.
     """
@@ -117,10 +118,10 @@ def query_id(data: bytes) -> str:
 
 
 class BatchTimes(NamedTuple):
-    """What the clocks showed in a micro-batch, in milliseconds.
+    """The clocks of a micro-batch, in milliseconds.
 
     Parameters:
-        watermark_ms: by which timers were due; 0 before any record.
+        watermark_ms: decides which timers were due; 0 before any record.
         timestamp_ms: the processing time.
     """
 
@@ -146,18 +147,18 @@ def batch_times(data: bytes, name: str) -> BatchTimes:
 
 
 class BatchEnd(NamedTuple):
-    """What Spark notes of a micro-batch that has ended.
+    """Spark's record of a micro-batch that has ended.
 
     Parameters:
-        version: of what is noted, and of how the state is kept.
-        next_watermark_ms: the watermark of the batch behind it; 0 before any record.
+        version: the version of the file and of the state format.
+        next_watermark_ms: the watermark of the next batch; 0 before any record.
     """
 
     version: int
     next_watermark_ms: int
 
     def to_bytes(self) -> bytes:
-        """Return the file, for a query without state of its own: any version of Spark's reads it."""
+        """Return the file for a query without state of its own. Every version of Spark reads it."""
         noted = {"nextBatchWatermarkMs": self.next_watermark_ms}
         return b"v1\n" + json.dumps(noted, separators=(",", ":")).encode()
 
@@ -180,7 +181,7 @@ def batch_end(data: bytes, name: str) -> BatchEnd:
 
 
 def _known(data: bytes, name: str, versions: tuple[str, ...]) -> list[str]:
-    """Return the lines behind the version, if that is known."""
+    """Return the lines after the version, if the version is known."""
     version, *lines = _lines(data, name)
     if version not in versions:
         raise RestoreError(

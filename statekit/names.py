@@ -72,12 +72,12 @@ def path_fault(path: str) -> str | None:
 
 
 def text_fault(text: str) -> str | None:
-    """Return why a text that is shown cannot be stored; None if it can.
+    """Why a text that is shown cannot be stored; None if it can.
 
     A control character could change what a terminal shows.
 
-    >>> text_fault("at\x1b[2J")
-    "it has the control character '\\x1b'"
+    >>> text_fault("at\\x1b[2J")
+    "it has the control character '\\\\x1b'"
     """
     if len(text) > _TEXT_LENGTH_MAX:
         return f"it is longer than {_TEXT_LENGTH_MAX:,} characters"

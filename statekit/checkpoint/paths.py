@@ -1,13 +1,15 @@
 """Every path of a checkpoint: how it is written and parsed.
 
-job.json, job-2.json, …                   job descriptions epochs/<epoch>.json
-manifests epochs/<epoch>.first                      marks: older epochs were collected
+job.json, job-2.json, …                   job descriptions
+epochs/<epoch>.json                       manifests
+epochs/<epoch>.first                      marks: older epochs were collected
 epochs/<epoch>.swept                      marks: orphans were searched after this epoch
 begun/<epoch>.json                        an epoch that was begun, with its processing time
-begun/<epoch>.to-<epoch>.json             a rollback that was begun data/<operator>/<unique>.<kind>
-change files, histories and base snapshots held/<epoch>-<unique>.json                notes of
-readers savepoints/<name>/…, repairs/…, spark/…   savepoints, rows left out by repairs, Spark's own
-log tmp/…                                     drafts on a local disk
+begun/<epoch>.to-<epoch>.json             a rollback that was begun
+data/<operator>/<unique>.<kind>           change files, histories and base snapshots
+held/<epoch>-<unique>.json                notes of readers
+savepoints/<name>/…, repairs/…, spark/…   savepoints, rows left out by repairs, Spark's own log
+tmp/…                                     drafts on a local disk
 """
 
 from __future__ import annotations

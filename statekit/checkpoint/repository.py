@@ -329,10 +329,10 @@ class Repository(Store):
 
 
 def group_bounds(first: int, last: int) -> tuple[bytes, bytes]:
-    """Return the row keys of the key groups `first..last`: from the first key to behind the last.
+    """Return the row keys of the key groups `first..last`: the first key, and the end (excluded).
 
     >>> group_bounds(0, 127)
-    (b'\x00\x00', b'\x00\x80')
+    (b'\\x00\\x00', b'\\x00\\x80')
     """
     return pack_group(first), pack_group(last + 1)
 

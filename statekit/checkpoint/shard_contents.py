@@ -1,9 +1,9 @@
-"""The files that the rows of a shard consist of: a base snapshot or slices of other shards, and
-change files.
+"""The files that the rows of a shard consist of: a base snapshot or slices, and change files.
 
-    shard  =  base          RocksDB's own files after some attempt; or slices        key groups of
-        shards of another layout; or nothing + history       a file that lists older change files +
-        files         the change files since
+    shard  =  base          RocksDB's own files after some attempt; or
+              slices        key groups of shards of another layout; or nothing
+            + history       a file that lists older change files
+            + files         the change files since
 
 So the entry of a shard references all its files, and no reader needs older manifests.
 """

@@ -106,7 +106,7 @@ def query_id(data: bytes) -> str:
     """Return the id of a query, from its file `metadata`.
 
     Raises:
-        CorruptCheckpointError: it says none.
+        CorruptCheckpointError: it contains no id.
 
     >>> query_id(new_metadata("3cc8c161-6cff-444d-a3bf-f118d576f6e8"))
     '3cc8c161-6cff-444d-a3bf-f118d576f6e8'
@@ -130,10 +130,10 @@ class BatchTimes(NamedTuple):
 
 
 def batch_times(data: bytes, name: str) -> BatchTimes:
-    """What the clocks showed, from a file of `offsets/`.
+    """Return the clocks of a micro-batch, from a file of `offsets/`.
 
     Raises:
-        RestoreError: it is of a version that is not known.
+        RestoreError: its version is unknown.
         CorruptCheckpointError: it cannot be read.
 
     >>> batch_times(b'v1\\n{"batchWatermarkMs":5000,"batchTimestampMs":1700,"conf":{}}\\n{}', "0")
@@ -164,10 +164,10 @@ class BatchEnd(NamedTuple):
 
 
 def batch_end(data: bytes, name: str) -> BatchEnd:
-    """What is noted in a file of `commits/`.
+    """Parse a file of `commits/`.
 
     Raises:
-        RestoreError: it is of a version that is not known.
+        RestoreError: its version is unknown.
         CorruptCheckpointError: it cannot be read.
 
     >>> batch_end(b'v2\\n{"nextBatchWatermarkMs":8000,"stateUniqueIds":{}}', "commits/0")

@@ -1,16 +1,16 @@
 """Files of a checkpoint: read and verified, or created exactly once.
 
-Invariants kept here:
+Invariants of this module:
 
-- Data files have unique names and are never changed. What is read is verified against the size and
-  checksum in the manifest; a mismatch is an error that names the file, never a wrong value.
+- Data files have unique names and never change. Every read is verified against the size and
+  checksum in the manifest. A mismatch is an error that names the file, never a wrong value.
 - A file is created with all its content at once, or not at all if its name is taken.
 - On a local disk, a file is synced before its name appears, and its directory before the call
-  returns, so that what was reported committed survives a power loss. What a killed process leaves
-  under `tmp/` is garbage.
-- A request that an object store does not answer is made again, for so long in all, and for no
-  longer (`StoreOptions`). What was asked may have been done: so a name that is found taken is ours
-  if the file is what we were to write.
+  returns. So a reported commit survives a power loss. Files of a killed process under `tmp/` are
+  garbage.
+- A request that an object store does not answer is retried for a bounded time (`StoreOptions`). The
+  first try may have succeeded. So if the name of a new file is taken, its content decides whether
+  the file is the writer's own.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ T = TypeVar("T")
 # go through a temporary file.
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 _PIECE_BYTES = 8 * 1024 * 1024
-"""How much of a file is asked for at a time. A piece that was torn is all that is read again."""
+"""Bytes per read request. Only a torn piece is read again."""
 _PIECES = 4
-"""How many of them at the same time."""
+"""Read requests in parallel."""
 _CHUNK_BYTES = 1 << 20
-"""How much of a local file is read at a time."""
+"""Bytes per read of a local file."""
 _PAUSE_SECONDS_MAX = 10.0
 _REMOVED_AT_ONCE = 1000
 
@@ -75,13 +75,13 @@ class Store:
 
     Parameters:
         url: a local path, `file://…`, or an object store URL such as `s3://bucket/prefix`.
-        create: make the directory if it is a local path that does not exist.
-        options: how long an object store may take; None asks the environment.
+        create: create the directory if it is a local path that does not exist.
+        options: time limits for an object store; None reads them from the environment.
 
     Raises:
         RestoreError: the local path does not exist and `create` is False.
-        StateTypeError: the URL has credentials in it, or is of no store that statekit knows.
-        StorageError: the store cannot be reached or the directory not be made.
+        StateTypeError: the URL contains credentials, or statekit does not support the store.
+        StorageError: the store cannot be reached or the directory cannot be created.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Store:
 
     @classmethod
     def in_memory(cls) -> Self:
-        """Return a checkpoint that lives as long as this object."""
+        """Return a checkpoint in memory, which lives as long as this object."""
         made = cls.__new__(cls)
         made._url = "memory://"
         made._root = None
@@ -112,13 +112,13 @@ class Store:
 
     @classmethod
     def of(cls, given: str | Path | Self) -> Self:
-        """Return the checkpoint at a path or URL; one that is open already as it is."""
+        """Open the checkpoint at a path or URL. An open checkpoint is returned as it is."""
         return cls(given) if isinstance(given, str | Path) else given
 
     def through(
         self, wrapped: Callable[[Objects], Objects], options: StoreOptions | None = None
     ) -> Self:
-        """Return the same checkpoint, with something between it and its store."""
+        """Return the same checkpoint with its requests wrapped."""
         made = copy.copy(self)
         made._objects = wrapped(self._objects)
         made._options = self._options if options is None else options
@@ -126,7 +126,7 @@ class Store:
 
     @property
     def url(self) -> str:
-        """Where the checkpoint is, in a form that any process can open."""
+        """The location of the checkpoint, which every process can open."""
         return self._url
 
     @property
@@ -135,19 +135,19 @@ class Store:
         return self._root
 
     def at(self, path: str) -> str:
-        """How a file of the checkpoint is called in messages."""
+        """Return the name of a file in messages."""
         return f"{self._url}/{path}"
 
     def names(self, under: str) -> Iterator[str]:
-        """Paths of the files in a folder of the checkpoint, in no order."""
+        """Return paths of the files in a folder of the checkpoint, in no order."""
         yield from self._asked("list", under, lambda: self._objects.names(under))
 
     def tree(self, under: str) -> Iterator[str]:
-        """Paths of all files below a folder of the checkpoint, in no order."""
+        """Return paths of all files below a folder of the checkpoint, in no order."""
         return (found.path for found in self.listed(under))
 
     def listed(self, under: str) -> Iterator[Stored]:
-        """Yield the same with sizes and times."""
+        """Yield all files below a folder with sizes and times."""
         behind: str | None = None
         while True:
             page = self._page(under, behind)
@@ -159,16 +159,16 @@ class Store:
         return self._asked("list", under, lambda: self._objects.page(under, behind))
 
     def stored(self, path: str) -> Stored | None:
-        """Return a file as it would be listed; None if there is no such file."""
+        """Return a file as it is listed; None if there is no such file."""
         try:
             return self._asked("read", path, lambda: self._objects.head(path))
         except FileNotFoundError:
             return None
 
     def leftovers(self) -> Iterator[Stored]:
-        """What killed processes left of files that they were storing, on a local disk.
+        """Yield partial files of killed processes on a local disk.
 
-        Object stores never show such a file. On a disk it is `name#1`, which no listing shows.
+        Object stores never show such a file. On a disk its name is `name#1`, which `listed` skips.
         """
         root = self._root
         if root is None:
@@ -181,7 +181,7 @@ class Store:
                 yield Stored(path, told.st_size, modified)
 
     def exists(self, path: str) -> bool:
-        """Return whether there is such a file."""
+        """Return whether a file exists."""
         return self.stored(path) is not None
 
     def read_if_there(self, path: str) -> bytes | None:
@@ -192,7 +192,7 @@ class Store:
             return None
 
     def _got(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
-        """Return a piece of a file, and never less than that: what was torn is to be read again."""
+        """Return a complete piece of a file. A torn piece is an error, so that it is read again."""
         piece = self._objects.get(path, start, size)
         end = piece.size if size is None else min(start + size, piece.size)
         if len(piece.data) != end - start:
@@ -201,7 +201,7 @@ class Store:
         return piece
 
     def read(self, path: str) -> bytes:
-        """Return the whole content of a file that seals itself, or is not ours.
+        """Return the whole content of a file that contains its own checksum, or is Spark's.
 
         Raises:
             CorruptCheckpointError: it is missing.
@@ -218,7 +218,7 @@ class Store:
         """Create a file with all its content at once, unless the name is taken.
 
         Raises:
-            FencedError: it is.
+            FencedError: the name is taken.
         """
         try:
             self._asked("write", path, lambda: self._created(path, data))
@@ -235,10 +235,11 @@ class Store:
             ) from None
 
     def _created(self, path: str, data: bytes) -> None:
-        """One try. A file that has this very content is ours, of a try that was not answered.
+        """Try once to create a file. An existing file with the same content is the result of an
+        earlier try.
 
-        Manifests, job files and savepoints say who made them; all else that is created says the
-        same whoever does.
+        Manifests, job files and savepoints contain their writer. All other created files have equal
+        content whoever writes them.
         """
         try:
             self._objects.create(path, data)
@@ -251,12 +252,12 @@ class Store:
                 raise
 
     def put_file(self, path: str, file: IO[bytes], rows: int = 0) -> FileRef:
-        """Store a file under a name that nothing else has, durably.
+        """Store a file durably under a unique name.
 
         Parameters:
             path: below the checkpoint.
             file: the content, readable and seekable.
-            rows: in it, for the reference.
+            rows: number of rows in it, for the reference.
         """
 
         if (fault := path_fault(path)) is not None:
@@ -275,14 +276,14 @@ class Store:
         return FileRef(path=path, size=size, checksum=checksum, rows=rows)
 
     def put_path(self, path: str, source: Path, *, going: Callable[[], None]) -> FileRef:
-        """Store a file of the local disk that nobody ever changes, durably.
+        """Store an immutable file of the local disk durably.
 
-        Where it is on the disk of the checkpoint, it gets one more name and is not copied.
+        If the checkpoint is on the same disk, the file gets a hard link and is not copied.
 
         Parameters:
-            path: below the checkpoint, a name that nothing else has.
+            path: below the checkpoint, a unique name.
             source: the file.
-            going: called now and then; what it raises ends the upload.
+            going: called at intervals; an exception that it raises ends the upload.
         """
         with self._asked("read", str(source), lambda: _Watched(source, going)) as watched:
             file = cast("IO[bytes]", watched)
@@ -295,12 +296,12 @@ class Store:
         return FileRef(path=path, size=size, checksum=checksum)
 
     def fetch(self, ref: FileRef, target: Path) -> None:
-        """Have a file that a manifest names on the local disk, after checking every byte of it.
+        """Fetch a referenced file to the local disk, and verify every byte of it.
 
-        It must not be changed there: it may be the checkpoint's own file under another name.
+        The caller must not change it: it may be a hard link to the checkpoint's own file.
 
         Raises:
-            CorruptCheckpointError: the file is missing, or not what the manifest says.
+            CorruptCheckpointError: the file is missing or altered.
         """
         objects = self._objects
         if isinstance(objects, LocalObjects) and _same_disk(objects.root, target.parent):
@@ -328,10 +329,10 @@ class Store:
             file.close()
 
     def open_verified(self, ref: FileRef) -> IO[bytes]:
-        """Return the content of a file that a manifest names, after checking every byte of it.
+        """Return the content of a referenced file, after verifying every byte of it.
 
         Raises:
-            CorruptCheckpointError: the file is missing, or not what the manifest says.
+            CorruptCheckpointError: the file is missing or altered.
         """
         where = self.at(ref.path)
         with contextlib.ExitStack() as closing:
@@ -346,7 +347,7 @@ class Store:
         return file
 
     def _opened(self, ref: FileRef) -> IO[bytes]:
-        """Return a data file to read from its start, twice: it never changes."""
+        """Open a data file. It can be read twice, because it never changes."""
         objects = self._objects
         if isinstance(objects, LocalObjects):
             file = self._asked("read", ref.path, lambda: objects.open(ref.path))
@@ -364,7 +365,7 @@ class Store:
         return spool
 
     def _streamed(self, ref: FileRef) -> Iterator[bytes | memoryview]:
-        """Yield the content of a file; each piece is of use until the next one is asked for."""
+        """Yield the content of a file. Each piece is valid until the next one is requested."""
         if not isinstance(self._objects, LocalObjects):
             yield from self._pieces(ref)
             return
@@ -375,10 +376,10 @@ class Store:
                 yield room[:size]
 
     def _pieces(self, ref: FileRef) -> Iterator[bytes]:
-        """Yield the content of a file, several pieces of a large one at a time.
+        """Yield the content of a file, several pieces of a large one in parallel.
 
         Raises:
-            CorruptCheckpointError: a large file has another size than the manifest says.
+            CorruptCheckpointError: a large file has another size than its reference.
         """
 
         def got(start: int, size: int | None = _PIECE_BYTES) -> FileBytes:
@@ -397,10 +398,10 @@ class Store:
                 yield from (piece.data for piece in threads.map(got, some))
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Delete files that nothing names. They may be gone already.
+        """Delete unreferenced files. Missing files are ignored.
 
-        What is state is never deleted here: no manifest, job file or data file. What is gone when
-        this returns stays gone.
+        This never deletes state: no manifest, job file or data file. The deletes are durable when
+        this returns.
         """
         waiting, folders = iter(paths), set()
         while some := list(islice(waiting, _REMOVED_AT_ONCE)):
@@ -412,32 +413,32 @@ class Store:
             self._asked("remove files of", folder, partial(self._objects.settle, folder))
 
     def collect(self, paths: Iterable[str]) -> None:
-        """Delete files that nothing names, state included, many at a time. They may be gone.
+        """Delete many unreferenced files, state included. Missing files are ignored.
 
-        The one door for that, and `collection` is the one that uses it. After a power loss a
-        file may be back, and is garbage as before.
+        Only the garbage collector calls this. After a power loss a file may be back, and is garbage
+        again.
         """
         waiting = iter(paths)
         while some := list(islice(waiting, _REMOVED_AT_ONCE)):
             self._asked("remove", some[0], partial(self._objects.delete, some))
 
     def collect_leftovers(self, paths: Iterable[str]) -> None:
-        """Return the same for what `leftovers` told."""
+        """Delete partial files that `leftovers` returned."""
         for path in paths:
             assert self._root is not None, "only a disk has any"
             place = inside(self._root, path)
             self._asked("remove", path, partial(place.unlink, missing_ok=True))
 
     def discard(self, path: str) -> None:
-        """Delete a file if that can be done: it may stay as garbage."""
+        """Try to delete a file. If that fails, it stays as garbage."""
         with contextlib.suppress(RequestError):
             self._objects.delete([path])
 
     def _asked(self, doing: str, path: str, ask: Callable[[], T]) -> T:
-        """Return the answer to a request, which is made again as long as it may yet succeed.
+        """Return the answer to a request. It is retried as long as it may succeed.
 
         Raises:
-            StorageError: it was not answered.
+            StorageError: there was no answer.
         """
         began, tries, pause = stopwatch_s(), 0, self._options.pause_seconds
         while True:
@@ -464,7 +465,7 @@ class Store:
 
 
 def _summed(file: IO[bytes]) -> tuple[int, str]:
-    """Size and checksum of a file from where it stands."""
+    """Return size and checksum of the rest of a file."""
     digest, size = xxhash.xxh3_128(), 0
     while chunk := file.read(_CHUNK_BYTES):
         digest.update(chunk)
@@ -473,7 +474,7 @@ def _summed(file: IO[bytes]) -> tuple[int, str]:
 
 
 def _check(size: int, checksum: str, ref: FileRef, where: str) -> None:
-    """Hold what was found of a file against what a manifest says of it."""
+    """Compare the size and checksum of a file with its reference."""
     if (size, checksum) != (ref.size, ref.checksum):
         raise _altered(where, f"{size} bytes with checksum {checksum}", ref)
 
@@ -494,7 +495,7 @@ def _missing(where: str) -> CorruptCheckpointError:
 
 
 class _Watched(io.FileIO):
-    """A file whose reading can be ended by somebody else."""
+    """A file whose reading another thread can end."""
 
     def __init__(self, path: Path, going: Callable[[], None]) -> None:
         super().__init__(path)
@@ -506,16 +507,18 @@ class _Watched(io.FileIO):
 
 
 def _settled(file: IO[bytes]) -> None:
-    """Make what was written to a local file survive a power loss."""
+    """Make the content of a local file durable."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def _same_disk(one: Path, other: Path) -> bool:
-    """Return whether two places may share files, as far as one can tell without trying."""
+    """Return whether two paths are probably on one file system."""
     return one.stat().st_dev == other.stat().st_dev
 
 
 def _jitter() -> float:
-    """Between a half and one: what failed together is not tried again together."""
+    """Return a number from 0.5 to 1, so that requests that failed together are not retried
+    together.
+    """
     return 0.5 + int(unique_id()[:8], 16) / 2**33

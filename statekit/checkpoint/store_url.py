@@ -18,10 +18,10 @@ _HOST = re.compile(
 
 
 def local_path(url: str | Path) -> Path | None:
-    """Return the local directory that is meant; None if it is none.
+    """Return the local directory of a URL or path; None for an object store.
 
     Raises:
-        StateTypeError: it is a `file:` URL whose path is not clear.
+        StateTypeError: it is a `file:` URL without a clear path.
 
     >>> local_path("file:///tmp/a%20b")
     PosixPath('/tmp/a b')
@@ -58,10 +58,11 @@ def _path_of_file_url(url: str) -> Path:
 
 
 def remote_url(url: str) -> str:
-    """Return the URL of an object store, which ends up in messages, in plans and on workers.
+    """Return the URL of an object store after checking it. It appears in messages, in plans and on
+    workers.
 
     Raises:
-        StateTypeError: it has credentials in it, or is of no store that can keep a checkpoint.
+        StateTypeError: it contains credentials, or statekit does not support the store.
     """
     scheme, _, rest = url.partition("://")
     place = rest.partition("/")[0]

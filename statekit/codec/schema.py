@@ -223,7 +223,7 @@ def _text(schema: Schema, *, brief: bool) -> str:
 def schema_of(annotation: object) -> Schema:
     """Return the schema of a type.
 
-    Parameters:
+    Args:
         annotation: scalars, bytes, dates, UUID, Decimal, Enum, Literal, tuples, list, dict, set,
             frozenset, unions, dataclasses, NamedTuples, TypedDicts, msgspec Structs, pydantic
             models, and any nesting of those. `Annotated`, `NewType` and aliases are seen through.

@@ -1,10 +1,12 @@
 """Write a base snapshot: RocksDB's own files, from the local disk to the checkpoint.
 
-    <copy's home>/snapshots/<unique>/ lock            held (flock) by the process that uploads it
+    <copy's home>/snapshots/<unique>/
+        lock            held (flock) by the process that uploads it
         staged.json     its description; written last, so the directory is complete if it exists
-        local.changes.arrow   the state of the shard <number>/       a database: its tables are hard
-        links, shared with the working copy stored.json     which of them are in the checkpoint: the
-        progress of the upload finished.json   the base in the checkpoint
+        local.changes.arrow   the state of the shard
+        <number>/       a database: its tables are hard links, shared with the working copy
+            stored.json     which of them are in the checkpoint: the progress of the upload
+        finished.json   the base in the checkpoint
 
 None of these files is part of a checkpoint. If a process dies, another one can resume from its
 directory. If that is lost too, the change files are still in the checkpoint.

@@ -17,7 +17,7 @@ _PART = 4
 class BackgroundCollection:
     """Collects the garbage of a checkpoint while a job adds to it.
 
-    Epochs are given up some at a time: a quarter of those that are kept.
+    Epochs are collected in batches of a quarter of the kept ones.
 
     Parameters:
         repository: the checkpoint.
@@ -33,7 +33,7 @@ class BackgroundCollection:
         self._stopped = threading.Event()
 
     def committed(self, epoch: int) -> None:
-        """Take note that an epoch was committed. Returns at once."""
+        """Record that an epoch was committed. Returns at once."""
         if epoch < self._next or self._is_busy:
             return
         self._next = epoch + self._every
@@ -58,10 +58,10 @@ class BackgroundCollection:
             _log.info("%s: epochs before %d were collected", self._repository.url, done.first)
 
     def close(self, *, at_once: bool = False) -> None:
-        """Wait until a collection that is under way has ended.
+        """Wait until a running collection has ended.
 
         Parameters:
-            at_once: end it behind the epoch that it is at. The next one goes on.
+            at_once: end it after the current epoch. The next collection continues.
         """
         if at_once:
             self._stopped.set()

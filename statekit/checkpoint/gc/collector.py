@@ -2,16 +2,17 @@
 
 There are two ways to find garbage.
 
-- **By names.** Epochs that are given up name files that the kept ones do not. The epochs that name
-  a file follow each other, by the rule in `retention`. So it is enough to look at those that are
-  given up, and at each kept one that follows one of them, or none: all others name only what one
-  of these does, or newer files. Nothing is listed, and what is read follows what is given up.
-- **By a sweep.** Attempts that lost leave files that no manifest ever named. All files are listed,
-  and those that no kept epoch names and that are old enough are garbage.
+- **By references.** A collected epoch references files that the kept ones do not. By the rule in
+  `retention`, the epochs that reference a file follow each other without a gap. So it is enough to
+  read the collected epochs, and each kept one that follows a collected one or none: all other kept
+  epochs reference only files of these, or newer files. Nothing is listed, and the reads follow the
+  number of collected epochs.
+- **By a sweep.** Attempts that lost leave orphans, which no manifest ever referenced. A sweep lists
+  all files. Those that no kept epoch references and that are old enough are garbage.
 
-The order is: the mark that epochs are given up; then, for each of them, oldest first, its files,
-those of them that name others, its manifest. So whatever a killed collector has not done, the next
-one finds again.
+The order of writes is: the mark that epochs are collected; then, for each of them, oldest first,
+its files, its bases and histories, its manifest. So the next collector finds everything that a
+killed one has not done.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, StateTypeError
 
 GRACE = dt.timedelta(days=1)
-"""How old a file must be, counted back from the last commit, that a sweep deletes."""
+"""The age of an orphan, relative to the last commit, from which a sweep deletes it."""
 
 Progress = Callable[[int, int | None], None]
-"""Is told how many epochs were looked at, and of how many."""
+"""Called with the number of processed epochs and their total."""
 
 
 @dataclass
 class Size:
-    """So many files, of so many bytes."""
+    """A number of files, and their bytes."""
 
     files: int = 0
     bytes: int = 0
@@ -69,12 +70,12 @@ class Collected:
     """What a collection did, or would do.
 
     Attributes:
-        first, last: the epochs that are kept.
-        kept: how many there are.
-        given_up: how many manifests were deleted.
+        first, last: the kept epochs.
+        kept: their number.
+        given_up: number of deleted manifests.
         held: epochs before the first whose manifests stay, and why.
         deleted: by kind.
-        young: files that no epoch names and that are too young to be deleted; None without a sweep.
+        young: unreferenced files that are too young to be deleted; None without a sweep.
     """
 
     first: int
@@ -88,7 +89,7 @@ class Collected:
 
 @dataclass(frozen=True)
 class _Numbers:
-    """What the names in `epochs/` say, and when they came there."""
+    """The epochs and marks in `epochs/`, with their times."""
 
     committed: Mapping[int, dt.datetime]
     firsts: Collection[int]
@@ -119,19 +120,19 @@ class _Numbers:
 
 
 class Collector:
-    """Collects the garbage of a checkpoint. Many may, at the same time, beside a job that runs.
+    """Collects the garbage of a checkpoint. Several collectors may run beside each other and a job.
 
     Parameters:
         repository: the checkpoint.
         retention: which epochs to keep.
-        grace: how old a file that no epoch names must be, counted back from the last commit. Zero
-            says that nothing is under way: then all of them are deleted, whatever their age.
-        dry_run: only find out.
-        progress: is told how far it is.
-        is_stopped: is asked now and then whether to end early, which loses nothing.
+        grace: the minimum age of an orphan to delete, relative to the last commit. Zero declares
+            that nothing else is running: then all orphans are deleted.
+        dry_run: only report.
+        progress: called with the progress.
+        is_stopped: called at intervals; True ends the collection early without any loss.
 
     Raises:
-        StateTypeError: the grace is shorter than what running jobs rely on.
+        StateTypeError: the grace is shorter than running jobs need.
     """
 
     def __init__(
@@ -160,18 +161,18 @@ class Collector:
         """In a dry run, what would be gone."""
 
     def collect(self, *, sweep: bool | None) -> Collected | None:
-        """Give epochs up, and delete what only they named.
+        """Collect old epochs, and delete the files that only they referenced.
 
         Parameters:
-            sweep: whether to look for files that no manifest ever named; None if the last time was
-                long ago.
+            sweep: whether to look for orphans; None if the last sweep was long ago.
 
         Returns:
             What was done; None if nothing is committed.
 
         Raises:
-            CorruptCheckpointError: a kept epoch cannot be read: nothing it may need is deleted.
-            StorageError: the store failed; doing it again goes on.
+            CorruptCheckpointError: a kept epoch cannot be read. Nothing that it may need is
+                deleted.
+            StorageError: the store failed; a second call continues.
         """
         while True:
             first = self._repository.first_kept()
@@ -183,7 +184,7 @@ class Collector:
                 # Another collector has given up more meanwhile, of what this one was reading.
 
     def _collect(self, sweep: bool | None) -> Collected | None:
-        """One attempt."""
+        """Collect once."""
         found = self._given_up()
         if found is None:
             return None
@@ -213,7 +214,7 @@ class Collector:
     # ------------------------------------------------------------------------------ giving up
 
     def _given_up(self) -> tuple[_Numbers, int, EpochManifest] | None:
-        """Return the epochs there are, the first one to keep and the last. Marks it, then looks
+        """Return the existing epochs, the first one to keep and the last. Mark the first, then list
         again.
         """
         numbers = _Numbers.of(self._repository)
@@ -244,7 +245,7 @@ class Collector:
         )
 
     def _check_job_file(self, last: EpochManifest) -> None:
-        """Nothing is given up where what is kept cannot be read for want of it."""
+        """Check that the kept epochs can be read. Otherwise nothing is collected."""
         if self._repository.stored(last.job_file.path) is None:
             raise CorruptCheckpointError(
                 f"{self._repository.at(last.job_file.path)} is missing, which epoch {last.epoch} "
@@ -252,8 +253,8 @@ class Collector:
             )
 
     def _standing_on(self, kept: list[int], last: EpochManifest) -> list[EpochManifest]:
-        """Return the kept epochs that follow none that is kept. They name all that is older than
-        these.
+        """Return the kept epochs that follow no kept one. They reference all older files that are
+        needed.
         """
         history = next(number for number in kept if not last.has_abandoned(number))
         found = [self._repository.manifest(history)]
@@ -267,7 +268,9 @@ class Collector:
     def _held(
         self, gone: list[int], last: int, standing: list[EpochManifest], done: Collected
     ) -> list[EpochManifest]:
-        """Return the manifests before the first epoch that stay for now; why is told to `done`."""
+        """Return the manifests before the first epoch that stay for now, and add the reasons to
+        `done`.
+        """
         found: dict[int, EpochManifest] = {}
         why = dict.fromkeys(self._read, "somebody reads it")
         back = self._back.items()
@@ -281,10 +284,11 @@ class Collector:
     def _give_up(
         self, number: int, size: int, kept: KeptFiles, before: set[str], done: Collected
     ) -> set[str]:
-        """Delete an epoch with all that no kept one names. Returns these files.
+        """Delete an epoch with all files that no kept one references. Return these files.
 
         Parameters:
-            before: the same of those before it, which are gone. A rollback names some again.
+            before: the same files of the epochs before it, which are gone. A rollback references
+                some again.
         """
         try:
             manifest = self._repository.manifest(number)
@@ -302,7 +306,7 @@ class Collector:
 
     @staticmethod
     def _superseded(first: int, numbers: _Numbers) -> list[str]:
-        """Marks that a later one makes needless."""
+        """Return marks that a later one replaces."""
         last_sweep = max(numbers.swept, default=0)
         return [
             *(first_path(number) for number in numbers.firsts if number < first),
@@ -320,9 +324,9 @@ class Collector:
     def _sweep(
         self, kept: list[int], held: list[EpochManifest], before: int, total: int, done: Collected
     ) -> None:
-        """Delete the files that no manifest has ever named, and other leftovers.
+        """Delete the files that no manifest has ever referenced, and other leftovers.
 
-        Files are listed before manifests, so whatever is named by then is found to be.
+        Files are listed before manifests, so every file that is referenced by then is found to be.
         """
         now = self._now()
         bound = self._bound(now)
@@ -356,11 +360,12 @@ class Collector:
     def _named_by_each(
         self, kept: list[int], held: list[EpochManifest]
     ) -> Iterator[Iterator[FileRef]]:
-        """Yield the files of each manifest that counts, those committed meanwhile included.
+        """Yield the files of each manifest that counts, including those that are committed
+        meanwhile.
 
-        Epochs are listed again behind those that were read, until there is none that was not: one
-        that another collector gave up before it was read has its files in a later one, if a
-        rollback went back to it.
+        Epochs are listed again after the last one that was read, until no new one appears. If
+        another collector deletes an epoch before it is read, a later epoch references its files if
+        a rollback went back to it.
         """
         opened: set[str] = set()
         for manifest in held:
@@ -379,7 +384,7 @@ class Collector:
                 raise  # not given up by another collector meanwhile
 
     def _now(self) -> dt.datetime:
-        """What the store's clock shows."""
+        """Return the time of the store's clock."""
         path = f"tmp/{unique_id()}"
         self._repository.create(path, b"")
         marker = self._repository.stored(path)
@@ -392,10 +397,10 @@ class Collector:
         return marker.modified
 
     def _bound(self, now: dt.datetime) -> dt.datetime | None:
-        """Files from before then, that nothing names, are garbage; None for all files.
+        """Return the time before which orphans are garbage; None for all files.
 
-        It is counted back from the last commit: whoever makes the next epoch began behind that. A
-        clock that was set back since is later than now.
+        It is relative to the last commit, because the next epoch began after that. A clock that was
+        set back since is later than now.
         """
         if not self._grace:
             return None
@@ -409,7 +414,7 @@ class Collector:
         return not self._grace or file.modified < now - self._grace
 
     def _notes(self, last: int, now: dt.datetime) -> dict[str, int]:
-        """Notes of epochs that were committed, and drafts of killed processes."""
+        """Return notes of committed epochs, and drafts of killed processes."""
         found = {
             file.path: file.size
             for file in self._repository.listed(BEGUN)
@@ -419,9 +424,9 @@ class Collector:
         return found | {file.path: file.size for file in drafts if self._is_old(file, now)}
 
     def _job_files(self, named: set[int]) -> dict[str, int]:
-        """Job files that no kept epoch names and no start can take up again.
+        """Return job files that no kept epoch references and no start can use again.
 
-        A start takes the one that the last epoch names, or the newest. Between these are those of
+        A start uses the one that the last epoch references, or the newest. Those in between are of
         starts that never committed, and may be about to.
         """
         names = [n for n in self._repository.names("") if n == job_path(job_number(n))]

@@ -1,4 +1,4 @@
-"""The files that kept epochs need, compared with the files of removed ones."""
+"""The files that kept epochs reference, compared with those of collected ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from statekit.checkpoint.sealed_json import FileRef
 
 
 class KeptFiles:
-    """The files of some epochs, looked up where others may have named them too.
+    """The files of the kept epochs, followed only where a collected epoch may share them.
 
-    Where a given-up epoch names nothing but what kept ones name in their manifests, no base and no
-    history is read; elsewhere those of the same key groups are. Shards that may be made of slices
-    are looked up as well, whatever their key groups: they lead to files of whole shards that they
-    were cut out of, at any remove. A shard on a base leads to no others.
+    If a collected epoch references only files that kept manifests reference directly, no base and
+    no history is read. Otherwise those of the same key groups are read. Shards that may have slices
+    are followed too, whatever their key groups: they reference files of the whole shards that they
+    were cut out of, over any number of changes. A shard with a base references no other shards.
     """
 
     def __init__(self, repository: Repository, manifests: Collection[EpochManifest]) -> None:
@@ -29,7 +29,9 @@ class KeptFiles:
         """Operators of which shards that may have slices were looked up."""
 
     def not_among(self, manifest: EpochManifest) -> Iterator[FileRef]:
-        """Yield the files of a given-up epoch that no kept one needs. Some come more than once."""
+        """Yield the files of a collected epoch that no kept one references. Some are yielded more
+        than once.
+        """
         for name, operator in manifest.operators.items():
             for shard in operator.shards:
                 if any(ref.path not in self._paths for ref in _told(shard)):
@@ -39,7 +41,9 @@ class KeptFiles:
                             yield ref
 
     def _look_up(self, operator: str, groups: tuple[int, int]) -> None:
-        """Follow what kept epochs have of these key groups, and what leads to other ones."""
+        """Follow the references of kept epochs in these key groups, and those that lead to other
+        ones.
+        """
         if (operator, groups) in self._looked_up:
             return
         self._looked_up.add((operator, groups))
@@ -62,12 +66,14 @@ def _shards_of(manifest: EpochManifest, operator: str) -> Sequence[ShardState]:
 
 
 def _may_have_slices(shard: ShardState) -> bool:
-    """Return whether it may lead to files of shards that it was cut out of: a history may begin so."""
+    """Return whether a shard may reference files of shards that it was cut out of, through a
+    history.
+    """
     return shard.base is None and bool(shard.slices or shard.history)
 
 
 def _told(shard: ShardState) -> Iterator[FileRef]:
-    """Yield the files that a manifest names for a shard."""
+    """Yield the files that a manifest references for a shard."""
     yield from shard.redistributed
     for contents in (shard, *shard.slices):
         yield from refs_in(contents)

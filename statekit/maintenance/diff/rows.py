@@ -239,6 +239,6 @@ def _of_shard(row_key: bytes, first_groups: Mapping[int, int]) -> bytes:
     group.
 
     >>> _of_shard(pack_group(8) + b"element", {0: 0, 8: 1})
-    b'\x00\x01element'
+    b'\\x00\\x01element'
     """
     return pack_group(first_groups[group_of_row(row_key)]) + row_key[_GROUP_BYTES:]

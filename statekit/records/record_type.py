@@ -70,16 +70,10 @@ class RecordType(RecordDeclaration):
         return RecordReader(self, schema, first_column)
 
     def coerce(self, value: Any) -> Any:
-        """Return an instance passes as it is; a mapping is validated into the record type.
+        """Return a record as it is, or convert a mapping to the record type.
 
         Raises:
-            ProcessError: it is something else, or the mapping does not validate.
-
-        >>> from typing import NamedTuple
-        >>> class Flight(NamedTuple):
-        ...     tail: str
-        >>> RecordType.of(Flight, where="example").coerce({"tail": "N1"})
-        Flight(tail='N1')
+            ProcessError: it is something else, or the mapping does not fit the type.
         """
         if self.flavour not in ("dict", "typeddict") and isinstance(value, self.cls):
             return value

@@ -1,4 +1,4 @@
-"""State types: what a process function holds and calls, and how it becomes mutations.
+"""State types: the handles that process functions call, and how calls become mutations.
 
 `base` has what all state types share, `key_scope` the access of one key to rows, `timers` and `ttl`
 the state that time changes. Imports `backend`, `checkpoint`, `codec` and top-level modules.

@@ -1,27 +1,27 @@
 """The base class of all state types.
 
-Theory of operation. A class is both the annotation a user writes and the handle that is bound to
-the current key. A `KeyScope` has the row prefix that all states of a key share. A state reads a row
-on first access, keeps what it read, and flushes its changes to the batch of the scope some time
-after the key was left, along with those of other keys. A state that is not touched does nothing at
-all. Rows of a state, with P the prefix (key group and encoded key):
+Theory of operation. A class is both the annotation that a user writes and the handle that is bound
+to the current key. A `KeyScope` has the row prefix that all states of a key share. A state reads a
+row on first access, caches it, and flushes its changes to the batch of the scope some time after
+the key was left, along with those of other keys. A state that is not touched does nothing at all.
+Rows of a state, with P the prefix (key group and encoded key):
 
     value, reducing, aggregating    P                                  → value
     list                            P + epoch (6 bytes) + number (6)   → element
     map                             P + encoded map key                → map value
 
-Ownership. What `get` returns belongs to the caller: changing it changes nothing until it is
+Ownership. A value that `get` returns belongs to the caller: changing it has no effect until it is
 written back. Values of immutable types (str, int, frozen dataclasses, …) are decoded once and
-returned as they are. Values of mutable types are decoded anew for every `get` and encoded at
-every `update`; that is the cost of the guarantee.
+returned as they are. Values of mutable types are decoded again for every `get` and encoded at every
+`update`. That is the cost of the guarantee.
 
-Stored form. What is read is always what reading the row would give, also before the row is
-written: an int that is written to a float state is read as a float at once. Otherwise, a result
-would depend on where the input was cut into epochs. A value that is its own stored form, which one
-check finds out (`ValueCodec.exact`), is kept as it is; any other is encoded and decoded.
+Stored form. A read always returns the stored form of a value, even before the row is written: an
+int that is written to a float state is read as a float at once. Otherwise a result would depend on
+where the input was cut into epochs. A value that is its own stored form, which one check detects
+(`ValueCodec.exact`), is kept as it is. Any other value is encoded and decoded.
 
-Sizes. A state counts the rows and bytes it adds and removes, exactly: before a row is replaced or
-removed, its old size is known from the read that came before, or is looked up.
+Sizes. A state counts the rows and bytes that it adds and removes, exactly: before a row is replaced
+or removed, its old size is known from a read, or is looked up.
 """
 
 from __future__ import annotations
@@ -63,27 +63,27 @@ class _Absent:
 
 
 ABSENT: Any = _Absent()
-"""Stands for a row that is known not to be there."""
+"""The cached value of a row that does not exist."""
 
 _HERE: Any = object()
 
 
 @dataclass(frozen=True)
 class StateSpec:
-    """A state as declared: its name, its kind, its codecs and its options. Pure data.
+    """A declared state: its name, its kind, its codecs and its options. Pure data.
 
     Parameters:
-        operator, name: where it is declared and what it is called.
+        operator, name: the operator that declares it, and its name.
         state_class: the class of the handle.
         codec: of values, elements, entries or accumulators.
         key_codec: of map keys; None for other kinds.
-        added: codec of what `add` takes, which is checked but never stored; None for other kinds.
+        added: codec of the input of `add`, which is checked but never stored; None for other kinds.
         default: of a `ValueState`.
         reduce, aggregate: as declared.
         ttl: when its rows expire; None if they do not.
-        redistribute: what becomes of state of shards when there are more or fewer of them.
+        redistribute: how operator state is redistributed to another number of shards.
         made: the class of the object that the function gets; None for other kinds.
-        hooks: what converts values of types that it had before.
+        hooks: convert values of earlier types.
     """
 
     operator: str
@@ -102,7 +102,7 @@ class StateSpec:
 
     @property
     def kind(self) -> StateKind:
-        """The kind as checkpoints name it."""
+        """The name of the kind in checkpoints."""
         return self.state_class.kind
 
     def bind(self, scope: KeyScope, backend: Backend) -> State:
@@ -114,7 +114,7 @@ class StateSpec:
 
 
 class State:
-    """What all states have in common. Users never make one: the task binds it."""
+    """The common part of all states. Users never create one: the task binds it."""
 
     __slots__ = (
         "_accepts",
@@ -135,14 +135,14 @@ class State:
 
     kind: ClassVar[StateKind]
     type_parameters: ClassVar[tuple[str, ...]] = ("value",)
-    """What the types in brackets are of: "key" of map keys, "input" of what `add` takes."""
+    """The roles of the types in brackets: "key" of map keys, "input" of the argument of `add`."""
     options: ClassVar[tuple[type, ...]] = (PickleCodec, TTL)
     """The classes of the options that its annotation may have."""
     required_option: ClassVar[str] = ""
     """An example of the option that its annotation must have; empty if there is none."""
 
     def __new__(cls, *given: object) -> Self:
-        """Refuse to make a state by hand; the task passes what it belongs to.
+        """Refuse to create a state by hand. The task passes the scope that it belongs to.
 
         Raises:
             StateTypeError: it is called without arguments, as in `ValueState[int]()`.
@@ -180,20 +180,20 @@ class State:
 
     @property
     def handle(self) -> Any:
-        """What the user's function is given."""
+        """The object that the user's function gets."""
         return self
 
     def _flush(self) -> None:
-        """Hand changes to the batch and forget the keys."""
+        """Write the changes to the batch and forget the keys."""
         raise NotImplementedError
 
     def _expire(self) -> None:
-        """Look at the clock again, and forget what has expired at the current key."""
+        """Drop cached rows of the current key that have expired since the clock advanced."""
         if self.expiry is not None:
             self.expiry.tick()
 
     def sweep(self, groups: tuple[int, int]) -> None:
-        """Remove rows of these key groups that have expired, no more than is due in one epoch."""
+        """Remove expired rows of these key groups, at most the number that is due in one epoch."""
 
         def removed(row_key: bytes, size: int) -> None:
             self._resized(row_key, size, None)
@@ -204,7 +204,7 @@ class State:
         self.expiry.sweep(self._backend, groups, most, removed)
 
     def _resized(self, row_key: bytes, before: int, row: bytes | None) -> None:
-        """Take note that a row of `before` bytes (0: none) is replaced by `row` (None: removed)."""
+        """Count that a row of `before` bytes (0: none) is replaced by `row` (None: removed)."""
         after = 0 if row is None else len(row_key) + len(row)
         self.rows_added += (after > 0) - (before > 0)
         self.bytes_added += after - before
@@ -220,10 +220,11 @@ class State:
     def _unstorable(
         self, value: object, error: StateTypeError, key: object = _HERE
     ) -> StateTypeError:
-        """For a value of the right type that has no bytes, such as an int beyond 64 bits.
+        """Return the error for a value of the right type that cannot be encoded, such as an int
+        beyond 64 bits.
 
         Parameters:
-            key: that it belongs to; None is the current key.
+            key: the key of the value; the current key by default.
         """
         return StateTypeError(
             f"{self._where(key)} cannot hold {shown(value)}: {error}. Nothing of this epoch is "
@@ -234,7 +235,7 @@ class State:
         return CorruptCheckpointError(f"{self._where()}: {error}")
 
     def _row(self, value: Any) -> bytes:
-        """Return the bytes of a value; an error if the declared type cannot hold it."""
+        """Encode a value, or raise an error if the declared type does not allow it."""
         if not self._accepts(value):
             raise self._refuse(value)
         try:
@@ -243,7 +244,9 @@ class State:
             raise self._unstorable(value, error) from None
 
     def _stored_form(self, value: Any) -> Any:
-        """What reading a value back will give; an error if the declared type cannot hold it."""
+        """Return the stored form of a value, or raise an error if the declared type does not allow
+        it.
+        """
         return self._decode(self._row(value))
 
     def _where(self, key: object = _HERE) -> str:
@@ -253,7 +256,7 @@ class State:
 
 
 class ManyRowState(State):
-    """A state with many rows per key, some of which are in the backend and some still pending."""
+    """A state with many rows per key, some in the backend and some pending."""
 
     __slots__ = ()  # so that a class may have another base beside this one
 
@@ -262,7 +265,7 @@ class ManyRowState(State):
         self._scan = backend.scanner(spec.name)
 
     def clear(self) -> None:
-        """Remove everything this key holds. What is stored is counted, and removed as one range."""
+        """Remove all rows of this key. Stored rows are counted, and removed as one range."""
         self._drop_pending()
         prefix, found = self._scope.prefix, False
         for row_key, row in self._held():
@@ -275,7 +278,7 @@ class ManyRowState(State):
             self._cleared = prefix
 
     def _held(self, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of this key that the backend holds and that were not cleared since."""
+        """Yield the rows of this key that the backend has and that were not cleared since."""
         prefix = self._scope.prefix
         if self._cleared is prefix:
             return iter(())
@@ -284,17 +287,17 @@ class ManyRowState(State):
         return iter(self._scan(prefix, prefix_end(prefix)))
 
     def _spill(self) -> None:
-        """Give pending rows to the backend in the middle of a scope."""
+        """Write pending rows to the backend in the middle of a scope."""
         self._flush()
         self._scope.spill()
         self._cleared = None
 
     def _drop_pending(self) -> None:
-        """Forget the rows of this key that are pending."""
+        """Forget the pending rows of this key."""
         raise NotImplementedError
 
 
 def shown(value: object) -> str:
-    """`value` for a message, cut short."""
+    """Return `value` as text for a message, truncated."""
     text = shortened(value, 201)
     return text if len(text) <= 200 else f"{text[:200]}… ({type(value).__name__})"

@@ -125,7 +125,7 @@ class EventTimeBuffer:
 
     @property
     def added(self) -> StateSize:
-        """By how many rows and bytes the buffer grew in this epoch."""
+        """The rows and bytes that the buffer grew by in this epoch."""
         return StateSize(self._rows_added, self._bytes_added)
 
     def due_groups(self, apply_changes: Callable[[], None]) -> Iterator[DueGroup]:
@@ -178,7 +178,7 @@ class EventTimeBuffer:
             group += 1
 
     def _firsts(self, group: int, last: int, *, after: int | None = None) -> Iterator[bytes]:
-        """Key group and time of the first waiting record and of the first timer."""
+        """Yield key group and time of the first buffered record and of the first timer."""
         later = b"" if after is None else sortable_micros(after + 1)
         end = pack_group(last + 1)
         row = self._backend.first(WAITING, pack_group(group) + later, end)

@@ -26,9 +26,9 @@ _ADDED_MAX = 64
 class ListState(ManyRowState, Sequence[T]):
     """An ordered list per key, one row per element.
 
-    Appending reads nothing. Reading streams: a list of any length can be iterated. Iteration sees
-    the list as it was when it began. An empty list and no list are the same. None elements are
-    refused unless T is Optional.
+    Appending reads nothing. Reading streams, so a list of any length can be iterated. An iterator
+    sees the list as it was when the iteration began. An empty list and no list are equal. None
+    elements are refused unless T is Optional.
     """
 
     # What was appended at this key and those before it: `_pending` has the rows, and `_prefixes` of
@@ -67,7 +67,7 @@ class ListState(ManyRowState, Sequence[T]):
         """Add one element at the end.
 
         Raises:
-            StateTypeError: the declared type cannot hold the element.
+            StateTypeError: the declared type does not allow the element.
         """
         if not self._accepts(value):
             raise self._refuse(value)
@@ -90,25 +90,26 @@ class ListState(ManyRowState, Sequence[T]):
             self._spill()
 
     def _begin(self) -> None:
-        """Append to the current key from now on."""
+        """Start to append to the current key."""
         if not self._pending:
             self._scope.gathered.append(self)
         self._at, self._first = self._scope.prefix, len(self._pending)
 
     def extend(self, values: Iterable[T]) -> None:
-        """Add elements at the end, in order. One that does not fit ends it; those before it stay.
+        """Add elements at the end, in order. An element that does not fit stops it; those before it
+        stay.
 
         Raises:
-            StateTypeError: the declared type cannot hold an element.
+            StateTypeError: the declared type does not allow an element.
         """
         for value in values:
             self.append(value)
 
     def update(self, values: Iterable[T]) -> None:
-        """Replace the whole list, or nothing of it if an element does not fit.
+        """Replace the whole list, or leave it unchanged if an element does not fit.
 
         Raises:
-            StateTypeError: the declared type cannot hold an element.
+            StateTypeError: the declared type does not allow an element.
         """
         rows = [self._row(value) for value in values]  # may be made from this very list
         self.clear()
@@ -134,7 +135,7 @@ class ListState(ManyRowState, Sequence[T]):
             self._spill()
 
     def get(self) -> list[T]:
-        """All elements as a Python list."""
+        """Return all elements as a Python list."""
         return list(iter(self))  # list(self) would ask for the length first, which is a scan
 
     def __iter__(self) -> Iterator[T]:
@@ -177,7 +178,7 @@ class ListState(ManyRowState, Sequence[T]):
         return f"ListState({self.get()!r})"
 
     def _stored(self, *, reverse: bool = False, handed_out: bool = False) -> Iterator[bytes]:
-        """Elements that the backend holds, as bytes."""
+        """Yield the encoded elements in the backend."""
         rows, expiry = self._held(reverse=reverse), self.expiry
         if expiry is None:
             return (row for _, row in rows)
@@ -199,7 +200,7 @@ class ListState(ManyRowState, Sequence[T]):
     def _refresh(
         self, row_key: bytes, row: bytes, value: bytes, before: int, expiry: Expiry
     ) -> None:
-        """Write an element again that was read, unless it was removed meanwhile."""
+        """Restart the TTL of an element that was read, unless it was removed meanwhile."""
         written = expiry.stamp(before)
         scope = self._scope
         if written == before or self._cleared is scope.prefix:
@@ -214,7 +215,7 @@ class ListState(ManyRowState, Sequence[T]):
             self._spill()
 
     def _waiting(self) -> list[bytes]:
-        """Elements that are still pending, as bytes."""
+        """Return the encoded elements that are pending."""
         if self._at is not self._scope.prefix:
             return []
         expiry, rows = self.expiry, self._pending[self._first :]
@@ -224,7 +225,7 @@ class ListState(ManyRowState, Sequence[T]):
         return [row for row, written in found if not expiry.is_over(written)]
 
     def _handed_out(self, *, reverse: bool = False) -> Iterable[bytes]:
-        """Return the same, one by one to a reader."""
+        """Yield the encoded elements to a reader, one by one."""
         expiry = self.expiry
         if expiry is None or not expiry.refreshes:
             found = self._waiting()
@@ -271,7 +272,7 @@ class ListState(ManyRowState, Sequence[T]):
 def _refreshed(
     rows: list[bytes], times: list[int], places: range, expiry: Expiry
 ) -> Iterator[bytes]:
-    """Elements at some places; the time of each begins anew as it is handed out."""
+    """Yield elements at some positions, and restart the TTL of each one as it is read."""
     for place in places:
         if not expiry.is_over(times[place]):
             times[place] = expiry.stamp(times[place])

@@ -23,9 +23,9 @@ D = TypeVar("D")
 class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     """A map per key, one row per entry.
 
-    Touching one entry reads and writes that entry only. `items()`, `keys()`, `values()` and `scan`
-    stream in key order (the order of the type: numbers by value, text by code point) and see the
-    map as it was when iteration began. `len` counts by scanning.
+    An access to one entry reads and writes that entry only. `items()`, `keys()`, `values()` and
+    `scan` stream in key order (the order of the type: numbers by value, text by code point) and see
+    the map as it was when the iteration began. `len` counts by scanning.
     """
 
     __slots__ = ("_encode_key", "_last")
@@ -73,7 +73,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         """Set one entry.
 
         Raises:
-            StateTypeError: the declared types cannot hold the key or the value.
+            StateTypeError: the declared types do not allow the key or the value.
         """
         kept: Any = value
         if not self._immutable:
@@ -90,11 +90,10 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
             self._known_bytes += len(kept)
 
     def setdefault(self, key: K, default: Any = None) -> Any:
-        """Return the value at `key`; where there is none, `default` is set, and returned as it is
-        stored.
+        """Return the value at `key`. If it is absent, set `default` and return its stored form.
 
         Raises:
-            StateTypeError: the declared types cannot hold the key or the default.
+            StateTypeError: the declared types do not allow the key or the default.
         """
         if key not in self:
             self[key] = default
@@ -124,7 +123,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return _StreamedValues(self)
 
     def scan(self, lo: K | None = None, hi: K | None = None) -> Iterator[tuple[K, V]]:
-        """Entries with `lo <= key < hi` in key order; None leaves that side open."""
+        """Yield entries with `lo <= key < hi` in key order; None leaves that side open."""
         return self._pairs(lo, hi)
 
     def __repr__(self) -> str:
@@ -195,7 +194,9 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
                 yield key, found if self._immutable else self._decode(found)
 
     def _rows_between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Any]]:
-        """Stored and pending rows merged in key order; pending ones win."""
+        """Yield stored and pending rows merged in key order. A pending row replaces a stored
+        one.
+        """
         pending = sorted(key for key in self._own(self._changed) if start <= key < end)
         known = {row_key: self._look(row_key) for row_key in pending}
         stored: Iterator[tuple[bytes, bytes]] = iter(())
@@ -206,7 +207,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return _merged(stored, pending, known)
 
     def _read_on(self, row_key: bytes) -> None:
-        """Note that an entry was read in passing, if it is still there."""
+        """Restart the TTL of an entry that an iterator read, if it still exists."""
         self._make_room()
         if self._look(row_key) is not ABSENT:
             self._note_read(row_key)
@@ -222,13 +223,13 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
                 part.pop(row_key, None)
 
     def _own(self, part: dict[bytes, Any]) -> list[bytes]:
-        """Return the row keys of the current key: they are the last ones."""
+        """Return the row keys of the current key, which are the last ones."""
         prefix = self._scope.prefix
         return list(takewhile(lambda row_key: row_key.startswith(prefix), reversed(part)))
 
 
 class _Stored:
-    """A row as the backend holds it, not decoded."""
+    """An encoded row from the backend."""
 
     __slots__ = ("row",)
 
@@ -263,7 +264,7 @@ class _StreamedValues(ValuesView[V]):
 def _unexpired(
     rows: Iterator[tuple[bytes, bytes]], expiry: Expiry
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Rows that have not expired, without their stamps."""
+    """Yield rows that have not expired, without their stamps."""
     for row_key, row in rows:
         value, _ = expiry.read(row)
         if value is not None:

@@ -1,8 +1,8 @@
 """Operator state: state of a shard, not of a key.
 
-These are the value, the list and the map of keyed state, bound to another scope: that of the whole
-shard, whose prefix is the first key group that the shard owns. So rows of a shard lie with the key
-groups of the shard.
+These are the value, list and map of keyed state, bound to the scope of the whole shard. The prefix
+of that scope is the first key group of the shard, so the rows are stored with the key groups of the
+shard.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ S = TypeVar("S")
 
 
 class OperatorState(ValueState[T]):
-    """One value per shard, whatever the key: a `ValueState` of the shard.
+    """One value per shard, for all its keys: a `ValueState` of the shard.
 
-    Say with `Annotated[…, Redistribute(…)]` what becomes of it when the parallelism changes.
+    Declare with `Annotated[…, Redistribute(…)]` how it is redistributed when the parallelism
+    changes.
     """
 
     __slots__ = ()
@@ -39,9 +40,10 @@ class OperatorState(ValueState[T]):
 
 
 class OperatorListState(ListState[T]):
-    """One list per shard, whatever the key: a `ListState` of the shard.
+    """One list per shard, for all its keys: a `ListState` of the shard.
 
-    Say with `Annotated[…, Redistribute(…)]` what becomes of it when the parallelism changes.
+    Declare with `Annotated[…, Redistribute(…)]` how it is redistributed when the parallelism
+    changes.
     """
 
     __slots__ = ()
@@ -51,7 +53,7 @@ class OperatorListState(ListState[T]):
 
 
 class BroadcastState(MapState[K, V]):
-    """One map per shard, the same in all of them: written from a broadcast input, read by all.
+    """One map per shard, equal in all shards: written from a broadcast input, read by all keys.
 
     Only a function decorated with `@….on_broadcast` may change it.
     """
@@ -65,8 +67,8 @@ class BroadcastState(MapState[K, V]):
         """Set one entry.
 
         Raises:
-            StateTypeError: the declared types cannot hold the key or the value, or it is set from
-                elsewhere than a function decorated with `@….on_broadcast`.
+            StateTypeError: the declared types do not allow the key or the value, or the caller is
+                not a function decorated with `@….on_broadcast`.
         """
         self._check_broadcasting()
         super().__setitem__(key, value)
@@ -129,21 +131,21 @@ class Checkpointed(Protocol[S]):
     """
 
     def snapshot_state(self) -> S:
-        """What is to be stored."""
+        """Return the value to store."""
 
     def restore_state(self, state: S, /) -> None:
-        """Take up what was stored."""
+        """Restore the object from a stored value."""
 
 
 def is_checkpointed(cls: object) -> bool:
-    """Return whether objects of a class are kept as `Checkpointed` says."""
+    """Return whether a class has the methods of `Checkpointed`."""
     return isinstance(cls, type) and all(
         callable(getattr(cls, name, None)) for name in ("snapshot_state", "restore_state")
     )
 
 
 class ObjectState(State):
-    """A `Checkpointed` object: one row, whose value is what the object's snapshot returns."""
+    """A `Checkpointed` object: one row with the object's snapshot."""
 
     __slots__ = ("_object", "_stored")
 
@@ -163,7 +165,7 @@ class ObjectState(State):
         return self._object
 
     def get(self) -> Any:
-        """What is stored; None if nothing is."""
+        """Return the stored snapshot; None if there is none."""
         return None if self._stored is None else self._decode(self._stored)
 
     def _restored(self, made: type[Any]) -> Any:

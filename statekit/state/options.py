@@ -19,7 +19,7 @@ Out = TypeVar("Out")
 
 @dataclass(frozen=True)
 class Default:
-    """What an absent `ValueState` reads as: `Annotated[ValueState[int], Default(0)]`."""
+    """The value of an absent `ValueState`: `Annotated[ValueState[int], Default(0)]`."""
 
     value: Any
 
@@ -28,21 +28,22 @@ class Default:
 class TTL:
     """How long state is kept: `Annotated[ValueState[int], TTL("30 days")]`.
 
-    A value, each list element and each map entry expires on its own, when `written + duration` is
-    not later than what the clock shows. What has expired is never read again, and is removed in
-    small steps, epoch by epoch.
+    A value, each list element and each map entry expires on its own, once the clock reaches
+    `written + duration`. An expired value is never read again, and is removed in small steps, epoch
+    by epoch.
 
     Parameters:
         duration: more than 0; a timedelta or a text such as "30 days".
-        clock: "processing" goes by the instant of the epoch. "event" goes by the watermark of the
-            operator, and in a timer's callback by the time of the timer; something is written at
-            the event time of the record, or the time of the timer, that writes it, or when it was
-            written before if that is later.
-        refresh: "write" lets each write begin the time anew, "read" each `get` and each element or
-            entry that is handed out, too. `exists`, `in` and `len` read nothing.
+        clock: "processing" uses the processing time of the epoch. "event" uses the watermark of the
+            operator, and in a timer's callback the time of the timer. A value is then written at
+            the event time of its record or timer, or at the time of the previous write if that is
+            later.
+        refresh: with "write", each write restarts the time. With "read", each `get` and each
+            element or entry that an iterator returns does so too. `exists`, `in` and `len` read
+            nothing.
 
     Raises:
-        StateTypeError: an option cannot be.
+        StateTypeError: an option is not valid.
 
     >>> TTL("1 minute", clock="event").record
     TtlRecord(duration_us=60000000, clock='event', refresh='write')
@@ -62,7 +63,7 @@ class TTL:
 
     @property
     def record(self) -> TtlRecord:
-        """The same as data."""
+        """The TTL as stored in the job file."""
         micros = duration_to_micros(self.duration, "TTL duration")
         return TtlRecord(duration_us=micros, clock=self.clock, refresh=self.refresh)
 
@@ -72,8 +73,8 @@ class Reduce:
     """How a `ReducingState` combines its value with a new one.
 
     Parameters:
-        fn: `fn(current, added) -> combined`; or one of the known reducers `sum`, `min`, `max` (the
-            builtins, or their names) and `"count"`, which counts what is added.
+        fn: `fn(current, added) -> combined`; or one of the built-in reducers `sum`, `min`, `max`
+            (the builtins, or their names) and `"count"`, which counts the added values.
 
     >>> Reduce(max).combine(2, 3), Reduce(sum).combine(2, 3), Reduce("count").combine(2, "x")
     (3, 5, 3)
@@ -83,7 +84,7 @@ class Reduce:
 
     @property
     def known(self) -> str | None:
-        """`sum`, `min`, `max` or `count` for a known reducer, else None."""
+        """`sum`, `min`, `max` or `count` for a built-in reducer, else None."""
         for name, fn in (("sum", sum), ("min", min), ("max", max), ("count", None)):
             if self.fn == name or (fn is not None and self.fn is fn):
                 return name
@@ -114,13 +115,13 @@ class Aggregate(Generic[In, Acc, Out]):
     """How an `AggregatingState` works.
 
     Parameters:
-        create: makes an empty accumulator.
+        create: returns an empty accumulator.
         add: `add(accumulator, added) -> accumulator`.
-        result: what `get` returns for an accumulator.
+        result: returns the result of `get` for an accumulator.
         merge: combines two accumulators; used when windows merge.
 
     Raises:
-        StateTypeError: one of them is no function.
+        StateTypeError: one of them is not a function.
     """
 
     create: Callable[[], Acc]
@@ -136,20 +137,20 @@ class Aggregate(Generic[In, Acc, Out]):
 
 
 Rule = Literal["even", "union", "broadcast", "hooks"]
-"""How state of shards is redistributed; "hooks" stands for functions of the user's."""
+"""How operator state is redistributed; "hooks" means functions of the user."""
 
 
 @dataclass(frozen=True)
 class Redistribute:
-    """What becomes of state that belongs to shards when there are more or fewer of them.
+    """How operator state is redistributed to another number of shards.
 
     Parameters:
         rule: "even" gives each shard an equal part of all elements, "union" gives every shard all
-            elements, both for lists; "broadcast" gives shard i what the old shard i % p had.
+            elements, both for lists; "broadcast" gives shard i the state of the old shard i % p.
         split: `split(state, n) -> list of n states`, for more shards; instead of a rule.
         merge: `merge(list of states) -> state`, for fewer shards; comes with `split`.
 
-    The functions are called with what the state holds as plain Python, and must not change it.
+    The functions get the state as plain Python values, and must not change it.
 
     Raises:
         StateTypeError: neither a rule nor both functions are given.
@@ -184,5 +185,5 @@ class Redistribute:
 
     @property
     def known(self) -> Rule:
-        """The rule as data: what a checkpoint keeps of it."""
+        """The rule as stored in the checkpoint."""
         return "hooks" if self.rule is None else self.rule

@@ -2,16 +2,16 @@
 
 Old shards are taken in order, 0 to p-1, and each contributes exactly once:
 
-    even       all elements, one list behind the other, cut into n pieces of equal length; the first
-               `total % n` pieces get one more
+    even       all elements, one list after the other, cut into n pieces of equal length; the
+               first `total % n` pieces get one more
     union      all elements, for every new shard
-    broadcast  what the old shard i % p had, for the new shard i
-    hooks      more shards: what the old shard j had is split for those new shards i that have
-               i * p // n == j. Fewer: what those old shards j had that have j * n // p == i is
-               merged for the new shard i. A shard that is neither split nor merged goes on as it is
+    broadcast  the state of the old shard i % p, for the new shard i
+    hooks      more shards: the state of the old shard j is split for the new shards i with
+               i * p // n == j. Fewer: the states of the old shards j with j * n // p == i are
+               merged for the new shard i. A shard that is neither split nor merged keeps its state
 
-The rules move rows as they are, and need no code of the user's. Hooks are given plain Python
-values, which are checked when they come back. All of it happens before anything is written.
+The rules move rows as they are, and need no code of the user. Hooks get plain Python values, and
+their results are checked. All of it happens before anything is written.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def redistributed(
     operators: Sequence[OperatorRecord],
     specs: Mapping[str, Sequence[StateSpec]],
 ) -> EpochManifest:
-    """Return the same layout, with what its shards begin with of operator state.
+    """Return the layout with the operator state of its shards.
 
-    It is stored as change files, which nothing refers to but the layout that is returned.
+    The operator state is stored in change files that only the returned layout references.
 
     Parameters:
-        before: where the old shards stand.
-        layout: the new shards.
+        before: the manifest with the old shards.
+        layout: the manifest with the new shards.
         operators: of the job file.
         specs: per operator, its states as the code declares them; without code there are no hooks.
 
@@ -78,12 +78,12 @@ def redistributed(
 
 @dataclass(frozen=True)
 class _Moved:
-    """The operator state of one operator, on its way from old shards to new ones.
+    """The operator state of one operator during a redistribution.
 
     Parameters:
         name: of the operator.
-        emptied: per state the key groups that may have rows of it, which all have to go.
-        states: what it holds in each new shard.
+        emptied: per state, the key groups that may have rows of it, which are all deleted.
+        states: the rows of each state for each new shard.
     """
 
     name: str
@@ -99,7 +99,7 @@ class _Moved:
         record: OperatorRecord,
         specs: Sequence[StateSpec],
     ) -> _Moved | None:
-        """What is to be moved; None if there is nothing."""
+        """Return the operator state to move; None if there is none."""
         old = before.operators[record.name].shards
         new = layout.operators[record.name].shards
         if [shard.groups for shard in old] == [shard.groups for shard in new]:
@@ -112,7 +112,7 @@ class _Moved:
         return cls(record.name, _emptied(repository, old, held), states)
 
     def stored(self, repository: Repository, epoch: OperatorEpoch) -> OperatorEpoch:
-        """Return the operator with a change file for each new shard that is to have some."""
+        """Return the operator with a change file for each new shard that gets some state."""
         with ThreadPoolExecutor(TRANSFERS) as threads:
             numbers = range(len(epoch.shards))
             shards = tuple(threads.map(partial(self._begun, repository), numbers, epoch.shards))
@@ -148,10 +148,10 @@ class _Moved:
 def _emptied(
     repository: Repository, old: Sequence[ShardState], held: Mapping[str, list[Rows]]
 ) -> dict[str, list[int]]:
-    """Per state the key groups that may have rows of it, in order.
+    """Return, per state, the key groups that may have rows of it, in order.
 
-    They are the first of each old shard that holds any, and those that a redistribution before was
-    to empty, where the shard has not run since.
+    These are the first group of each old shard with rows, and those that an earlier redistribution
+    was to delete, if the shard has not run since.
     """
     found = {
         name: {shard.first_group for shard, rows in zip(old, shards, strict=True) if rows}
@@ -167,11 +167,11 @@ def _emptied(
 
 
 def put_local(batch: Batch, first_group: int, held: Mapping[str, Rows]) -> dict[str, StateSize]:
-    """Put what a shard has of operator state to a batch; how much that is, per state.
+    """Add the operator state of a shard to a batch. Return its size per state.
 
     Parameters:
         first_group: the first key group of the shard.
-        held: what each state holds.
+        held: the rows of each state.
     """
     prefix, put = pack_group(first_group), dict[str, StateSize]()
     for name, rows in held.items():
@@ -187,7 +187,9 @@ def moved_by_operator(
     shards: int,
     epoch: int,
 ) -> dict[str, dict[str, list[Rows]]]:
-    """What the states of each operator hold in each of `shards` new shards; as `moved_rows`."""
+    """Return the rows of each operator's states for each of `shards` new shards; see
+    `moved_rows`.
+    """
     return {
         operator.name: moved_states(
             operator, specs.get(operator.name, ()), held[operator.name], shards, epoch
@@ -203,7 +205,7 @@ def moved_states(
     shards: int,
     epoch: int,
 ) -> dict[str, list[Rows]]:
-    """What each operator state holds in each of `shards` new shards; as `moved_rows`."""
+    """Return the rows of each operator state for each of `shards` new shards; see `moved_rows`."""
     by_name = {spec.name: spec for spec in specs}
     return {
         state.name: moved_rows(
@@ -222,12 +224,12 @@ def moved_rows(
     shards: int,
     epoch: int,
 ) -> list[Rows]:
-    """What a state holds in each of `shards` new shards.
+    """Return the rows of a state for each of `shards` new shards.
 
     Parameters:
-        state: as the checkpoint has it.
-        spec: as the code has it, which says what becomes of it, if there is code.
-        held: what it holds in each old shard.
+        state: as in the checkpoint.
+        spec: as in the code, with the rule for redistribution; None without code.
+        held: the rows of each old shard.
         epoch: list elements get positions of this epoch, before those of the next one.
 
     Raises:
@@ -277,7 +279,7 @@ def moved_rows(
 
 
 def check_type(operator: str, state: StateRecord, spec: StateSpec) -> None:
-    """Make sure that what hooks return is stored as what the state says of its rows.
+    """Check that results of hooks are stored as the type that the checkpoint has for the rows.
 
     Raises:
         RescaleError: the code declares another type, which the state does not have yet.
@@ -293,14 +295,14 @@ def check_type(operator: str, state: StateRecord, spec: StateSpec) -> None:
 
 
 def rule_of(state: StateRecord, spec: StateSpec | None) -> Rule | None:
-    """What becomes of a state: as the code says, or as the last run's did where there is none."""
+    """Return the rule of a state: of the code, or of the last run if there is no code."""
     if spec is None:
         return state.redistribute
     return None if spec.redistribute is None else spec.redistribute.known
 
 
 def _even(elements: list[bytes], shards: int) -> list[list[bytes]]:
-    """Pieces of equal length; the first ones get one more.
+    """Cut a list into pieces of equal length. The first ones get one more element.
 
     >>> _even([b"1", b"2", b"3", b"4", b"5"], 3)
     [[b'1', b'2'], [b'3', b'4'], [b'5']]
@@ -311,13 +313,13 @@ def _even(elements: list[bytes], shards: int) -> list[list[bytes]]:
 
 
 def _positioned(elements: list[bytes], epoch: int) -> Rows:
-    """List elements with positions as those that are appended in an epoch have."""
+    """Return list elements with positions like those that are appended in an epoch."""
     start = epoch.to_bytes(6, "big")
     return [(start + number.to_bytes(6, "big"), row) for number, row in enumerate(elements)]
 
 
 def _by_hooks(hooks: _Hooks, held: list[Rows], shards: int) -> list[list[bytes]]:
-    """What each new shard gets from the user's functions, as rows without their keys."""
+    """Return the rows for each new shard from the user's functions, without their keys."""
     rows = [[row for _, row in shard] for shard in held]
     moved: list[list[bytes]] = []
     before, after = len(held), shards
@@ -342,7 +344,7 @@ class _Hooks:
         where: the state, for messages.
         declared: the functions.
         codec: of its value, or of its elements.
-        is_list: whether what a function is given is a list of elements.
+        is_list: whether a function gets a list of elements.
     """
 
     def __init__(
@@ -354,7 +356,7 @@ class _Hooks:
         self._is_list = is_list
 
     def split(self, shard: int, rows: list[bytes], parts: int) -> list[list[bytes]]:
-        """What one old shard has, for so many new ones."""
+        """Split the rows of one old shard into parts."""
         assert self._declared.split is not None
         split, about = self._declared.split, f"of shard {shard} for {parts} shards"
         returned = self._called(lambda: split(self._plain(rows), parts), "split", about)
@@ -364,7 +366,7 @@ class _Hooks:
         return [self._rows(state, "split", about) for state in returned]
 
     def merge(self, shard: int, parts: list[list[bytes]]) -> list[bytes]:
-        """What several old shards have, for one new one."""
+        """Merge the rows of several old shards."""
         assert self._declared.merge is not None
         merge, about = self._declared.merge, f"of {len(parts)} shards for shard {shard}"
         states = [self._plain(rows) for rows in parts]
@@ -380,12 +382,14 @@ class _Hooks:
             raise self._refused(told) from error
 
     def _plain(self, rows: list[bytes]) -> Any:
-        """What a function is given: it may keep or change it, nothing else has it."""
+        """Decode the argument of a function. No other code uses it, so the function may change
+        it.
+        """
         values = [self._codec.decode(row) for row in rows]
         return values if self._is_list else values[0]
 
     def _rows(self, state: Any, hook: str, about: str) -> list[bytes]:
-        """What a function returned, as rows."""
+        """Encode the result of a function as rows."""
         if self._is_list:
             if not isinstance(state, list | tuple):
                 raise self._refused(f"{hook} {about} returned {shown(state)}, and not a list")

@@ -1,8 +1,8 @@
 """The rows of a state that were read or changed since the last flush.
 
-A row is read when it is first asked for. What was read or set is known until changes are handed
-on, which is when some hundred keys have been processed: all rows that changed are then encoded and
-counted together, which takes a fraction of what it takes one by one.
+A row is read on its first use. It stays in the cache until the next flush, which follows after some
+hundred keys. The flush encodes and counts all changed rows together, which takes a fraction of the
+time of single rows.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from statekit.state.key_scope import KeyScope
 from statekit.state.ttl import PERMANENT, UNWRITTEN, Expiry
 
 UNKNOWN: Any = object()
-"""Stands for a row that nobody looked at."""
+"""The cached value of a row that was not looked up yet."""
 
 
 class RowCache(State):
-    """A state that knows its rows by their row keys."""
+    """A state that caches its rows by their row keys."""
 
     # `_known` maps row keys to what is known of the row: for an immutable type the value itself,
     # for a mutable type its row, or ABSENT. `_changed` has the row keys to write, with the keys
@@ -65,12 +65,12 @@ class RowCache(State):
     # ----------------------------------------------------------------------------------- reading
 
     def _look(self, row_key: bytes) -> Any:
-        """What is known of a row, ABSENT if it is known not to be there."""
+        """Return the cached value of a row, ABSENT if it does not exist."""
         found = self._known.get(row_key, UNKNOWN)
         return self._load(row_key) if found is UNKNOWN else found
 
     def _load(self, row_key: bytes) -> Any:
-        """Read a row; returns what becomes known of it."""
+        """Read a row into the cache and return its value."""
         row = self._read(row_key)
         if row is None:
             self._sizes[row_key] = 0
@@ -91,7 +91,7 @@ class RowCache(State):
         return found
 
     def _unexpired(self, row_key: bytes, row: bytes, expiry: Expiry) -> Any:
-        """What becomes known of a row that may have a stamp."""
+        """Return the value of a row that may have a stamp, ABSENT if it has expired."""
         value, written = expiry.read(row)
         self._indexed[row_key] = self._written[row_key] = written
         if value is None:
@@ -106,7 +106,7 @@ class RowCache(State):
     # ----------------------------------------------------------------------------------- writing
 
     def _set(self, row_key: bytes, found: Any) -> None:
-        """Let a row be written, or be removed where it is ABSENT."""
+        """Mark a row to be written, or to be removed if the value is ABSENT."""
         if not self._known:
             self._scope.gathered.append(self)
         if found is ABSENT:
@@ -115,12 +115,12 @@ class RowCache(State):
         self._changed[row_key] = self._scope.key
 
     def _note_write(self, row_key: bytes) -> None:
-        """Let the time of a row begin anew."""
+        """Restart the TTL of a row that was written."""
         assert self.expiry is not None
         self._written[row_key] = self.expiry.stamp(self._written.get(row_key, UNWRITTEN))
 
     def _note_read(self, row_key: bytes) -> None:
-        """Return the same, for a row that was read."""
+        """Restart the TTL of a row that was read."""
         assert self.expiry is not None
         before = self._written[row_key]
         written = before if before == PERMANENT else self.expiry.stamp(before)
@@ -134,7 +134,7 @@ class RowCache(State):
         self._forget()
 
     def _forget(self) -> None:
-        """Know nothing."""
+        """Empty the cache."""
         for part in (self._known, self._changed, self._sizes, self._indexed, self._written):
             part.clear()
         self._known_bytes = 0
@@ -166,9 +166,9 @@ class RowCache(State):
         """Write many rows.
 
         Parameters:
-            found: what is known of each.
+            found: the value of each row.
             before: the sizes of the rows that they replace, 0 for none.
-            indexed, written: of a state that expires, when those were written, and when these were.
+            indexed, written: for a state with a TTL, the old and new write times.
         """
         rows = found if self._to_row is None else self._rows(row_keys, found)
         if self.expiry is not None:

@@ -1,8 +1,8 @@
 """Broadcast handlers: functions that every shard calls with broadcast records.
 
-A broadcast record comes to all shards, and what they make of it must be the same in all of them. So
-a handler sees nothing that differs from shard to shard: neither state of keys nor other state of
-the shard, and no context. That is checked when it is declared, and not left to good will.
+Every shard gets every broadcast record, and must derive the same state from it. So a handler has
+access to nothing that differs between shards: no keyed state, no other operator state and no
+context. This is checked when the handler is declared.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Handlers:
         declared: the signature of the process function.
 
     Attributes:
-        record_type: what they take; None if there are none.
-        signatures: of the functions, in the order in which they were declared.
+        record_type: the type of broadcast records; None without handlers.
+        signatures: of the functions, in the order of their declaration.
     """
 
     def __init__(self, declared: Signature) -> None:
@@ -44,8 +44,8 @@ class Handlers:
         """Add a function.
 
         Raises:
-            StateTypeError: it cannot be called in all shards with the same effect; the message
-                names the parameter.
+            StateTypeError: it could have different effects in different shards; the message names
+                the parameter.
         """
         where = f"{handler.name}, parameter {handler.first!r}"
         cls = RecordType.of(handler.hints[handler.first], where=where).cls
@@ -60,7 +60,9 @@ class Handlers:
         self._by_class[cls] = handler
 
     def bind(self, states: dict[str, State], context: Context) -> Callable[[Any], Bound]:
-        """Return a function from a record to what is called, as `handler(record, *arguments)`."""
+        """Return a function from a record to its handler, called as `handler(record,
+        *arguments)`.
+        """
         bound = {cls: of.bind(states, context) for cls, of in self._by_class.items()}
         if len(bound) == 1:  # takes dicts and subclasses, too
             (only,) = bound.values()
@@ -69,7 +71,7 @@ class Handlers:
 
 
 def _check_effects(handler: Signature) -> None:
-    """Make sure that a handler does and sees only what is the same in all shards."""
+    """Check that a handler changes and reads only state that is equal in all shards."""
     if handler.emits is not None:
         raise StateTypeError(
             f"{handler.name}: it returns {annotation_text(handler.hints['return'])}, which each "

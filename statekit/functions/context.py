@@ -1,4 +1,4 @@
-"""`Context`: what a process function can read besides its record and its states."""
+"""`Context`: what a process function can read beside its record and its states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statekit.timestamp import instant
 
 
 class Context:
-    """What a process function may know beside its record and its states.
+    """The context of a call: key, epoch, clocks and timers.
 
     Declare a parameter of this type to get it.
     """
@@ -31,37 +31,38 @@ class Context:
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch, the same when the epoch is replayed."""
+        """The number of the epoch, unchanged in a replay."""
         return self._scope.epoch
 
     @property
     def operator(self) -> str:
-        """The name of the operator that runs."""
+        """The name of the running operator."""
         return self._scope.operator
 
     @property
     def watermark(self) -> dt.datetime:
-        """How far event time has come: no record at or before it is still handled.
+        """The watermark: no record with this event time or an earlier one is still processed.
 
-        The same for all keys of an epoch. The first instant of the year 1 before any record was
-        committed, the last one of 9999 when no record can follow.
+        It is the same for all keys of an epoch. Before any record was committed it is the first
+        instant of the year 1. After the end of event time it is the last instant of 9999.
         """
         return instant(self._scope.clocks.watermark_us)
 
     @property
     def processing_time(self) -> dt.datetime:
-        """The one instant that all of the epoch takes place at; the same when it is replayed."""
+        """The processing time of the epoch, unchanged in a replay."""
         return instant(self._scope.clocks.processing_time_us)
 
     @property
     def event_time(self) -> dt.datetime:
-        """The event time of the record, or the time of the timer, that is being handled.
+        """The event time of the current record, or the time of the current timer.
 
-        Of records that a function takes all at once, it is that of the one taken last: before any
-        is, that of the first, and behind the last of all, the latest of them.
+        If a function takes all records of a key at once, it is the event time of the last one that
+        the function took: before it took any, of the first one; after the last one, the latest of
+        all.
 
         Raises:
-            StateTypeError: the operator has no event time, or a processing-time timer is due.
+            StateTypeError: the operator has no event time, or a processing-time timer is firing.
         """
         if self._scope.clocks.event_us is None:
             raise StateTypeError(
@@ -72,10 +73,10 @@ class Context:
 
     @property
     def timers(self) -> Timers:
-        """Times at which this key is called again.
+        """The timers of this key.
 
         Raises:
-            StateTypeError: the operator handles none.
+            StateTypeError: the operator has no callback for timers.
         """
         if self._timers is None:
             raise StateTypeError(

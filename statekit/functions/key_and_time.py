@@ -45,7 +45,7 @@ def codec_of_keys(operator: str, records: Records, key: tuple[str, ...]) -> KeyC
 
 
 def check_event_time(records: Records, name: str | None) -> None:
-    """Make sure that the event time, if there is any, is a datetime of the records.
+    """Check that the event time, if there is any, is a datetime field of the records.
 
     Raises:
         StateTypeError: it is not.
@@ -62,10 +62,10 @@ def check_event_time(records: Records, name: str | None) -> None:
 
 
 def codec_of_waiting(records: Records) -> ValueCodec[Any]:
-    """How records are stored that wait for the watermark.
+    """Return the codec of buffered records, which wait for the watermark.
 
     Raises:
-        StateTypeError: they cannot be stored.
+        StateTypeError: their type cannot be stored.
     """
     if _are_untyped(records):
         raise StateTypeError(
@@ -78,12 +78,12 @@ def codec_of_waiting(records: Records) -> ValueCodec[Any]:
 
 
 def _are_untyped(records: Records) -> bool:
-    """Return whether records are plain dicts, of which nothing is declared."""
+    """Return whether records are plain dicts without declared fields."""
     return any(member.fields is None for member in records.members)
 
 
 def _annotation_in_all(records: Records, name: str, what: str) -> Any:
-    """Return the annotation of a field that all record types have, and with the same type."""
+    """Return the annotation of a field that all record types have with the same type."""
     found = {}
     for member in records.members:
         fields = member.fields or {}

@@ -14,20 +14,20 @@ from statekit.functions.state_parameters import explained
 from statekit.state.row_versions import Hook
 
 MigrateOption = Mapping[str, Callable[[Any], Any] | Sequence[Callable[[Any], Any]]]
-"""What `migrate=` takes: per state a function, or several."""
+"""The type of `migrate=`: per state a function, or several."""
 
 Hooks = dict[str, tuple[tuple[Callable[[Any], Any], Any], ...]]
 """Per state, its functions, each with the resolved annotation of its parameter; None without."""
 
 
 def checked_hooks(operator: str, migrate: object, caller: dict[str, Any]) -> Hooks:
-    """Return the functions given as `migrate=`, with what they take.
+    """Return the functions of `migrate=` with the types of their parameters.
 
     Parameters:
         caller: names that annotations may use beside those of the functions' modules.
 
     Raises:
-        StateTypeError: it is no mapping from names of states to functions of one argument.
+        StateTypeError: it is not a mapping from names of states to functions of one argument.
     """
     if not isinstance(migrate, Mapping):
         raise StateTypeError(
@@ -66,7 +66,7 @@ def hooks_of(operator: str, states: Sequence[str], given: Hooks) -> dict[str, tu
     """Return the hooks of each state.
 
     Raises:
-        StateTypeError: there is no such state, or values cannot be of an annotated type.
+        StateTypeError: there is no such state, or its values cannot have an annotated type.
     """
     for name in given:
         if name not in states:
@@ -87,7 +87,7 @@ def _hook(operator: str, state: str, fn: Callable[[Any], Any], annotation: Any) 
 
 
 def _codec(annotation: Any) -> ValueCodec[Any] | None:
-    """How values of the annotated type were stored: pickled only if the annotation says so."""
+    """Return the codec of the annotated type. It unpickles only if the annotation says so."""
     if annotation is None:
         return None
     notes = typing.get_args(annotation)[1:] if hasattr(annotation, "__metadata__") else ()

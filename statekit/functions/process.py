@@ -1,7 +1,7 @@
 """`@process`: a user's function and its signature, validated and kept as data.
 
-A decorator only reads and checks. Everything wrong with a declaration is an error when the module
-is imported, with a message that names the parameter; nothing is found out on a cluster.
+The decorator only reads and checks. Every fault of a declaration is an error when the module is
+imported, with a message that names the parameter. No fault is found later on a cluster.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _Annotated = tuple[Callable[..., Any], dict[str, Any]]
 """A function with its annotations."""
 
 _Packed = tuple[tuple[Any, ...], dict[str | None, _Annotated], list[_Annotated]]
-"""The arguments of a process, its callbacks for timers, and those for broadcast records."""
+"""The arguments of a process, of its timer callbacks, and of its broadcast handlers."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ class Traits:
             None calls it with each record.
         definition: options that may not change while there is state, by name: for functions that
             are made from options, such as windows.
-        widths: the most bits of numbers in states, by name, where types limit them. They may grow,
-            and not shrink.
+        widths: the largest number of bits of numbers in states, by name, where types limit them.
+            They may grow, and not shrink.
         takes_columns: it takes columns of many keys from its combiner, and not rows.
         takes_parts: the records of a key may arrive in parts, if it takes all of them at once.
-        timers_join: timers that are set or deleted while others fire join them or stay out.
+        timers_join: timers that are set or deleted while others fire take effect at once.
         outputs_at_once: how many outputs are gathered in Python before they become columns.
         settles: an epoch without records follows when event time has advanced and the input ends.
-        earliest_us: the watermark that shards see instead of an earlier one or none.
+        earliest_us: shards see this watermark in place of an earlier one or none.
         dropped_states: states that are dropped if the checkpoint has them and the function does not
             declare them.
     """
@@ -95,19 +95,19 @@ class Traits:
 
 
 class Process(Generic[R, P, U]):
-    """A process function with everything its signature says.
+    """A process function with everything its signature declares.
 
-    Made by `@process`. Calling it calls the function, so it can be tested like any other.
+    Created by `@process`. Calling it calls the function, so it can be tested like any other.
 
     Attributes:
         name: the function's name; the operator's unless the job gives another.
         key: the names of the key fields; none for an operator without a key.
         event_time: the name of the field with the event time; None without event time.
         lateness_us: how far records may lag behind the largest event time.
-        ordered: the codec of records that wait for the watermark; None where they do not wait.
+        ordered: the codec of buffered records; None if records are not buffered.
         record_type: of the first parameter; several types if that is annotated `A | B`.
-        output_type: of what it yields; None if it yields nothing.
-        states: what it declares, in order.
+        output_type: of its outputs; None if it emits nothing.
+        states: the declared states, in order.
         handlers: of broadcast records.
         traits: how the runtime treats it.
     """
@@ -169,14 +169,14 @@ class Process(Generic[R, P, U]):
         self, fn: Callable[Concatenate[Timer, Q], Iterable[U]], /
     ) -> Callable[Concatenate[Timer, Q], Iterable[U]]: ...
     def on_timer(self, given: Any, /) -> Any:
-        """Decorate the function that is called when a timer of a key is due.
+        """Decorate the callback for due timers of a key.
 
-        `@fn.on_timer("name")` takes the timers of that name, `@fn.on_timer` all others. The first
-        parameter takes the `Timer`; the others are states of the process function, just those that
-        are needed, and a `Context`.
+        `@fn.on_timer("name")` handles the timers of that name, `@fn.on_timer` all others. The first
+        parameter takes the `Timer`. The others are states of the process function, as many as
+        needed, and a `Context`.
 
         Raises:
-            StateTypeError: the declaration cannot be; the message names the parameter.
+            StateTypeError: the declaration is not valid; the message names the parameter.
 
         >>> import datetime as dt
         >>> from collections.abc import Iterator

@@ -177,7 +177,7 @@ class RowCache(State):
         self.bytes_added += self._scope.batch.put_all(self._name, row_keys, rows) - sum(before)
 
     def _look_back(self, row_keys: list[bytes]) -> None:
-        """Find out about rows in the backend that are to be replaced."""
+        """Look up the rows in the backend that are to be replaced."""
         for row_key in row_keys:
             row = self._read(row_key)
             self._sizes[row_key] = 0 if row is None else len(row_key) + len(row)
@@ -192,7 +192,7 @@ class RowCache(State):
                 self.expiry.forget(row_key, self._indexed.get(row_key, UNWRITTEN))
 
     def _rows(self, row_keys: list[bytes], found: list[Any]) -> list[bytes]:
-        """Return the rows of what is known."""
+        """Encode cached values as rows."""
         to_row = self._to_row
         assert to_row is not None
         try:

@@ -1,14 +1,14 @@
 """Rows that were written before the type of their state changed.
 
-Each change of a type that does not read what is stored begins a generation. A row of generation 0
-is a value and nothing else, so a state whose type never changed in such a way pays nothing. Every
+Each change to a type that cannot read the stored rows begins a generation. A row of generation 0 is
+a value and nothing else, so a state whose type never changed in this way has no overhead. Every
 other row is marked:
 
     C1 00 + generation (1 byte) + value
 
-Stamps of rows that expire begin with C1, too, and stand in front of the mark; the byte behind it
-is their era, which is never 0. So a row without a stamp is told from one with, whether expiry was
-turned on before the generation or after it.
+Stamps of rows with a TTL begin with C1 too, and come before the mark. The byte after it is their
+era, which is never 0. So rows with and without a stamp are distinguished, whether expiry was turned
+on before or after the generation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Decode = Callable[[bytes], Any]
 
 
 def marked(generation: int) -> bytes:
-    """What rows of a generation begin with.
+    """Return the mark that rows of a generation begin with.
 
     >>> marked(0), marked(2).hex(" ")
     (b'', 'c1 00 02')
@@ -74,7 +74,7 @@ def value_schema(state: StateRecord | PastState) -> Schema:
 
 @dataclass(frozen=True)
 class Hook:
-    """A function that makes a value of a state's present type of one of a former type.
+    """A function that converts a value of an earlier type to the present type of a state.
 
     Parameters:
         fn: takes the old value, returns the new one.
@@ -89,11 +89,11 @@ class Hook:
         return self.fn.__name__
 
     def takes(self, rows: Sequence[PastState]) -> bool:
-        """Return whether it takes rows of one generation, given its declarations, oldest first.
+        """Return whether it accepts rows of one generation, given its declarations, oldest first.
 
-        All of them have to read rightly as the annotated type. Fields that a later declaration of
-        the generation did without need not be in it; those of the last one do, so that a hook for
-        an older type does not pass over what was added since.
+        The annotated type must read the rows of all declarations. It may lack fields that a later
+        declaration of the generation removed. It must have those of the last one, so that a hook
+        for an older type does not drop fields that were added since.
         """
         if self.codec is None:
             return all(state.codec == "msgpack" for state in rows)
@@ -105,7 +105,7 @@ class Hook:
         )
 
     def is_meant_for(self, state: PastState) -> bool:
-        """Return whether its annotation is the very type of a declaration."""
+        """Return whether its annotation is exactly the type of a declaration."""
         made = self.codec
         return (
             made is not None
@@ -114,20 +114,20 @@ class Hook:
         )
 
     def reader(self, rows: Sequence[PastState]) -> Decode:
-        """What decodes rows of one generation to what the hook takes."""
+        """Return a decoder from rows of one generation to the hook's argument."""
         if self.codec is not None:
             return self.codec.decode
         return generic_decoder(value_schema(rows[-1]), rows[-1].codec)
 
 
 def hook_for(hooks: Sequence[Hook], rows: Sequence[PastState]) -> Hook | None:
-    """Return the hook that takes rows of one generation; None if there is none.
+    """Return the hook for rows of one generation; None if there is none.
 
-    One that is annotated with the very type comes first, then one that reads it, then one without
-    an annotation.
+    A hook that is annotated with the exact type comes first, then one that can read it, then one
+    without an annotation.
 
     Raises:
-        StateSchemaError: several do, and none of them is meant more than the others.
+        StateSchemaError: several hooks are equally suitable.
     """
     taking = [hook for hook in hooks if hook.takes(rows)]
     for found in (
@@ -149,12 +149,12 @@ def hook_for(hooks: Sequence[Hook], rows: Sequence[PastState]) -> Hook | None:
 def generation_codec(
     codec: ValueCodec[Any], state: StateRecord, hooks: Sequence[Hook], scope: KeyScope
 ) -> ValueCodec[Any]:
-    """Return a codec that writes rows of a state's generation and reads those of all.
+    """Return a codec that writes rows of a state's generation and reads rows of all generations.
 
     Parameters:
         codec: of the declared type.
-        state: the state's generation, and how it was declared before.
-        scope: the stay at a key, for messages.
+        state: the state's generation and its earlier declarations.
+        scope: the key scope, for messages.
     """
     mark, encode, decode = marked(state.generation), codec.encode, codec.decode
     skip = len(mark)
@@ -181,7 +181,7 @@ def generation_codec(
 def _converter(
     codec: ValueCodec[Any], rows: Sequence[PastState], hook: Hook, state: str, scope: KeyScope
 ) -> Decode:
-    """What makes values of the declared type of rows of one generation before."""
+    """Return a decoder from rows of an earlier generation to values of the declared type."""
     read = hook.reader(rows)
 
     def where() -> str:

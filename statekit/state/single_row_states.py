@@ -86,7 +86,7 @@ class ValueState(SingleRowState, Generic[T]):
         """Set the value of this key.
 
         Raises:
-            StateTypeError: the declared type cannot hold the value.
+            StateTypeError: the declared type does not allow the value.
         """
         kept: Any = value
         if not self._immutable:
@@ -104,7 +104,7 @@ class ValueState(SingleRowState, Generic[T]):
 
     @property
     def value(self) -> T | None:
-        """The same as `get()` and `update()`, as an attribute."""
+        """The value as an attribute: `get()` when read, `update()` when set."""
         return self.get()
 
     @value.setter
@@ -125,18 +125,18 @@ class _Accumulating(SingleRowState):
         self._spoiled: dict[bytes, str] = {}
 
     def _copy(self, value: Any) -> Any:
-        """Return a value that shares nothing mutable with `value`."""
+        """Return a deep copy if the value is mutable."""
         return value if self._immutable else self._decode(self._encode(value))
 
     def _add_all(self, prefixes: list[bytes], values: Sequence[Any]) -> list[Any]:
-        """`add` for many keys at a time, and what `get` says of each then.
+        """Add to many keys at a time, and return the result of `get` for each.
 
-        Nothing is known of them before and after: what is read is not kept, and what changes is in
-        the batch at once. An error names the current key, if there is just that one.
+        Nothing is cached: rows are read, and changed rows are added to the batch at once. An error
+        names the current key if there is just one.
 
         Parameters:
             prefixes: of the keys, each once.
-            values: of the declared type, which has no None: that adds nothing.
+            values: of the declared type without None, which adds nothing.
 
         Raises:
             StateTypeError: as for `add`.
@@ -156,7 +156,7 @@ class _Accumulating(SingleRowState):
         return self._results(made)
 
     def _stored_forms(self, made: list[Any]) -> list[Any]:
-        """What reading values back will give; None stays None."""
+        """Return the stored form of each value; None stays None."""
         exact = self._exact
         if all(map(exact, made)):
             return made
@@ -165,9 +165,9 @@ class _Accumulating(SingleRowState):
         ]
 
     def _look_all(self, prefixes: list[bytes]) -> tuple[list[int], list[Any], list[int]]:
-        """Of the rows of many keys: sizes, values or None, and when they were written.
+        """Return size, value and write time of the rows of many keys.
 
-        The last is of a state that expires, and empty for others.
+        A missing row has the value None. The write times are empty for a state without a TTL.
         """
         rows: list[Any] = self._read_all(prefixes)
         sizes = [
@@ -189,7 +189,9 @@ class _Accumulating(SingleRowState):
     def _times(
         self, expiry: Expiry, changed: list[bool], held: list[Any], before: list[int]
     ) -> list[int]:
-        """Return when rows are written, now or before. Those that are read anew change with that."""
+        """Return the write time of each row, now or earlier. Reads that restart the TTL are
+        included.
+        """
         written = [
             expiry.stamp(time) if is_new else time
             for is_new, time in zip(changed, before, strict=True)
@@ -202,22 +204,22 @@ class _Accumulating(SingleRowState):
         return written
 
     def _combined(self, held: list[Any], values: Sequence[Any]) -> list[Any]:
-        """What many keys have once values were added, None for nothing."""
+        """Return the new value of each key, None for no value."""
         raise NotImplementedError
 
     def _results(self, made: list[Any]) -> list[Any]:
-        """What `get` says of what keys have."""
+        """Return the result of `get` for each value."""
         return made
 
     def _accumulated(self, value: Any) -> None:
-        """Keep what `add` made."""
+        """Cache the result of `add`."""
         prefix = self._scope.prefix
         self._set(prefix, value)
         if self.expiry is not None:
             self._note_write(prefix)
 
     def _got(self) -> Any:
-        """Return a copy of what this key has, ABSENT for nothing."""
+        """Return a copy of the value of this key, ABSENT for no value."""
         prefix = self._scope.prefix
         found = self._look(prefix)
         if found is ABSENT:
@@ -227,10 +229,10 @@ class _Accumulating(SingleRowState):
         return self._copy(found)
 
     def _spoil(self, before: Any) -> None:
-        """Make sure that the epoch fails, even if the user's function catches the error.
+        """Make the epoch fail, even if the user's function catches the error.
 
-        A mutable value may have been changed halfway by the user's `add` before it failed, and
-        there is nothing to go back to.
+        The user's `add` may have changed a mutable value halfway before it failed, and there is no
+        earlier value to restore.
         """
         if self._immutable or before is ABSENT:
             return
@@ -275,7 +277,7 @@ class ReducingState(_Accumulating, Generic[T]):
         """Combine the value of this key with `value`.
 
         Raises:
-            StateTypeError: the declared type cannot hold `value`, or what the reducer returned.
+            StateTypeError: the declared type does not allow `value`, or the result of the reducer.
         """
         current = self._look(self._scope.prefix)
         if self._counts:
@@ -333,7 +335,7 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
         """Add `value` to the accumulator of this key.
 
         Raises:
-            StateTypeError: the declared types cannot hold `value`, or the new accumulator.
+            StateTypeError: the declared types do not allow `value`, or the new accumulator.
         """
         if self._copies_added or not self._added.exact(value):
             value = self._stored_input(value)
@@ -349,7 +351,7 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
         self._accumulated(accumulated)
 
     def _stored_input(self, value: Any) -> Any:
-        """What `add` is given, as reading it back would give it."""
+        """Return the stored form of the argument of `add`."""
         added = self._added
         if not added.accepts(value):
             raise self._refuse(value, added)

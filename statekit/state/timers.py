@@ -218,7 +218,7 @@ class Timers:
 
     @property
     def added(self) -> StateSize:
-        """By how many rows and bytes the timers of the shard grew in this epoch."""
+        """The rows and bytes that the timers of the shard grew by in this epoch."""
         return StateSize(self._rows_added, self._bytes_added)
 
     @property
@@ -379,7 +379,7 @@ class DueTimers:
         self._joined: list[tuple[bytes, _Row]] = []
 
     def add(self, row: _Row) -> bool:
-        """Add a due timer that was set meanwhile. Returns whether its clock is one of these."""
+        """Add a due timer that was set meanwhile. Return whether its clock is one of these."""
         if row[_TAG] not in self._tags:
             return False
         heappush(self._joined, _firing_order(row))

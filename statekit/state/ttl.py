@@ -1,27 +1,25 @@
 """State with a TTL: stamped rows, and an index of when they expire.
 
-A row of a state with a TTL says when it was written, in front of its value. The first byte begins
-no value, so a row without a stamp is told from one with:
+A row of a state with a TTL has a stamp before its value. No value starts with its first byte, so
+rows with and without a stamp are distinguished:
 
     C1 + era (1 byte) + written (8 bytes, sortable) + value
 
 Eras are counted from 1: a row that begins with C1 00 has no stamp but the mark of its generation
-(`generations`), which comes behind the stamp where there is one.
+(`row_versions`). A stamp comes before such a mark.
 
-Only stamps of the state's present era count: the era goes up when expiry is turned on, or moves to
-another clock, and a row of an era before, or without a stamp, stays until it is written again.
+Only stamps of the state's present era count. The era increases when expiry is turned on or moves to
+another clock. A row of an earlier era, or without a stamp, stays until it is written again.
 
-Each row that expires has a row in the index, from which whatever has expired is found without a
-look at what has not:
+Each row that expires has a row in the index. It finds the expired rows without reading any others:
 
     _expiry    key group (2) + state + 00 + clock (1) + mark (8) + rest of the row key  → nothing
 
-The mark is when the row was first written, rounded up to a sixteenth of the TTL. Writing the row
-again changes nothing in the index: when the mark has expired and the row has not, the row of the
-index moves on to when the row was written last. So a row that is written all the time costs one
-look per TTL, and one that has expired is removed up to a sixteenth late. It has expired for every
-reader on time. What is removed before, and was written more than once, leaves its row of the index
-until that is due.
+The mark is the first write time of the row, rounded up to a sixteenth of the TTL. Writing the row
+again does not change the index. When the mark has expired and the row has not, the index row moves
+to the last write time. So a row that is written often costs one lookup per TTL, and an expired row
+is deleted up to a sixteenth of the TTL late. Every reader treats it as expired on time. If a row
+that was written more than once is deleted, its index row stays until it is due.
 """
 
 from __future__ import annotations
@@ -41,10 +39,10 @@ from statekit.timestamp import micros_of_sortable, sortable_micros
 from statekit.watermark import BEGINNING
 
 PERMANENT = 1 << 62
-"""When a row was written that never expires."""
+"""The write time of a row that never expires."""
 
 UNWRITTEN = -PERMANENT
-"""When a row was written that is not there."""
+"""The write time of a row that does not exist."""
 
 _STAMP = Struct(">cBQ")
 _STAMP_BYTES = _STAMP.size
@@ -54,7 +52,7 @@ _PIECE = 1_000  # so many rows of the index are dealt with at a time
 
 
 def unstamped(row: bytes, era: int) -> tuple[bytes, int]:
-    """Return the value of a row, and when it was written if that counts; else `PERMANENT`.
+    """Return the value of a row, and its write time if that counts; else `PERMANENT`.
 
     Raises:
         CorruptCheckpointError: the stamp is cut short.
@@ -74,7 +72,7 @@ def unstamped(row: bytes, era: int) -> tuple[bytes, int]:
 
 
 def stamp_of(row: bytes) -> bytes:
-    """Return the stamp in front of a row, of whatever era; empty if it has none.
+    """Return the stamp of a row, of any era; empty if it has none.
 
     >>> stamp_of(b"value"), len(stamp_of(bytes.fromhex("c1018000000000000000") + b"value"))
     (b'', 10)
@@ -84,7 +82,7 @@ def stamp_of(row: bytes) -> bytes:
 
 
 def has_expired(written: int, ttl: TtlRecord | None, now: int) -> bool:
-    """Return whether what was written then has expired by now.
+    """Return whether a row with that write time has expired.
 
     >>> ttl = TtlRecord(duration_us=10, clock="event", refresh="write")
     >>> has_expired(100, ttl, 109), has_expired(100, ttl, 110), has_expired(PERMANENT, ttl, 110)
@@ -94,7 +92,7 @@ def has_expired(written: int, ttl: TtlRecord | None, now: int) -> bool:
 
 
 def ttl_text(ttl: TtlRecord) -> str:
-    """Return when rows expire, as people say it.
+    """Return a TTL as text.
 
     >>> ttl_text(TtlRecord(duration_us=60_000_000, clock="event", refresh="write"))
     'expires 0:01:00 after the last write in event time'
@@ -108,7 +106,7 @@ def ttl_text(ttl: TtlRecord) -> str:
 def index_entry(
     state: str, ttl: TtlRecord, era: int, row_key: bytes, row: bytes
 ) -> tuple[bytes, int] | None:
-    """Return the row of the index that a row needs, and when it is due; None if it does not expire."""
+    """Return the index row of a row, and when it is due; None if the row does not expire."""
     _, written = unstamped(row, era)
     if written == PERMANENT:
         return None
@@ -125,7 +123,7 @@ def _mark(written: int, step: int) -> int:
 
 
 def _tag(state: str, clock: Clock) -> bytes:
-    """What the index of one state and clock starts with, behind the key group."""
+    """Return the prefix of the index rows of one state and clock, after the key group."""
     return state.encode() + b"\x00" + CLOCK_TAGS[clock]
 
 
@@ -138,13 +136,13 @@ class Expiry:
 
     Parameters:
         state: its name.
-        ttl: as declared; None for a state whose rows expired in an era before and do no longer.
-        scope: the stay at a key, shared with all states; its clocks show the epoch's times.
+        ttl: as declared; None for a state whose rows had a TTL in an earlier era and have none now.
+        scope: the key scope; its clocks have the times of the epoch.
 
     Attributes:
-        clock: which one.
-        refreshes: whether a read begins the time anew.
-        wake_us: the soonest time at which something is to be removed; None if nothing is.
+        clock: the clock that counts.
+        refreshes: whether a read restarts the TTL.
+        wake_us: the next time at which a row is to be deleted; None without any.
     """
 
     def __init__(self, state: str, ttl: TtlRecord | None, scope: KeyScope) -> None:
@@ -168,18 +166,18 @@ class Expiry:
         self.tick()
 
     def tick(self) -> None:
-        """Look at the clock again."""
+        """Read the clock again."""
         scope = self._scope
         self._now = scope.clocks.expiry_us if self._by_event else scope.clocks.processing_time_us
         self._expired_until = self._now - self._duration
         """What was written then, or before, has expired."""
 
     def write_as_of(self, written_us: int) -> None:
-        """Let all that is written next count as written at that processing time."""
+        """Use this processing time as the write time of the next writes."""
         self._instant = written_us
 
     def stamp(self, before: int) -> int:
-        """Return when something is written that is written now and was written before, or never."""
+        """Return the write time of a row that is written now, given its earlier write time."""
         if not self._by_event:
             return self._instant
         scope = self._scope
@@ -189,23 +187,23 @@ class Expiry:
         return now if before == PERMANENT or now > before else before
 
     def is_over(self, written: int) -> bool:
-        """Return whether what was written then has expired."""
+        """Return whether a row with that write time has expired."""
         return written <= self._expired_until
 
     def read(self, row: bytes) -> tuple[bytes | None, int]:
-        """Return the value of a row, None if it has expired, and when it was written."""
+        """Return the value of a row, None if it has expired, and its write time."""
         value, written = unstamped(row, self._era)
         if self._ttl is None:
             return value, PERMANENT
         return (None if written <= self._expired_until else value), written
 
     def split(self, row: bytes) -> tuple[bytes, int]:
-        """Return the value of a row, expired or not, and when it was written."""
+        """Return the value of a row, expired or not, and its write time."""
         value, written = unstamped(row, self._era)
         return value, PERMANENT if self._ttl is None else written
 
     def row(self, row_key: bytes, value: bytes, before: int, written: int) -> bytes:
-        """Return a value with its stamp, in place of a row that was written `before`."""
+        """Return a value with its stamp, to replace a row that was written at `before`."""
         return self.rows((row_key,), (value,), (before,), (written,))[0]
 
     def rows(
@@ -215,9 +213,9 @@ class Expiry:
         befores: Iterable[int],
         times: Iterable[int],
     ) -> list[bytes]:
-        """Values with their stamps, in place of rows that were written before, or never.
+        """Return values with their stamps, to replace rows with earlier write times, or none.
 
-        The index learns of those that it does not know of.
+        Rows without an index row get one.
         """
         packed_for, stamp = self._last_stamp
         made = []
@@ -237,9 +235,10 @@ class Expiry:
         return made
 
     def forget(self, row_key: bytes, written: int) -> None:
-        """Let go of a row that is removed before it expires.
+        """Delete the index row of a row that is removed before it expires.
 
-        If it was written several times, its row of the index is elsewhere, and stays until due.
+        If the row was written several times, its index row has another mark, and stays until it is
+        due.
         """
         if written not in (PERMANENT, UNWRITTEN):
             self._scope.batch.delete(EXPIRY, self._entry(row_key, self._mark(written)))
@@ -269,14 +268,14 @@ class Expiry:
         most: int,
         removed: Callable[[bytes, int], None],
     ) -> None:
-        """Remove what has expired.
+        """Delete expired rows.
 
         All changes must have been applied to the backend.
 
         Parameters:
-            groups: the key groups of the shard, first and last.
-            most: how many rows of the index to deal with at most; what is left makes `wake_us` now.
-            removed: is told of each row that is removed, its key and its size in bytes.
+            groups: first and last key group of the shard.
+            most: the maximum number of index rows to process; if some are left, `wake_us` is now.
+            removed: called for each deleted row with its key and its size in bytes.
         """
         self.tick()
         self.wake_us = None
@@ -300,8 +299,8 @@ class Expiry:
         removed: Callable[[bytes, int], None],
         gone: set[bytes],
     ) -> int:
-        """Return the same for one clock's index, up to a mark; returns how many more may be dealt
-        with.
+        """Sweep the index of one clock up to a mark. Return how many more index rows may be
+        processed.
         """
         find = partial(first_of_groups, backend, EXPIRY, tag)
         mark_at = 2 + len(tag)
@@ -327,9 +326,9 @@ class Expiry:
         rest_at: int,
         gone: set[bytes],
     ) -> Iterator[tuple[bytes, int]]:
-        """Remove neighbours in the index, and what they stand for if that has expired.
+        """Delete adjacent index rows, and the rows that they stand for if those have expired.
 
-        Yields what is removed, the row key and the size in bytes.
+        Yields the key and the size in bytes of each deleted row.
         """
         batch, state = self._scope.batch, self._state
         batch.delete_range(EXPIRY, entries[0], entries[-1] + b"\x00")

@@ -239,13 +239,13 @@ class Process(Generic[R, P, U]):
     ) -> Callable[Concatenate[B, Q], None]:
         """Decorate the function that every shard calls with each record of a broadcast stream.
 
-        The first parameter takes the record, and its type says which ones; there may be a function
-        for each of several types. The others are `BroadcastState` of the process function, which
-        only these functions may change. All shards call them with the same records in the same
-        order, so that the state is the same in all of them.
+        The first parameter takes the record, and its type selects the records; there may be one
+        function per type. The others are `BroadcastState` of the process function, which only these
+        functions may change. All shards call them with the same records in the same order, so the
+        state is equal in all shards.
 
         Raises:
-            StateTypeError: the declaration cannot be; the message names the parameter.
+            StateTypeError: the declaration is not valid; the message names the parameter.
 
         >>> from collections.abc import Iterator
         >>> from typing import NamedTuple
@@ -282,7 +282,7 @@ class Process(Generic[R, P, U]):
 
     @property
     def handles_timers(self) -> bool:
-        """Whether there is a callback."""
+        """Whether there is a callback for timers."""
         return bool(self._callbacks)
 
     def late_us(self, plan: ShardPlan) -> int:
@@ -296,13 +296,15 @@ class Process(Generic[R, P, U]):
 
     @property
     def timer_names(self) -> tuple[str | None, ...]:
-        """The names of timers that have a callback; None, last, if there is one for all others."""
+        """The names of timers that have a callback; None, last, if one callback handles all
+        others.
+        """
         named = sorted(name for name in self._callbacks if name is not None)
         return (*named, None) if None in self._callbacks else tuple(named)
 
     @property
     def reads_clocks(self) -> bool:
-        """Whether it may see what time it is, so that a replay has to see the same."""
+        """Whether it may read a clock, so that a replay has to use the same times."""
         signatures = (self.signature, *self._callbacks.values())
         if any(of.context_parameter is not None for of in signatures) or self.handles_timers:
             return True
@@ -310,7 +312,9 @@ class Process(Generic[R, P, U]):
 
     @property
     def families(self) -> tuple[str, ...]:
-        """All that has rows in a shard: the states, timers where they are handled, and so on."""
+        """The names of everything that has rows in a shard: states, timers, buffered records,
+        indexes.
+        """
         states = tuple(spec.name for spec in self.states)
         if any(spec.ttl is not None for spec in self.states):
             states += (EXPIRY,)
@@ -320,16 +324,16 @@ class Process(Generic[R, P, U]):
 
     @property
     def local_states(self) -> frozenset[str]:
-        """The states of shards."""
+        """The names of operator state."""
         return frozenset(spec.name for spec in self.states if spec.kind.is_local)
 
     def families_in(self, plan: ShardPlan) -> tuple[str, ...]:
-        """Return the same, with what states had in former eras."""
+        """Return the families, with the indexes of states that had a TTL in earlier eras."""
         families = self.families
         return (*families, EXPIRY) if plan.eras and EXPIRY not in families else families
 
     def bind_timers(self, scope: KeyScope, backend: Backend, plan: ShardPlan) -> Timers | None:
-        """Return the timers of the current key; None if nobody handles them."""
+        """Return the timers of the current key; None if the operator has no callback for them."""
         if not self.handles_timers:
             return None
         return Timers(
@@ -342,29 +346,31 @@ class Process(Generic[R, P, U]):
         )
 
     def bind_callbacks(self, states: dict[str, State], context: Context) -> Callable[[str], Bound]:
-        """Return a function from a timer's name to what is called, as `callback(timer,
+        """Return a function from a timer's name to its callback, called as `callback(timer,
         *arguments)`.
 
-        Nobody handles a timer that was given up at a start: it goes, and nothing is called.
+        A timer whose callback was dropped at a start has none: it is deleted without a call.
         """
         bound = {name: of.bind(states, context) for name, of in self._callbacks.items()}
         others = bound.get(None, _nobody)
         return lambda name: bound.get(name, others)
 
     def hint(self, error: Exception) -> str:
-        """What may be done about an error of the function, as a sentence behind a space."""
+        """Return advice about an error of the function, as a sentence after a space; may be
+        empty.
+        """
         return ""
 
     def ended(self, context: Context) -> None:
-        """Called when a shard has handled everything there is in an epoch."""
+        """Called when a shard has processed all records and timers of an epoch."""
 
     @property
     def taken(self) -> Records:
-        """What is routed to its shards."""
+        """The type of the records that are routed to its shards."""
         return self.record_type if self.traits.combiner is None else self.traits.combiner.combined
 
     def combined(self, records: Sequence[Any], plan: ShardPlan) -> Sequence[Any]:
-        """What is taken of records in an epoch: rows of the combiner, or the records themselves.
+        """Return the rows of the combiner, or the records themselves without one.
 
         Parameters:
             plan: of one of the shards.
@@ -378,7 +384,7 @@ class Process(Generic[R, P, U]):
             return self.traits.combiner.records(records, self.late_us(plan))
 
     def count_of(self, taken: Sequence[Any]) -> int:
-        """Return how many records these were."""
+        """Return the number of records that these rows stand for."""
         if self.traits.combiner is None:
             return len(taken)
         numbers = self.traits.combiner.number_at
@@ -391,7 +397,7 @@ class Process(Generic[R, P, U]):
         return self.taken.getter(self.key)
 
     def time_of_taken(self) -> Callable[[Any], int]:
-        """Return the same as `time_of`, for what is routed to its shards."""
+        """Return a function from a routed record to its event time in microseconds."""
         return self.time_of() if self.traits.combiner is None else self.traits.combiner.time_of
 
     def time_of(self) -> Callable[[Any], int]:
@@ -415,13 +421,13 @@ class Process(Generic[R, P, U]):
         return time
 
     def with_traits(self, traits: Traits) -> Self:
-        """Return the same function without callbacks, which the runtime treats in another way."""
+        """Return the same function without callbacks and with other traits."""
         arguments, _, _ = self.__getstate__()
         made: Self = type(self)(*arguments[:-1], traits)  # type: ignore[call-arg]
         return made
 
     def __getstate__(self) -> _Packed:
-        """What it was made of, for pickle: the state of an object, so that it may be in a cycle."""
+        """Return its parts for pickle, as the state of an object, so that it may be in a cycle."""
         hints, is_ordered = self.signature.hints, self.ordered is not None
         times = (self.event_time, self.lateness_us, is_ordered)
         made = (self.fn, self.key, hints, *times, self._hooks, self.traits)
@@ -435,9 +441,9 @@ class Process(Generic[R, P, U]):
     if not TYPE_CHECKING:  # else every attribute would be one of a process, to mypy
 
         def __getattr__(self, name: str) -> Any:
-            """Put an unpickled process together when it is first looked at.
+            """Assemble an unpickled process on its first use.
 
-            Not before: its functions may name it, and each other, so while pickle is still at work
+            Not before: its functions may refer to it and to each other, so while pickle still works
             they may lack their defaults, and its classes their fields.
             """
             packed = self.__dict__.pop("_packed", None)
@@ -502,27 +508,29 @@ def process(
 
     Annotated with an iterator, such as `Iterator[Order]`, the first parameter takes all records
     that an epoch has of a key, in their order, and the function is called once per key and epoch;
-    without a key, once per shard. Records that it does not ask for are skipped. How many come
-    together follows from how the input was cut into epochs, so results should not. Each is taken
-    at its own event time; what is done before the first is done at its time, and what is done
-    behind the last of all, at the latest of them.
+    without a key, once per shard. Records that it does not ask for are skipped. How many arrive
+    together depends on how the input was cut into epochs, so results should not depend on it. Each
+    record is read at its own event time. Code before the first record runs at its time, and code
+    after the last one at the latest time of all.
 
     Parameters:
-        key: the record field, or fields, that say which state a record meets. Without one, records
-            are dealt out to the shards in turn, and there is only state of shards: `OperatorState`,
-            `OperatorListState`, `BroadcastState` and `Checkpointed` objects; and no timers.
-        event_time: the record field, an aware datetime, that says when a record happened.
+        key: the record field, or fields, that select the state. Without a key, records are
+            distributed round robin over the shards, and there is only operator state:
+            `OperatorState`, `OperatorListState`, `BroadcastState` and `Checkpointed` objects; and
+            no timers.
+        event_time: the record field with the time of the record, an aware datetime.
         lateness: how far records may lag behind the largest event time before they are late; a
             timedelta or a text such as "2 hours".
-        ordered: let records wait, in state, until the watermark has passed them, and handle each
+        ordered: buffer records, in state, until the watermark has passed them, and process each
             key's records and timers in order of time. The result is then the same for every order
             of arrival within the lateness, every cut into epochs and every parallelism.
-        migrate: per state a function, or several, that makes a value of its declared type of one
-            of a type that it had before. The annotation of its parameter says which; without one
-            it takes what no other takes, as plain data. It may be called again for the same value.
+        migrate: per state a function, or several, that converts a value of an earlier type to the
+            declared type. The annotation of its parameter names the earlier type; without one it
+            gets what no other hook accepts, as plain data. It may be called again for the same
+            value.
 
     Raises:
-        StateTypeError: the declaration cannot be; the message names the parameter.
+        StateTypeError: the declaration is not valid; the message names the parameter.
 
     >>> from collections.abc import Iterator
     >>> from typing import NamedTuple
@@ -575,7 +583,7 @@ def process(
 
 
 def _check_takes_one(declared: Process[Any, Any, Any]) -> None:
-    """Make sure that records which are handled in order are taken one by one."""
+    """Check that an ordered function takes records one by one."""
     if declared.takes_runs:
         raise StateTypeError(
             f"{declared.name}, parameter {declared.signature.first!r}: with ordered=True a key's "
@@ -585,7 +593,7 @@ def _check_takes_one(declared: Process[Any, Any, Any]) -> None:
 
 
 def _check_keyed_states(declared: Process[Any, Any, Any]) -> None:
-    """Make sure that there is a key where state is kept by key."""
+    """Check that a function with keyed state has a key."""
     for spec in declared.states:
         if not declared.key and not spec.kind.is_local:
             raise StateTypeError(
@@ -595,7 +603,7 @@ def _check_keyed_states(declared: Process[Any, Any, Any]) -> None:
 
 
 def _check_clocks(declared: Process[Any, Any, Any]) -> None:
-    """Make sure that the clocks run by which states expire."""
+    """Check that the operator has the clocks by which its states expire."""
     for spec in declared.states:
         if spec.ttl is not None and spec.ttl.clock == "event" and declared.event_time is None:
             raise StateTypeError(

@@ -30,29 +30,29 @@ _SEVERAL = (Iterable, Generator, Collection, Sequence, Set, list, tuple, set, fr
 
 
 Bound = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A function, and what it is called with behind its first argument."""
+"""A function, and its arguments after the first one."""
 
 Given = Literal["record", "timer", "broadcast record"]
-"""What a function is called with."""
+"""The type of the first argument."""
 
 
 class Signature:
-    """A function with its parameters as statekit fills them.
+    """A function with the parameters that statekit fills.
 
     Parameters:
         fn: the function.
         hints: its resolved annotations.
-        takes: what its first parameter is given.
+        takes: what its first parameter is, for messages.
 
     Attributes:
         name: the function's.
-        first: the name of the parameter that takes what it is called with.
-        given: what that is annotated with; of `Iterator[Event]`, `Event`.
-        takes_runs: whether it is given an iterator.
-        states: what it declares, in order.
+        first: the name of the first parameter.
+        given: its annotation; of `Iterator[Event]`, `Event`.
+        takes_runs: whether it takes an iterator.
+        states: the declared states, in order.
 
     Raises:
-        StateTypeError: a parameter cannot be; the message names it.
+        StateTypeError: a parameter is not valid; the message names it.
     """
 
     def __init__(self, fn: Callable[..., Any], hints: dict[str, Any], *, takes: Given) -> None:
@@ -77,11 +77,11 @@ class Signature:
 
     @property
     def context_parameter(self) -> str | None:
-        """The name of the parameter that takes the context, if there is one."""
+        """The name of the parameter for the context; None without one."""
         return next((p.name for p in self._others if self.hints[p.name] is Context), None)
 
     def bind(self, states: dict[str, State], context: Context) -> Bound:
-        """What to call: `fn(first, *arguments)` with states and context in place."""
+        """Return the function and its arguments: it is called as `fn(first, *arguments)`."""
         given = {
             p.name: context if self.hints[p.name] is Context else states[p.name].handle
             for p in self._others
@@ -95,10 +95,10 @@ class Signature:
         return (lambda first: fn(first, **given)), ()
 
     def check_declared_by(self, declared: Signature) -> None:
-        """Make sure that a process function has the states of this callback of it, too.
+        """Check that the process function declares the states of this callback.
 
         Raises:
-            StateTypeError: it has not, or has others of that name.
+            StateTypeError: it does not, or it declares others under that name.
         """
         for spec in self.states:
             hint = declared.hints.get(spec.name)
@@ -113,7 +113,7 @@ class Signature:
 
     @property
     def emits(self) -> Any:
-        """The type of what it yields; None if it is declared to return None.
+        """The type of its outputs; None if it is declared to return None.
 
         Raises:
             StateTypeError: the return annotation is missing, or neither Iterator[T] nor None.
@@ -135,9 +135,7 @@ class Signature:
 
 
 def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
-    """Return the annotations of a function, resolved one by one so that an error names its
-    parameter.
-    """
+    """Resolve the annotations of a function one by one, so that an error names its parameter."""
     hints: dict[str, Any] = {}
     for name, annotation in fn.__annotations__.items():
         alone = types.SimpleNamespace(__annotations__={name: annotation})
@@ -158,10 +156,10 @@ def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
 
 
 def _records_given(hint: Any, where: str) -> tuple[bool, Any]:
-    """Return whether an annotation is that of an iterator over records, and theirs.
+    """Return whether an annotation is an iterator over records, and the type of the records.
 
     Raises:
-        StateTypeError: it is one of several records, and no such iterator.
+        StateTypeError: it is a collection of records, and no such iterator.
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated and typing.get_origin(args[0]) is Iterator:

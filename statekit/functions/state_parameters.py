@@ -114,7 +114,7 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
 
 
 def _codec(where: str, pickled: PickleCodec | None, annotation: Any) -> ValueCodec[Any]:
-    """Return the codec of values of a type, or the one that pickles them."""
+    """Return the codec of a type, or the one that pickles its values."""
     made = pickled.codec if pickled else value_codec
     return typing.cast("ValueCodec[Any]", explained(where, lambda: made(annotation)))
 
@@ -122,7 +122,7 @@ def _codec(where: str, pickled: PickleCodec | None, annotation: Any) -> ValueCod
 def _redistribution(
     where: str, kind: type[State], declared: Redistribute | None
 ) -> Redistribute | None:
-    """What is declared, if it fits the kind of state."""
+    """Return the declared redistribution, if it fits the kind of state."""
     if kind is BroadcastState:
         if declared is not None and declared.rule != "broadcast":
             raise StateTypeError(
@@ -145,7 +145,7 @@ def _redistribution(
 def _object_spec(
     where: str, operator: str, name: str, cls: type[Any], options: tuple[Any, ...]
 ) -> StateSpec:
-    """Return a parameter annotated with a class of `Checkpointed` objects."""
+    """Return the spec of a parameter annotated with a class of `Checkpointed` objects."""
     made = typing.get_origin(cls) or cls
     given = _options(where, ObjectState, options)
     needed = [p.name for p in _parameters(made) if p.default is p.empty and p.kind not in _VARIADIC]
@@ -181,7 +181,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _parameters(cls: type[Any]) -> list[inspect.Parameter]:
-    """What a class takes when it is called; nothing for one that does not say."""
+    """Return the parameters of a class; none if Python cannot inspect them."""
     try:
         return list(inspect.signature(cls).parameters.values())
     except (TypeError, ValueError):
@@ -190,17 +190,16 @@ def _parameters(cls: type[Any]) -> list[inspect.Parameter]:
 
 @dataclass(frozen=True)
 class _StoredAs:
-    """What the snapshot of an object is stored as."""
+    """The stored type of an object's snapshot."""
 
     annotation: Any
 
 
 def with_stored_type(annotation: Any, caller: dict[str, Any]) -> Any:
-    """Return the annotation of a `Checkpointed` object with what its snapshot is stored as; others
-    as is.
+    """Add the stored type to the annotation of a `Checkpointed` object; return others unchanged.
 
-    It is read where the function is decorated: a worker has the class, and not the names that its
-    annotations are written with.
+    The type is resolved where the function is decorated: a worker has the class, but not the names
+    in its annotations.
 
     Parameters:
         caller: names where the function is decorated.
@@ -255,7 +254,7 @@ def _options(where: str, state_cls: type[State], options: tuple[Any, ...]) -> di
 
 
 def explained(where: str, make: Callable[[], Any]) -> Any:
-    """What `make` returns; its errors say where."""
+    """Return the result of `make`. Its errors get the place `where`."""
     try:
         return make()
     except StateTypeError as error:

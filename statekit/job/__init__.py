@@ -1,6 +1,6 @@
-"""The job as data: sources, streams, operators, and how they fit a checkpoint.
+"""The job as data: sources, streams and operators, and whether they fit a checkpoint.
 
-`job` is what a user builds, `plan` what runs, `chaining` the operators that share one shuffle,
-`compatibility` and `state_succession` compare a job with what a checkpoint contains.
-Imports `functions`, `state`, `records`, `checkpoint` and what those may import.
+A user builds a `job`. `plan` is its data, `chaining` finds operators that share one shuffle,
+`compatibility` and `state_succession` compare a job with a checkpoint. Imports `functions`,
+`state`, `records`, `checkpoint` and whatever those may import.
 """

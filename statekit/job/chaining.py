@@ -1,9 +1,9 @@
-"""Operator chaining: operators that share one shuffle, and why others do not.
+"""Operator chaining: which operators share one shuffle, and why others do not.
 
-An operator that is fed by one other operator with the same key finds its records where they are
-emitted, if records that are emitted for a key have that key. A function does not say so. So it is
-assumed where the names of the key fields are the same. A worker that finds a record of another
-shard fails the epoch, which then runs again with both operators apart.
+An operator that is fed by one other operator with the same key can run where its records are
+emitted, if the records that are emitted for a key have that key. statekit cannot know this. It
+assumes it if the key fields have the same names. A worker that finds a record of another shard
+fails the epoch, which then runs again without the chain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from statekit.job.plan import Operator, Plan
 
 @dataclass(frozen=True)
 class Chain:
-    """Operators that run one behind the other in the same tasks.
+    """Operators that run one after the other in the same tasks.
 
     Parameters:
         operators: each fed by the one before.
@@ -41,7 +41,7 @@ def chains(plan: Plan, strayed: Collection[str] = ()) -> list[Chain]:
     """Return all operators of a plan in chains, each after those that feed it.
 
     Parameters:
-        strayed: operators that were found to be fed with other keys.
+        strayed: operators that have received records with other keys.
     """
     chained: list[Chain] = []
     for operator in plan.operators:
@@ -59,7 +59,7 @@ def chains(plan: Plan, strayed: Collection[str] = ()) -> list[Chain]:
 def _apart(
     plan: Plan, operator: Operator, feeders: list[Chain], strayed: Collection[str]
 ) -> str | None:
-    """Return why an operator cannot be chained to what feeds it; None if it can."""
+    """Return why an operator cannot be chained to the one that feeds it; None if it can."""
     if len(operator.streams) > 1:
         return "it is fed by several streams"
     before = feeders[0].last

@@ -18,14 +18,14 @@ from statekit.job.state_succession import Succession, succession
 def continued_job_file(
     stored: JobFile, job: Job, url: str, *, allow_dropped_state: bool
 ) -> JobFile:
-    """Return the job file that a job asks for, if a checkpoint that holds state can go on with it.
+    """Return the job file of a job, if the state of a checkpoint allows it.
 
     Parameters:
         url: of the checkpoint, for messages.
-        allow_dropped_state: go on although the code no longer declares a stored state.
+        allow_dropped_state: continue although the code no longer declares a stored state.
 
     Raises:
-        RescaleError: the number of key groups is another one.
+        RescaleError: the number of key groups differs.
         StateSchemaError: stored and declared state do not match.
     """
     if job.key_groups not in (None, stored.key_groups):
@@ -37,10 +37,10 @@ def continued_job_file(
 
 
 def check_job_name(stored: JobFile, job: Job, url: str) -> None:
-    """Make sure that a checkpoint is one of this job.
+    """Check that a checkpoint belongs to this job.
 
     Raises:
-        RestoreError: it is not.
+        RestoreError: it belongs to another job.
     """
     if stored.name != job.name:
         raise RestoreError(
@@ -52,11 +52,11 @@ def check_job_name(stored: JobFile, job: Job, url: str) -> None:
 def next_job_file(
     stored: JobFile, operators: Sequence[Operator], *, allow_dropped_state: bool
 ) -> JobFile:
-    """Return the job file that the code asks for, if the checkpoint can go on with it.
+    """Return the job file for the declared operators, if the stored one allows it.
 
     Parameters:
         operators: of the job, as the code declares them.
-        allow_dropped_state: go on although the code no longer declares a stored state.
+        allow_dropped_state: continue although the code no longer declares a stored state.
 
     Raises:
         StateSchemaError: stored and declared state do not match.
@@ -119,7 +119,7 @@ def _buffered_types(before: OperatorRecord, declared: OperatorRecord) -> tuple[A
 
 
 def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]:
-    """Return the states that an operator has given up so far.
+    """Return the dropped states of an operator.
 
     Raises:
         StateSchemaError: it declares one of them again.
@@ -135,7 +135,7 @@ def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]
 
 
 def _given_up_text(operator: str, again: list[str]) -> str:
-    """Return why what was given up cannot be had again."""
+    """Return why dropped states cannot be declared again."""
     if TIMERS in again:
         return (
             f"operator {operator!r} handles timers, and gave up all of its timers earlier: they "

@@ -1,4 +1,4 @@
-"""`Job.explain()`: what a job does with its records, and why, in words."""
+"""`Job.explain()`: how a job processes its records on Spark, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statekit.job.plan import Operator, Plan
 
 
 def explained(plan: Plan) -> str:
-    """How the operators of a plan are run on Spark."""
+    """Describe how the operators of a plan run on Spark."""
     lines = [f"job {plan.name}"]
     for number, each in enumerate(chains(plan), start=1):
         lines.append(f"pass {number}, fed by {' and '.join(each.first.streams)}")

@@ -27,12 +27,12 @@ V = TypeVar("V")
 
 
 class Job(Plan):
-    """A job: what is computed from what. Nothing runs until `start` or `run`.
+    """A job: sources, operators and sinks. Nothing runs until `start` or `run`.
 
     Parameters:
         name: kept in the checkpoint; a checkpoint belongs to one job.
-        key_groups: how finely state can ever be split over shards, 1 to 32768; fixed once a
-            checkpoint exists. None takes what the checkpoint has, or 128.
+        key_groups: the largest possible parallelism, 1 to 32768; fixed once a checkpoint exists.
+            None uses the number of the checkpoint, or 128.
 
     >>> from collections.abc import Iterator
     >>> from statekit.functions.process import process
@@ -74,8 +74,8 @@ class Job(Plan):
     def source(self, name: str, record_type: Any, *others: Any) -> Stream[Any]:
         """Declare an input of records of a type.
 
-        In this process it may have records of several types, in the order in which they are given.
-        On Spark the rows of a frame are of one type: declare a source for each, and `union` them.
+        Without Spark it may have records of several types, in the order in which they are given. On
+        Spark the rows of a frame have one type: declare a source for each type, and `union` them.
         """
         where = f"job {self.name!r}, source {name!r}"
         made = records_of(record_type, *others, where=where)
@@ -83,7 +83,7 @@ class Job(Plan):
         return Stream(self, name)
 
     def explain(self) -> str:
-        """What is done to records on Spark, and why: what is read, shuffled, combined and called.
+        """Describe what Spark reads, shuffles, combines and calls, and why.
 
         >>> from collections.abc import Iterator
         >>> from typing import NamedTuple
@@ -140,16 +140,16 @@ class Job(Plan):
         input must give the same records again, from its start.
 
         Parameters:
-            inputs: an iterable of records per source; dicts are turned into the source's type.
+            inputs: an iterable of records per source; dicts are converted to the source's type.
             outputs: a callback `(records, epoch)` per sink; sinks without one are collected.
             checkpoint: a directory, an object store URL or an open repository; None keeps nothing.
             from_savepoint: the directory or URL of a savepoint that a new checkpoint starts from. A
                 checkpoint that was made from it continues from its last epoch.
-            parallelism: shards per operator; None takes what the checkpoint has, or 1.
+            parallelism: shards per operator; None uses the parallelism of the checkpoint, or 1.
             epoch_size: records per input and epoch.
             backend: where rows are kept while the job runs; for tests, working copies of your own.
             working_directory: of the "rocksdb" backend; None for a temporary one.
-            rocksdb: what that backend may spend of memory and disk.
+            rocksdb: limits of memory and disk for that backend.
             bases: when it takes base snapshots, which keep restores short.
             keep_copies: whether working copies stay when the run ends, so that the next run need
                 not restore them. None: unless event time has ended, as no run can follow then.
@@ -225,8 +225,8 @@ class Job(Plan):
             from_savepoint: the directory or URL of a savepoint that a new checkpoint starts from;
                 Spark continues after what was read until then. A checkpoint that was made from it
                 continues from its last epoch.
-            parallelism: shards per operator; None takes what the checkpoint or the savepoint has,
-                or the number of cores Spark runs with. It may differ at every start.
+            parallelism: shards per operator; None uses the parallelism of the checkpoint or the
+                savepoint, or the number of Spark's cores. It may differ at every start.
             trigger: as for `DataStreamWriter.trigger`, such as `{"availableNow": True}`; a text is
                 a processing time.
             query_name: of the streaming query.
@@ -239,7 +239,7 @@ class Job(Plan):
             working_directory: for working copies, on each worker's local disk. None: the machine's
                 temporary directory if Spark runs in this process alone; on a cluster, each
                 executor's own, which Spark removes with the application.
-            rocksdb: what each worker may spend of memory, and working copies of its disk.
+            rocksdb: limits of memory for each worker, and of disk for working copies.
             keep_copies: whether working copies on the driver's host stay when a bounded run or a
                 drain ends, so that the next start need not restore them. None: unless event time
                 has ended, as no run can follow then. Those of a stopped stream always stay.
@@ -259,7 +259,7 @@ class Job(Plan):
             StateTypeError: inputs or outputs are not the job's.
             ProcessError: a column is missing, or cannot be read as its field.
             RestoreError: the checkpoint cannot be continued.
-            StatekitError: for other reasons not to start, each with its class.
+            StatekitError: the start failed for another reason; the class says which.
         """
         options = StartOptions(
             from_savepoint=from_savepoint,
@@ -283,8 +283,8 @@ class Job(Plan):
 
 
 def _runtime(module: str, name: str) -> Callable[..., Any]:
-    """Return a runtime, found by name when it is asked for.
+    """Return a runtime, which is imported on its first use.
 
-    A plan does not depend on what runs it, and `import statekit` must not need PySpark.
+    A plan does not depend on its runtime, and `import statekit` must not need PySpark.
     """
     return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]

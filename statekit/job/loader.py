@@ -14,26 +14,26 @@ _T = TypeVar("_T")
 
 
 def load_job(text: str) -> Job:
-    """Return the job that `module:attribute` names.
+    """Load the job `module:attribute`.
 
-    The attribute is a `Job`, or a function without arguments that returns one. The current
-    directory is where modules are looked for first.
+    The attribute is a `Job`, or a function without arguments that returns one. Modules are searched
+    in the current directory first.
 
     Raises:
-        StateTypeError: there is no such module or attribute, or it is no job.
+        StateTypeError: there is no such module or attribute, or it is not a job.
     """
     return load_named(text, Job, "a job")
 
 
 def load_named(text: str, kind: type[_T], what: str) -> _T:
-    """Return the object that `module:attribute` names.
+    """Load the object `module:attribute`.
 
-    The attribute is such an object, or a function without arguments that returns one. The current
-    directory is where modules are looked for first.
+    The attribute is such an object, or a function without arguments that returns one. Modules are
+    searched in the current directory first.
 
     Parameters:
         kind: its class.
-        what: it is, for messages.
+        what: what it is, for messages.
 
     Raises:
         StateTypeError: there is no such module or attribute, or it is something else.

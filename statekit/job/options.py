@@ -1,4 +1,4 @@
-"""Options of a run, as every runtime takes them. Users give them to `Job.run` and `Job.start`."""
+"""Options of a run in every runtime. Users pass them to `Job.run` and `Job.start`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from statekit.working_copy.base_options import BaseOptions
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Options of a run in any runtime. `Job.run` says what each means."""
+    """Options of a run in any runtime. `Job.run` describes each."""
 
     from_savepoint: str | Path | None = None
     parallelism: int | None = None
@@ -31,7 +31,7 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StartOptions(RunOptions):
-    """Options of a run on Spark. `Job.start` says what each means."""
+    """Options of a run on Spark. `Job.start` describes each."""
 
     retention: Retention | None = DEFAULT_RETENTION
     trigger: Mapping[str, Any] | str | None = None

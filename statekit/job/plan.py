@@ -20,12 +20,12 @@ from statekit.state.base import StateSpec
 from statekit.state.ttl import ttl_text
 
 RESERVED = "__statekit"
-"""The first characters of columns that statekit adds to frames; inputs are columns there, too."""
+"""The prefix of columns that statekit adds to frames. Inputs are columns there too."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where records come in: a name that the runtime is given an input for."""
+    """An input of records, by name."""
 
     name: str
     record_type: Records
@@ -33,11 +33,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Operator:
-    """A process function in its place: named, and fed by sources or other operators.
+    """A process function in a job: named, and fed by sources or other operators.
 
     Parameters:
-        inputs: names of the streams whose records it handles by key.
-        broadcasts: names of the streams whose records every shard handles.
+        inputs: names of the keyed input streams.
+        broadcasts: names of the broadcast input streams.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Operator:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """All that feeds it. Where an input is meant by number, it is the place in here."""
+        """The names of all its input streams. The number of an input is its position in them."""
         return self.inputs + self.broadcasts
 
     @property
@@ -56,7 +56,7 @@ class Operator:
         return late_name(self.name)
 
     def record(self) -> OperatorRecord:
-        """What the checkpoint keeps of it: key and states with their types.
+        """Return its part of the job file: key and states with their types.
 
         Raises:
             StateTypeError: a name or a type in it could not be read back.
@@ -97,18 +97,18 @@ class Operator:
 
 @dataclass(frozen=True)
 class Sink:
-    """Where outputs leave: a name that the runtime is given an output for."""
+    """An output of the job, by name."""
 
     name: str
     stream: str
 
 
 class Plan:
-    """What is computed from what. `Job` puts it together.
+    """Sources, operators and sinks, and how they are connected.
 
     Attributes:
         name: of the job.
-        key_groups: how many it asks for; None takes what a checkpoint has.
+        key_groups: the declared number; None uses that of the checkpoint.
         sources, operators, sinks: each operator comes after those that feed it.
     """
 
@@ -120,26 +120,26 @@ class Plan:
         self.sinks: list[Sink] = []
 
     def free_source(self, name: str) -> str:
-        """`name`, if a new source may have it.
+        """Return the name of a new source after checking it.
 
         Raises:
-            StateTypeError: another stream has that name, or it cannot be a name.
+            StateTypeError: another stream has that name, or it is not a valid name.
         """
         return self._free("source", name, {name: f"source {name!r}"})
 
     def free_operator(self, name: str) -> str:
-        """`name`, if a new operator may have it, and its late stream the name that follows from it.
+        """Return the name of a new operator after checking it and the name of its late stream.
 
         Raises:
-            StateTypeError: another stream has one of the names, or it cannot be a name.
+            StateTypeError: another stream has one of the names, or it is not a valid name.
         """
         return self._free("operator", name, _streams_of(name))
 
     def _free(self, kind: str, name: str, streams: dict[str, str]) -> str:
-        """`name`, if no stream of this job has the name of one of these.
+        """Return a name after checking that no stream of this job has the name of one of these.
 
         Parameters:
-            streams: what each new stream is called in errors, by its name.
+            streams: descriptions of the new streams for errors, by their names.
         """
         check_name(kind, name)
         if name.startswith(RESERVED):
@@ -168,7 +168,7 @@ class Plan:
         return name
 
     def record_of(self, stream: str) -> Records | None:
-        """Return the type, or types, of a stream's records; None if it carries none."""
+        """Return the type, or types, of a stream's records; None if it has none."""
         for source in self.sources:
             if source.name == stream:
                 return source.record_type
@@ -183,26 +183,26 @@ class Plan:
         return next(found for found in self.operators if found.name == name)
 
     def sinks_of(self, stream: str) -> list[Sink]:
-        """Return the sinks that a stream leaves by."""
+        """Return the sinks of a stream."""
         return [sink for sink in self.sinks if sink.stream == stream]
 
     def consumers_of(self, stream: str) -> list[Operator]:
-        """Return the operators that a stream feeds, be it broadcast to them or not."""
+        """Return the operators that a stream feeds, broadcast or not."""
         return [operator for operator in self.operators if stream in operator.streams]
 
     def is_source(self, stream: str) -> bool:
-        """Return whether a stream comes from outside of the job."""
+        """Return whether a stream is a source."""
         return any(source.name == stream for source in self.sources)
 
     def wants_late(self, operator: Operator) -> bool:
-        """Return whether anything takes the late records of an operator."""
+        """Return whether anything consumes the late records of an operator."""
         return bool(self.sinks_of(operator.late) or self.consumers_of(operator.late))
 
     def check_names(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
-        """Make sure that there is an input for each source and an output for each sink.
+        """Check that there is an input for each source and an output for each sink.
 
         Raises:
-            StateTypeError: one is missing, or belongs to nothing.
+            StateTypeError: one is missing, or is not in the job.
         """
         for kind, declared, given in (
             ("source", [source.name for source in self.sources], inputs),
@@ -260,7 +260,7 @@ class Plan:
 
 
 def _streams_of(operator: str) -> dict[str, str]:
-    """Return the streams of an operator by name, each as errors call it."""
+    """Return the streams of an operator by name, each with its description for errors."""
     late = late_name(operator)
     return {
         operator: f"operator {operator!r}",
@@ -274,10 +274,10 @@ def late_name(operator: str) -> str:
 
 
 def check_name(what: str, name: str) -> str:
-    """`name`, if it may be one.
+    """Return a name after checking that it is valid.
 
     Raises:
-        StateTypeError: it may not, since files are called by names.
+        StateTypeError: it is not: names become parts of paths.
     """
     if (fault := name_fault(name)) is not None:
         raise StateTypeError(f"{what} {name[:200]!r}: {fault}")
@@ -309,7 +309,9 @@ def _state_text(spec: StateSpec) -> str:
 
 
 def _drawn_under(operator: Operator, stream: str) -> Iterator[tuple[str, Operator | None]]:
-    """What is drawn of an operator under a stream that feeds it: all of it under the first."""
+    """Yield the parts of an operator to draw under a stream that feeds it: all of it under the
+    first.
+    """
     for number, name in enumerate(operator.inputs):
         if name == stream and number == 0:
             key = ", ".join(operator.declared.key)

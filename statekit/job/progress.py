@@ -1,4 +1,4 @@
-"""What a job reports while it runs and after it ended."""
+"""What a job reports while it runs and after it has ended."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 OutputCallback = Callable[[list[Any], int], None]
-"""What takes the outputs of an epoch: `(records, epoch)`. A replay gives the same epoch number."""
+"""A function for the outputs of an epoch: `(records, epoch)`. A replay has the same epoch
+number.
+"""
 
 
 @dataclass(repr=False)
 class Run:
-    """What a run in this process did.
+    """The result of a run in this process.
 
     Attributes:
         outputs: records per sink, for sinks without a callback.
-        epochs: how many epochs were committed.
+        epochs: number of committed epochs.
         last_epoch: the number of the last committed epoch, of this run or one before it.
     """
 
@@ -32,7 +34,7 @@ class Run:
         return f"<Run: {', '.join(parts)}>"
 
     def take(self, emitted: Mapping[str, list[Any]]) -> None:
-        """Add what one epoch emitted per sink."""
+        """Add the outputs of one epoch per sink."""
         for name, collected in self.outputs.items():
             collected += emitted[name]
         self.epochs += 1
@@ -43,7 +45,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Progress:
-    """What one epoch did.
+    """Metrics of one epoch.
 
     Attributes:
         epoch: its number.
@@ -52,9 +54,9 @@ class Progress:
         records_out: records emitted by all operators.
         seconds: from the start of the epoch to its commit.
         late: late records of all operators.
-        watermarks: per operator with event time, what its watermark was.
-        processing_time: the one instant that the epoch took place at.
-        state_rows, state_bytes: what each `operator.state` holds after it.
+        watermarks: the watermark of each operator with event time.
+        processing_time: the processing time of the epoch.
+        state_rows, state_bytes: size of each `operator.state` after the epoch.
         changed_bytes: size of the change files.
     """
 
@@ -72,7 +74,7 @@ class Progress:
 
     @property
     def events_per_second(self) -> float:
-        """Records that came in, by the seconds that the epoch took."""
+        """Records read per second of the epoch."""
         return self.records_in / self.seconds if self.seconds else 0.0
 
 
@@ -85,11 +87,11 @@ class RunningJob(Protocol):
 
     @property
     def progress(self) -> Sequence[Progress]:
-        """What the last epochs did, oldest first."""
+        """Metrics of the last epochs, oldest first."""
 
     @property
     def last_progress(self) -> Progress | None:
-        """What the last epoch did; None before the first."""
+        """Metrics of the last epoch; None before the first."""
 
     @property
     def epoch(self) -> int | None:
@@ -100,10 +102,10 @@ class RunningJob(Protocol):
         """Whether it still runs."""
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until it ends, for at most `timeout_s` seconds; whether it did."""
+        """Wait until it ends, for at most `timeout_s` seconds. Return whether it has ended."""
 
     def savepoint(self, name: str) -> str:
-        """Write all state after the last committed epoch to a savepoint; returns its URL."""
+        """Write all state after the last committed epoch to a savepoint. Return its URL."""
 
     def stop(self) -> None:
-        """Stop; what is committed stays."""
+        """Stop the job. Committed epochs are kept."""

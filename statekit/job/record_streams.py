@@ -16,16 +16,16 @@ class RecordForm(Protocol):
     """What `RecordStreams` needs of the type of a stream's records."""
 
     def received(self, stored: list[Any]) -> list[Any]:
-        """Stored records as an operator receives them."""
+        """Return the records that an operator receives for stored ones."""
 
     def copies(self, stored: list[Any]) -> list[Any]:
-        """Copies of the records for another consumer, which may change them."""
+        """Return copies of the records for another consumer, which may change them."""
 
 
 class SourceForm:
-    """Records that a caller gives for a source.
+    """The form of records that a caller passes for a source.
 
-    The class has computed its fields already, as it does for rows of a frame: once.
+    The class has computed its fields already, once, as for rows of a frame.
     """
 
     def __init__(self, records: Records) -> None:
@@ -38,14 +38,13 @@ class SourceForm:
         }
 
     def taken(self, given: Iterable[Any]) -> list[Any]:
-        """Return the records of the caller in their stored form, as objects that the caller does
-        not have.
+        """Return the records of the caller in their stored form, as objects of their own.
 
-        An instance whose fields do not fit their types passes as it is: its class accepted it, and
-        an error is raised where the value is used.
+        An instance whose fields do not fit their types is passed on unchanged: its class accepted
+        it, and an error is raised where the value is used.
 
         Raises:
-            ProcessError: one is no such record.
+            ProcessError: a record is not of the source's type.
         """
         records = list(map(self._records.coerce, given))
         return self._each(records, lambda form, some: _stored(form, form.copies(some)))
@@ -59,7 +58,7 @@ class SourceForm:
     def _each(
         self, records: list[Any], made: Callable[[OutputType, list[Any]], list[Any]]
     ) -> list[Any]:
-        """Records of each class handled by the form of that class, in the order of all."""
+        """Apply a function to the records of each class, and keep their order."""
         if not self._by_class or not records:
             return records
         if len(self._by_class) == 1:
@@ -75,7 +74,7 @@ class SourceForm:
 
 
 def _stored(form: OutputType, records: list[Any]) -> list[Any]:
-    """Return the stored form of records; those that do not fit their type as they are."""
+    """Return the stored form of records. Records that do not fit their type are unchanged."""
     try:
         return form.stored(records)
     except ProcessError:
@@ -89,7 +88,7 @@ class RecordStreams:
     """The records of all streams in one epoch.
 
     Parameters:
-        plan: who takes which stream.
+        plan: which operators and sinks consume which stream.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -105,7 +104,7 @@ class RecordStreams:
         self._parts[stream] = [(records, form)]
 
     def put_late(self, operator: Operator, is_late: Callable[[Any], bool]) -> None:
-        """Add those records of an operator's inputs that are late."""
+        """Add the late records of an operator's inputs."""
         parts = []
         for stream in operator.inputs:
             for records, form in self._parts[stream]:
@@ -115,9 +114,7 @@ class RecordStreams:
         self._parts[operator.late] = parts
 
     def for_operator(self, stream: str) -> list[Any]:
-        """Return the records of a stream for one operator, or for one shard that they are broadcast
-        to.
-        """
+        """Return the records of a stream for one operator, or for one shard of a broadcast."""
         return [
             record
             for own, form in self._own(stream)
@@ -129,7 +126,7 @@ class RecordStreams:
         return [record for own, _ in self._own(stream) for record in own]
 
     def _own(self, stream: str) -> list[tuple[list[Any], RecordForm | None]]:
-        """Return the records of a stream for one consumer: copies, if others take them, too."""
+        """Return the records of a stream for one consumer: copies if there are others."""
         if not self._is_shared(stream):
             return self._parts[stream]
         return [

@@ -1,8 +1,8 @@
-"""What happens to a stored state when its declaration changes.
+"""How a stored state continues when its declaration changes.
 
-A declaration that reads all rows of the present generation goes on with it, and the one before is
-kept in `past`: a field that was removed and comes back with another type is found out. Otherwise a
-new generation begins, and hooks take the rows of all those before it.
+A declaration that reads all rows of the present generation continues it, and the previous one is
+kept in `past`: so a field that was removed and comes back with another type is detected. Otherwise
+a new generation begins, and hooks convert the rows of all earlier ones.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ GENERATIONS_MAX = 255
 
 @dataclass(frozen=True)
 class Succession:
-    """A state as it is stored, and as it goes on.
+    """A stored state and its next declaration.
 
     Parameters:
-        operator: whose state it is.
+        operator: its operator.
         stored: the record in the checkpoint.
-        record: the record that follows; as declared, where it is refused.
-        verdict: "same": all rows are of the declared type. "compatible": it reads them all.
-            "migrated": hooks convert some. "refused": some would not be read rightly.
+        record: the next record; as declared if it is refused.
+        verdict: "same": all rows are of the declared type. "compatible": the type reads them all.
+            "migrated": hooks convert some. "refused": some would be misread.
         problem: why it is refused, and what to do.
     """
 
@@ -41,7 +41,7 @@ class Succession:
     problem: str = ""
 
     def allowed(self) -> StateRecord:
-        """Return the record that follows.
+        """Return the next record.
 
         Raises:
             StateSchemaError: it is refused.
@@ -52,16 +52,16 @@ class Succession:
 
 
 class _RefusedError(Exception):
-    """Why a declaration cannot follow, in the words of the message."""
+    """Why a declaration is refused, in the words of the message."""
 
 
 def succession(
     operator: str, stored: StateRecord, declared: StateRecord, hooks: Sequence[Hook]
 ) -> Succession:
-    """What becomes of a state.
+    """Return how a stored state continues.
 
     Parameters:
-        declared: as the code has it, in its first era and generation.
+        declared: as in the code, in its first era and generation.
         hooks: as declared with it.
     """
     try:
@@ -75,9 +75,9 @@ def succession(
 
 
 def _in_its_era(declared: StateRecord, stored: StateRecord) -> StateRecord:
-    """Return the declaration, in the era of expiry that follows from what is stored.
+    """Return the declaration with its era of expiry.
 
-    The time of rows begins with their next write when expiry is turned on or changes its clock.
+    When expiry is turned on or changes its clock, the time of a row starts with its next write.
     """
     if declared.ttl is None:
         return declared.model_copy(update={"era": stored.era})
@@ -94,7 +94,7 @@ def _in_its_era(declared: StateRecord, stored: StateRecord) -> StateRecord:
 def _in_its_generation(
     stored: StateRecord, declared: StateRecord, hooks: Sequence[Hook]
 ) -> StateRecord:
-    """Return the declaration, with its generation and all those before it."""
+    """Return the declaration with its generation and all earlier ones."""
     if stored.kind != declared.kind or stored.types.get("key") != declared.types.get("key"):
         raise _RefusedError(
             f"changed what it is, and no hook can convert that:\n{_compared(stored, declared)}\n"
@@ -119,7 +119,7 @@ def _in_its_generation(
 
 
 def _former(states: Sequence[PastState], now: PastState) -> tuple[PastState, ...]:
-    """Each once, and without the one that is declared now."""
+    """Return each declaration once, without the present one."""
     kept: list[PastState] = []
     for state in states:
         if state not in (now, *kept):
@@ -128,14 +128,14 @@ def _former(states: Sequence[PastState], now: PastState) -> tuple[PastState, ...
 
 
 def _why(stored: PastState, declared: StateRecord) -> str | None:
-    """Return why rows of a former declaration do not read rightly; None if they do."""
+    """Return why rows of an earlier declaration would be misread; None if they would not."""
     if stored.codec != declared.codec:
         return f"rows were written by the codec {stored.codec} and would be by {declared.codec}"
     return why_unreadable(value_schema(stored), value_schema(declared), declared.shape.value)
 
 
 def _is_converted(before: PastState, declared: StateRecord, hooks: Sequence[Hook]) -> bool:
-    """Return whether a hook is for the very type that changed, though rows could be read without
+    """Return whether a hook is for the exact type that changed, though rows could be read without
     it.
     """
     if is_same_type(value_schema(before), value_schema(declared)):
@@ -144,7 +144,7 @@ def _is_converted(before: PastState, declared: StateRecord, hooks: Sequence[Hook
 
 
 def _check_hooks(record: StateRecord, hooks: Sequence[Hook]) -> None:
-    """Make sure that rows of all generations before are taken by a hook."""
+    """Check that a hook converts the rows of every earlier generation."""
     for rows in record.past_generations.values():
         if hook_for(hooks, rows) is None:
             last = record.model_copy(update={"types": rows[-1].types, "codec": rows[-1].codec})

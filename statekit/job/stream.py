@@ -23,7 +23,7 @@ V = TypeVar("V")
 
 
 class Stream(Generic[T]):
-    """Records of type T on their way through a job. Made by `Job.source`, `process` and `union`."""
+    """A stream of records of type T in a job. Created by `Job.source`, `process` and `union`."""
 
     def __init__(self, job: Plan, *names: str) -> None:
         self._job = job
@@ -35,7 +35,7 @@ class Stream(Generic[T]):
 
     @property
     def name(self) -> str:
-        """Of the source or operator that the records come from; of all of them for a union."""
+        """The name of its source or operator; all names for a union."""
         return " | ".join(self._names)
 
     @overload
@@ -45,13 +45,13 @@ class Stream(Generic[T]):
     @overload
     def union(self, other: Stream[U], another: Stream[V], /) -> Stream[T | U | V]: ...
     def union(self, *others: Stream[Any]) -> Stream[Any]:
-        """These records and those of other streams, for a process function that takes them all.
+        """Merge this stream with others, for a process function that takes all their records.
 
         Its first parameter is annotated with all of their types, such as `Order | Payment`. Within
         an epoch a key sees the records of this stream first, then those of the others in turn.
 
         Raises:
-            StateTypeError: a stream is of another job, or there already.
+            StateTypeError: a stream belongs to another job, or is in the union already.
 
         >>> from collections.abc import Iterator
         >>> from typing import NamedTuple
@@ -95,7 +95,8 @@ class Stream(Generic[T]):
         """Feed these records to a process function.
 
         Parameters:
-            name: of the operator; by default the function's. State is found again by it.
+            name: of the operator; by default the function's. The checkpoint finds its state by this
+                name.
             broadcast: streams whose records every shard handles, with the functions decorated with
                 `@….on_broadcast`; within an epoch they come before all others, in the order given.
 
@@ -165,7 +166,7 @@ class Stream(Generic[T]):
         return "no records" if output is None else output.name
 
     def _misfit(self, stream: str) -> str:
-        """What a stream has, for messages about another type that is wanted."""
+        """Describe the records of a stream, for messages about another expected type."""
         records, name = self._job.record_of(stream), self._type_name(stream)
         is_record = records is not None or name == "no records"
         return name if is_record else f"{name}, which is not one type of records"
@@ -191,7 +192,7 @@ class Stream(Generic[T]):
             emit: let a window fire once it is complete ("close"), or at each record ("change").
 
         Raises:
-            StateTypeError: an option cannot be; the message names it.
+            StateTypeError: an option is not valid; the message names it.
 
         >>> from typing import NamedTuple
         >>> from statekit.job.job import Job
@@ -244,14 +245,14 @@ class Stream(Generic[T]):
         """Keep counts, sums, extremes and means of fields for each key.
 
         No function is called per record: records are combined in Arrow before they are shuffled.
-        Each epoch emits one result for every key that it had records of: the key fields, and a
-        field per aggregate. The states are called like these: `get`, queries, savepoints and
-        rescaling find them as any other. An aggregate that is added later begins with nothing.
+        Each epoch emits one result for every key with records: the key fields, and a field per
+        aggregate. Each aggregate is a state of its name, for `get`, queries, savepoints and
+        rescaling. An aggregate that is added later starts empty.
 
         Parameters:
             key: the field, or fields, that records are grouped by.
-            into: a record class to make results of, by the names of its fields; without it they
-                are NamedTuples.
+            into: a record class for the results, with fields of the same names; by default they are
+                NamedTuples.
             ttl: how long the aggregates of a key are kept.
             name: of the operator; by default `aggregate_by_` and the key.
             aggregates: `Count()`, `Sum(field)`, `Min(field)`, `Max(field)`, `Mean(field)`, by name.
@@ -279,10 +280,10 @@ class Stream(Generic[T]):
         return self.process(made, name=name)
 
     def _record_type(self, doing: str) -> RecordType:
-        """Return the one type that these records are of.
+        """Return the one type of these records.
 
         Parameters:
-            doing: what they are wanted for: `window`, or `aggregate`.
+            doing: the method that needs it: `window`, or `aggregate`.
         """
         found: dict[Any, RecordType] = {}
         for name in self._names:
@@ -310,10 +311,10 @@ class Stream(Generic[T]):
     def late(self) -> Stream[Any]:
         """The late records of this operator, as they arrived.
 
-        Without a sink or another operator they are dropped, and counted in any case.
+        Without a sink or another operator they are dropped. They are counted in any case.
 
         Raises:
-            StateTypeError: this is no operator with event time.
+            StateTypeError: this is not an operator with event time.
         """
         self._check_single("late")
         declared = self.declared
@@ -325,10 +326,10 @@ class Stream(Generic[T]):
         return Stream(self._job, self._job.operator(self.name).late)
 
     def sink(self, name: str) -> Stream[T]:
-        """Emit these records from the job under a name; returns the stream itself.
+        """Emit these records from the job under a name. Return the stream itself.
 
         Raises:
-            StateTypeError: the name is taken, or cannot be; or this is a union.
+            StateTypeError: the name is taken or not valid; or this is a union.
         """
         self._check_single("sink")
         if any(sink.name == name for sink in self._job.sinks):
@@ -345,7 +346,7 @@ class Stream(Generic[T]):
 
 
 def _names_of(job: Plan, what: str, streams: Iterable[Any]) -> tuple[str, ...]:
-    """Return the names of streams that are to be combined with one of `job`."""
+    """Return the names of streams to combine with one of `job`."""
     names: list[str] = []
     for stream in streams:
         if not isinstance(stream, Stream) or stream._job is not job:
@@ -358,12 +359,12 @@ def _names_of(job: Plan, what: str, streams: Iterable[Any]) -> tuple[str, ...]:
 
 
 class Windowed(Generic[T]):
-    """Records by key and window. Made by `Stream.window`; each method makes an operator.
+    """Records by key and window. Created by `Stream.window`; each method creates an operator.
 
-    A result has the key fields, `start`, `end` and a field for what was asked. `into=` gives a
-    record class to make results of, by the names of its fields; without it they are NamedTuples.
-    `name=` is that of the operator; by default the name says what it does. What cannot be is a
-    StateTypeError that says why.
+    A result has the key fields, `start`, `end` and a field with the value. `into=` is a record
+    class for the results, with fields of the same names; by default they are NamedTuples. `name=`
+    is the name of the operator; the default says what it computes. An invalid argument raises
+    StateTypeError.
     """
 
     def __init__(self, stream: Stream[T], windowing: Windowing) -> None:
@@ -378,7 +379,7 @@ class Windowed(Generic[T]):
     @overload
     def count(self, *, name: str | None = None) -> Stream[Any]: ...
     def count(self, *, name: str | None = None, into: Any = None) -> Stream[Any]:
-        """Return how many records a window has, as `count`."""
+        """Count the records of a window, as `count`."""
         return self._stream.process(self._windowing.count(into), name=name)
 
     @overload
@@ -386,9 +387,7 @@ class Windowed(Generic[T]):
     @overload
     def sum(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
     def sum(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
-        """Return the sum of a field, named like it. None is passed over, and the sum of nothing
-        else.
-        """
+        """Sum a field, under its name. None is skipped. The sum of only None is None."""
         return self._stream.process(self._windowing.fold("sum", field, into), name=name)
 
     @overload
@@ -396,7 +395,7 @@ class Windowed(Generic[T]):
     @overload
     def min(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
     def min(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
-        """Return the least value of a field, named like it. None is passed over."""
+        """Return the smallest value of a field, under its name. None is skipped."""
         return self._stream.process(self._windowing.fold("min", field, into), name=name)
 
     @overload
@@ -404,7 +403,7 @@ class Windowed(Generic[T]):
     @overload
     def max(self, field: str, *, name: str | None = None) -> Stream[Any]: ...
     def max(self, field: str, *, name: str | None = None, into: Any = None) -> Stream[Any]:
-        """Return the largest value of a field, named like it. None is passed over."""
+        """Return the largest value of a field, under its name. None is skipped."""
         return self._stream.process(self._windowing.fold("max", field, into), name=name)
 
     @overload
@@ -416,7 +415,7 @@ class Windowed(Generic[T]):
     def collect(
         self, field: str | None = None, *, name: str | None = None, into: Any = None
     ) -> Stream[Any]:
-        """All `records`, or the values of a field, named like it, as a list in order of time."""
+        """Collect all `records`, or the values of a field under its name, in order of time."""
         return self._stream.process(self._windowing.collect(field, into), name=name)
 
     @overload
@@ -450,13 +449,13 @@ class Windowed(Generic[T]):
         name: str | None = None,
         into: Any = None,
     ) -> Stream[Any]:
-        """What an aggregate of your own makes of the records, or of a field of theirs.
+        """Apply an aggregate of your own to the records, or to a field.
 
         Parameters:
             aggregate: sessions need its `merge`.
-            accumulator, result: the types of what it keeps per window, and of what comes out.
-            field: what it adds; None adds whole records.
-            name: of the operator, and of the field with the result, which is `result` otherwise.
+            accumulator, result: the types of its accumulator and of its result.
+            field: the added field; None adds whole records.
+            name: of the operator, and of the field with the result, which is `result` by default.
         """
         made = self._windowing.aggregate(aggregate, accumulator, result, field, name, into)
         return self._stream.process(made, name=name)

@@ -25,9 +25,9 @@ class _Fold:
 
     Parameters:
         name: of the operator.
-        key_size: how many fields the key has.
-        aggregates: with the place of the first of their parts in a row.
-        results: makes results of columns with keys and values.
+        key_size: number of key fields.
+        aggregates: with the position of the first of their parts in a row.
+        results: creates results from columns of keys and values.
     """
 
     __doc__ = None
@@ -73,9 +73,9 @@ def aggregation(
     Parameters:
         record: the type of the records.
         key: the fields that they are grouped by.
-        aggregates: by the names of their states, which are those of the fields of a result, too.
+        aggregates: by name, which is that of the state and of the field in a result.
         ttl: how long they are kept.
-        into: a record class that results are made of; None makes NamedTuples.
+        into: a record class for the results; None for NamedTuples.
 
     Raises:
         StateTypeError: there is no such field, or no such aggregate of it; the message names it.
@@ -113,7 +113,7 @@ def aggregation(
 
 
 def _made(make: Make, *columns: Sequence[Any]) -> list[Any]:
-    """Return a result of each row of columns."""
+    """Create a result from each row of columns."""
     if isinstance(make, type) and issubclass(make, tuple):  # a NamedTuple's own takes twice as long
         return list(map(tuple.__new__, repeat(make), zip(*columns, strict=True)))
     return list(map(make, *columns))

@@ -5,8 +5,9 @@ An operator keeps one row per open window of a key:
     tumbling, sliding    the window's start                      → accumulator
     session              its end, rounded down to whole gaps     → start, end, accumulator
 
-Sessions of a key end at least a gap apart, so that no two of them share a row. The end finds the
-sessions that a record may belong to; rounded, it stays where it is while most records move the end.
+Sessions of a key end at least a gap apart, so that no two of them share a row. The end locates the
+sessions that a record may belong to. Rounding keeps the row in place for most records that move the
+end.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _WINDOWS_AT_ONCE = 100
 
 @dataclass(frozen=True)
 class Sliding:
-    """Windows of one size that begin at equal distances. Made by `tumbling` and `sliding`."""
+    """Windows of one size that start at equal distances. Created by `tumbling` and `sliding`."""
 
     size: dt.timedelta
     every: dt.timedelta
@@ -70,7 +71,7 @@ class Sliding:
 
 @dataclass(frozen=True)
 class Session:
-    """Windows that last until a key was silent for a time. Made by `session`."""
+    """Windows that last until a key has had no records for a time. Created by `session`."""
 
     gap: dt.timedelta
 
@@ -78,10 +79,11 @@ class Session:
         return f"session {self.gap}"
 
     def panes(self, event_time: str) -> SessionPanes:
-        """Records of a key that are in one session, whatever other records there are.
+        """Return the runs of a key's records that are in one session, whatever other records there
+        are.
 
         Parameters:
-            event_time: the field that says when a record happened.
+            event_time: the field with the time of a record.
         """
         return SessionPanes(event_time, timedelta_to_micros(self.gap))
 
@@ -90,14 +92,14 @@ Window = Sliding | Session
 
 
 def tumbling(size: dt.timedelta | str, offset: dt.timedelta | str = _ZERO) -> Sliding:
-    """Windows of one size, side by side, so that each record is in one.
+    """Return windows of one size, one after the other, so that each record is in one.
 
     Parameters:
         size: a timedelta or a text such as "1 hour".
-        offset: windows begin at 1970-01-01 00:00 UTC plus this.
+        offset: windows start at 1970-01-01 00:00 UTC plus this.
 
     Raises:
-        StateTypeError: a duration is none, or the size is zero.
+        StateTypeError: a duration is not valid, or the size is zero.
 
     >>> tumbling("1 day", offset="6 hours").offset
     datetime.timedelta(seconds=21600)
@@ -109,15 +111,15 @@ def tumbling(size: dt.timedelta | str, offset: dt.timedelta | str = _ZERO) -> Sl
 def sliding(
     size: dt.timedelta | str, every: dt.timedelta | str, offset: dt.timedelta | str = _ZERO
 ) -> Sliding:
-    """Windows of one size that overlap: one begins `every` so often.
+    """Return overlapping windows of one size: one starts every `every`.
 
     Parameters:
         size: a timedelta or a text such as "1 hour".
         every: from the start of one window to that of the next; not more than the size.
-        offset: windows begin at 1970-01-01 00:00 UTC plus this.
+        offset: windows start at 1970-01-01 00:00 UTC plus this.
 
     Raises:
-        StateTypeError: a duration is none, zero, or `every` is more than the size.
+        StateTypeError: a duration is not valid or zero, or `every` is more than the size.
 
     >>> sliding("1 hour", every="15 minutes").every
     datetime.timedelta(seconds=900)
@@ -134,7 +136,7 @@ def sliding(
 
 
 def session(gap: dt.timedelta | str) -> Session:
-    """Windows that follow what a key does: from a record to `gap` after the last one.
+    """Return windows per key from a record to `gap` after the last record that follows.
 
     Records belong to one session if less than the gap lies between them.
 
@@ -142,7 +144,7 @@ def session(gap: dt.timedelta | str) -> Session:
         gap: a timedelta or a text such as "30 minutes".
 
     Raises:
-        StateTypeError: the gap is no duration, or zero.
+        StateTypeError: the gap is not a duration, or zero.
 
     >>> session("30 minutes")
     Session(gap=datetime.timedelta(seconds=1800))
@@ -236,7 +238,7 @@ class SlidingRows:
         value: Any,
         first: dt.datetime | None = None,
     ) -> list[OpenWindow]:
-        """Add a value to the windows of the record that is being handled; returns these.
+        """Add a value to the windows of the current record, and return them.
 
         Parameters:
             first: as for `SessionRows.put`; it is in the same windows.
@@ -308,7 +310,7 @@ class SlidingRows:
         return window.start, _plus(window.start, self._every - self._into(window.start))
 
     def _bounds(self, at: dt.datetime) -> list[tuple[dt.datetime, dt.datetime]]:
-        """Start and end of the windows that an instant is in, the earliest first."""
+        """Return start and end of the windows that contain a time, the earliest first."""
         into = self._into(at)
         bounds = []
         while into < self._size:
@@ -349,10 +351,10 @@ class SessionRows:
         value: Any,
         first: dt.datetime | None = None,
     ) -> list[OpenWindow]:
-        """Add a value to the session of the record that is being handled; returns it.
+        """Add a value to the session of the current record, and return it.
 
         Parameters:
-            first: the event time of the first of the records, if the value is made of several.
+            first: the event time of the first of the records, if the value combines several.
         """
         start, end = first or ctx.event_time, _plus(ctx.event_time, self._gap)
         joined = list(self._overlapping(windows, start, end))
@@ -445,7 +447,7 @@ class SessionRows:
         end: dt.datetime,
         held: Any,
     ) -> dt.datetime:
-        """Replace the earlier rows of a session; returns its row."""
+        """Replace the earlier rows of a session, and return the new one."""
         row = self._row(end)
         for other in before:
             if other != row:
@@ -459,7 +461,7 @@ class SessionRows:
 
 
 def _plus(at: dt.datetime, by: dt.timedelta) -> dt.datetime:
-    """`at + by`, clipped to the range of datetimes."""
+    """Return `at + by`, clipped to the range of datetimes."""
     try:
         return at + by
     except OverflowError:

@@ -48,8 +48,8 @@ class FieldAggregate(ABC):
         """Return the annotation of its result, for a field with this annotation."""
 
     def added(self, place: int) -> Callable[[Sequence[Sequence[Any]]], Sequence[Any]]:
-        """Return a function from columns of rows to what each row adds to the state; None for
-        nothing.
+        """Return a function from columns of rows to the value that each row adds to the state, or
+        None.
 
         Parameters:
             place: of the first column of the parts.
@@ -93,9 +93,9 @@ class _OfField(FieldAggregate):
 
 @dataclass(frozen=True)
 class Sum(_OfField):
-    """The sum of a field. None is passed over; the sum of nothing else is None.
+    """The sum of a field. None is skipped; the sum of only None is None.
 
-    Floats are added up batch by batch, so that the last digits depend on how records came.
+    Floats are added batch by batch, so the last digits depend on how records were batched.
     """
 
     verb = "sum"
@@ -103,21 +103,21 @@ class Sum(_OfField):
 
 @dataclass(frozen=True)
 class Min(_OfField):
-    """The least value of a field. None is passed over, and so is NaN where there are numbers."""
+    """The smallest value of a field. None is skipped, and so is NaN if there are numbers."""
 
     verb = "min"
 
 
 @dataclass(frozen=True)
 class Max(_OfField):
-    """The largest value of a field. None is passed over, and so is NaN where there are numbers."""
+    """The largest value of a field. None is skipped, and so is NaN if there are numbers."""
 
     verb = "max"
 
 
 @dataclass(frozen=True)
 class Mean(FieldAggregate):
-    """The mean of a field: a float for numbers. None is passed over; of nothing else it is None."""
+    """The mean of a field: a float for numbers. None is skipped; the mean of only None is None."""
 
     field: str
     verb = "mean"
@@ -154,9 +154,9 @@ def _largest(held: float, value: float) -> float:
 
 
 def reducer(verb: Verb, kind: Any) -> Reduce:
-    """Return what combines two values of a type. Their order matters only for sums of floats.
+    """Return the reducer of two values of a type. Their order matters only for sums of floats.
 
-    Of floats, NaN is neither the least nor the largest if there is a number.
+    NaN is neither the smallest nor the largest float if there is a number.
     """
     if kind is float and verb in ("min", "max"):
         return Reduce(_least if verb == "min" else _largest)

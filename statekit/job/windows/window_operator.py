@@ -1,8 +1,8 @@
 """Windowed results as process functions with states and timers.
 
-Aggregates are kept as one accumulator per window. To collect, elements are rows of their own, by
-event time and a number that runs per key: an element is kept once however many windows it is in,
-windows that merge move none, and no window is one large row.
+Aggregates have one accumulator per window. `collect` stores elements as rows of their own, by event
+time and a number per key. So an element is stored once for any number of windows, merging windows
+moves none, and no window is one large row.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TUPLE: Any = tuple
 _ITERATOR: Any = Iterator
 
 _Found = Iterable[tuple[tuple[dt.datetime, int], Any]] | None
-"""Pairs of event time and number, with an element each; None where no elements are stored."""
+"""Pairs of event time and number, each with an element; None if no elements are stored."""
 
 
 # --------------------------------------------------------------------------------- aggregates
@@ -63,7 +63,7 @@ def _one(_: object) -> int:
 
 
 def _folding(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """`combine` for values that may be None, which is skipped."""
+    """Return `combine` for values that may be None, which is skipped."""
 
     def add(held: Any, value: Any) -> Any:
         if held is None:
@@ -93,7 +93,7 @@ class _Result:
         type: its annotation.
         accumulator: the annotation of the accumulator of a window.
         aggregate: computes the result.
-        value_of: returns the value of a record that is added.
+        value_of: returns the value that a record adds.
         parts: partial aggregates of records that are combined first, beside their number; None if
             the aggregate takes the records themselves.
         element: the annotation of elements, for results that are lists of them.
@@ -123,7 +123,7 @@ class Windowing:
         combines: whether records may be combined before they are routed: those of one stream.
 
     Raises:
-        StateTypeError: an option cannot be; the message names it.
+        StateTypeError: an option is not valid; the message names it.
     """
 
     def __init__(
@@ -186,14 +186,16 @@ class Windowing:
         return f"{self._window} by {', '.join(self._key)}"
 
     def count(self, into: Any) -> Process[Any, ..., Any]:
-        """Return how many records there are."""
+        """Return the function that counts records."""
         counted: Aggregate[int, int, int] = Aggregate(int, operator.add, _itself, operator.add)
         return self._made(_Result("count", "count", int, int, counted, _one, parts=()), into)
 
     def fold(
         self, verb: Literal["sum", "min", "max"], field: str, into: Any
     ) -> Process[Any, ..., Any]:
-        """Return the sum of a field, or its least or largest value. None is passed over."""
+        """Return the function that sums a field, or finds its smallest or largest value. None is
+        skipped.
+        """
         annotation = self._results.annotation(field)
         add = _folding(_combining(verb, self._results.check_combines(verb, field)))
         made: Aggregate[Any, Any, Any] = Aggregate(_nothing, add, _itself, add)
@@ -203,8 +205,8 @@ class Windowing:
         return self._made(folded, into)
 
     def collect(self, field: str | None, into: Any) -> Process[Any, ..., Any]:
-        """Return the records, or what is in a field of theirs, in order of time. None is passed
-        over.
+        """Return the function that collects records or a field, in order of time. None is
+        skipped.
         """
         element = self._record.cls if field is None else self._results.annotation(field)
         members, nullable, _ = peel(element)
@@ -226,7 +228,7 @@ class Windowing:
         name: str | None,
         into: Any,
     ) -> Process[Any, ..., Any]:
-        """What an aggregate of the user's makes of the records, or of a field of theirs."""
+        """Return the function that applies the user's aggregate to the records, or to a field."""
         if not isinstance(aggregate, Aggregate):
             raise self._results.error(
                 f"aggregate() takes an Aggregate(create, add, result), not {aggregate!r}"
@@ -275,7 +277,7 @@ class Windowing:
         return self._process(name, result, rows, states, output, make, traits)
 
     def _combiner(self, result: _Result) -> Combiner | None:
-        """Return what combines records before the shuffle; None if each record is added."""
+        """Return the combiner before the shuffle; None if each record is added."""
         if result.parts is None or not self._combines:
             return None
         fields = {*self._key, self._event_time, *(part.field for part in result.parts)}
@@ -294,7 +296,7 @@ class Windowing:
         make: Callable[..., Any],
         traits: Traits,
     ) -> Process[Any, ..., Any]:
-        """Yield the functions themselves. `elements` and `number` are there to collect only.
+        """Create the process function. Only `collect` declares `elements` and `number`.
 
         Parameters:
             traits: with `takes_parts`, records of a key are added together.
@@ -358,11 +360,11 @@ class Windowing:
 
 @dataclass(frozen=True)
 class _Ending:
-    """Makes the result of a window, and deletes the window.
+    """Computes the result of a window, and deletes the window.
 
     Parameters:
-        make: makes a result of the key fields, start, end and value of a window.
-        finish: makes the value of an accumulator.
+        make: creates a result from the key fields, start, end and value of a window.
+        finish: computes the value of an accumulator.
         rows: the open windows.
         has_one_key: whether the key is one field.
     """
@@ -414,7 +416,7 @@ def _elements(values: Iterable[Any], ctx: Context, elements: Any, number: Any) -
 
 
 def _between(elements: Any, start: dt.datetime, end: dt.datetime) -> _Found:
-    """Elements from a time on and before another, in order of time and arrival; None without."""
+    """Return the elements from a time on and before another, in order of time and arrival."""
     if elements is None:
         return None
     return elements.scan((start, 0), None if end == LAST else (end, 0))  # type: ignore[no-any-return]

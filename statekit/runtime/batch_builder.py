@@ -18,7 +18,7 @@ class KeyedBatchBuilder:
 
     Parameters:
         process: the process function of the operator.
-        key_groups: how many there are.
+        key_groups: the number of key groups.
         operator: its name in messages; None for the name of the function.
     """
 

@@ -35,14 +35,14 @@ from statekit.watermark import BEGINNING, END, advanced
 
 
 class Coordinator:
-    """The one writer of a checkpoint. `Coordinator.open` makes one.
+    """The only writer of a checkpoint. Created by `Coordinator.open`.
 
     Parameters:
-        job: what runs.
+        job: the job that runs.
         repository: its checkpoint.
         start: where the run starts.
         retention: which epochs are kept; None for all of them.
-        clock: the wall clock, in microseconds since 1970 UTC; None is the machine's.
+        clock: returns the wall clock time in microseconds since 1970 UTC; None for the machine's.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Coordinator:
         """Prepare a checkpoint for a job, as `open_checkpoint` does, and return its coordinator.
 
         Parameters:
-            options: of the run; None keeps all epochs and takes the checkpoint's parallelism, or 1.
+            options: of the run; None keeps all epochs and uses the checkpoint's parallelism, or 1.
 
         Raises:
             RestoreError: the checkpoint belongs to another job, or cannot go back to that epoch.
@@ -100,7 +100,7 @@ class Coordinator:
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch to make next."""
+        """The number of the next epoch."""
         return 0 if self.last is None else self.last.epoch + 1
 
     def begin(
@@ -110,17 +110,17 @@ class Coordinator:
         to: Mapping[str, int] | None = None,
         at_us: int | None = None,
     ) -> None:
-        """Settle what the clocks show in the epoch to make next.
+        """Fix the clocks of the next epoch.
 
         Parameters:
-            what: what the epoch handles, as in `EpochInstant`: a replay has to handle the same.
-                "drain" lets event time come to its end, one operator of a chain after the other.
+            what: the input of the epoch, as in `EpochInstant`: a replay needs the same. "drain"
+                advances event time to its end, one operator of a chain after the other.
             to: watermarks that operators advance to at least.
-            at_us: the processing time; None asks the clock, or what an attempt before has settled.
+            at_us: the processing time; None uses that of an earlier attempt, or the clock.
 
         Raises:
-            RestoreError: event time came to its end in an epoch before, or the epoch was begun as
-                something else.
+            RestoreError: event time has ended in an earlier epoch, or the epoch was begun with
+                other input.
         """
         drain = self._drains = what == "drain"
         if self.last is not None and self.last.drained and not drain and self.has_event_time:
@@ -135,7 +135,7 @@ class Coordinator:
         self.processing_time_us = max(asked, before)  # the wall clock may be set back
 
     def _instant(self, what: str) -> int:
-        """What the wall clock shows; for an epoch that is run again, what it showed then."""
+        """Return the time of the wall clock; in a replay, the time of the first attempt."""
         if not self.notes_beginnings:
             return self._now_us()
         if self.begun is None:
@@ -168,13 +168,13 @@ class Coordinator:
         return found
 
     def _come(self, stream: str, read: int | None, *, drain: bool) -> int:
-        """How far event time has come on an input of an operator.
+        """Return how far event time has advanced on an input of an operator.
 
-        An operator without event time passes on how far what feeds it has come, and of several
-        inputs that is the one that is furthest behind.
+        An operator without event time passes on the event time of its inputs, of several the
+        smallest.
 
         Parameters:
-            read: the largest event time that came from there.
+            read: the largest event time read from the stream.
         """
         above = self._by_name.get(stream)
         if above is not None and above.declared.event_time is None:
@@ -186,10 +186,10 @@ class Coordinator:
         return BEGINNING if reached is None else reached
 
     def _may_end(self, stream: str) -> bool:
-        """Return whether nothing can follow on a stream that begins a chain when it is drained.
+        """Return whether a drained stream at the start of a chain has ended.
 
-        Late records are behind any watermark, so they begin a chain. They come until the operator
-        that they were late for has come to its end.
+        Late records are at or before any watermark, so their stream starts a chain. It ends when
+        the operator that they were late for has ended.
         """
         late = {operator.late: operator.name for operator in self.job.operators}
         return stream not in late or self._watermark(late[stream]) == END
@@ -198,19 +198,19 @@ class Coordinator:
         return None if self.last is None else self.last.operators.get(name)
 
     def _watermark(self, name: str) -> int | None:
-        """What the watermark of an operator was in the last epoch."""
+        """Return the watermark of an operator in the last epoch."""
         found = self._operator_epoch(name)
         return None if found is None else found.watermark_us
 
     @property
     def was_draining(self) -> bool:
-        """Whether a drain was begun, which is to be finished before anything else."""
+        """Whether a drain was begun, which must be completed before anything else."""
         drained = self.last is not None and self.last.drained
         return drained or (self.begun is not None and self.begun.what == "drain")
 
     @property
     def would_advance(self) -> bool:
-        """Whether an epoch without records has a later watermark than the last one had."""
+        """Whether an epoch without records would have a later watermark than the last one."""
         found = self._watermarks(drain=False, to={})
         before = {name: self._watermark(name) for name in found}
         return any(us > (before[name] or BEGINNING) for name, us in found.items())
@@ -221,7 +221,7 @@ class Coordinator:
 
     @property
     def is_drained(self) -> bool:
-        """Whether event time has come to its end in all operators, and nothing is left to do."""
+        """Whether event time has ended in all operators, and nothing is left to do."""
         timed = [op.name for op in self.job.operators if op.declared.event_time is not None]
         found = [self._operator_epoch(name) for name in timed]
         return all(
@@ -232,17 +232,19 @@ class Coordinator:
         )
 
     def keeps_copies(self, asked: bool | None) -> bool:
-        """Return whether working copies are of use when this run ends, if nobody says otherwise."""
+        """Return whether to keep working copies when this run ends. `asked` is the user's choice,
+        if any.
+        """
         if asked is not None:
             return asked
         return not (self.last is not None and self.last.drained and self.has_event_time)
 
     @property
     def without_outputs(self) -> tuple[tuple[int, int], ...]:
-        """Epochs that have no part in the outputs, as ranges of numbers, first and last.
+        """Epochs without outputs, as ranges of numbers, first and last.
 
-        Those that were rolled back, and those that no run made: a run that did not get as far as
-        its commit may have written outputs under the number that was then taken.
+        These are epochs that were rolled back, and epochs that no run made: a run that stopped
+        before its commit may have written outputs under such a number.
         """
         if self.last is None:
             return ()
@@ -250,7 +252,7 @@ class Coordinator:
         return (*((first, end + 1) for first, end in self.last.abandoned), *taken)
 
     def plan(self, operator: str, shard: int) -> ShardPlan:
-        """What the worker of a shard needs to know to make the next epoch."""
+        """Return the plan of a shard for the next epoch."""
         reached, states = self._watermark(operator), self._record(operator).states
         earliest = self._by_name[operator].declared.traits.earliest_us
         return ShardPlan(
@@ -269,7 +271,7 @@ class Coordinator:
         )
 
     def _base(self, operator: str, shard: int) -> ShardState:
-        """Return where a shard stands before the epoch to make next."""
+        """Return a shard before the next epoch."""
         laid_out = None if self.layout is None else self.layout.operators.get(operator)
         if laid_out is not None:
             return laid_out.shards[shard]
@@ -277,7 +279,7 @@ class Coordinator:
         return ShardState(first_group=first, last_group=last)
 
     def _record(self, operator: str) -> OperatorRecord:
-        """What the job file says of an operator."""
+        """Return an operator's part of the job file."""
         record = self.job_file.operator(operator)
         assert record is not None, "the job file names all operators of the job"
         return record
@@ -287,11 +289,11 @@ class Coordinator:
         return [self.plan(operator, shard) for shard in range(self.parallelism)]
 
     def check_owner(self) -> None:
-        """Make sure that nobody has committed the epoch that is being made, or taken the last away.
+        """Check that no other run has committed the current epoch, or removed the one before it.
 
         Raises:
-            FencedError: somebody has.
-            CorruptCheckpointError: the epoch that it follows is gone.
+            FencedError: another run has committed it.
+            CorruptCheckpointError: the epoch before it is missing.
         """
         if self.repository.is_committed(self.epoch):
             raise FencedError(
@@ -301,7 +303,9 @@ class Coordinator:
         self._check_not_lost()
 
     def _check_not_lost(self) -> None:
-        """Make sure that what the epoch follows is there: it would refer to files that are gone."""
+        """Check that the epoch before this one exists. Otherwise the new epoch would reference
+        missing files.
+        """
         if self.last is None or self.repository.is_committed(self.last.epoch):
             return
         if self.last.epoch < self.repository.first_kept():
@@ -320,16 +324,16 @@ class Coordinator:
         batch: int | None = None,
         offsets: dict[str, int] | None = None,
     ) -> EpochManifest:
-        """Check the reports of all shards, then make the epoch exist.
+        """Check the reports of all shards, then commit the epoch.
 
         Parameters:
             batch: Spark's number of the micro-batch, if it was one.
             offsets: records consumed per input, for runs without Spark.
 
         Raises:
-            IncompleteEpochError: a shard is missing, or attempts at it did not do the same.
+            IncompleteEpochError: a shard is missing, or attempts at it had different effects.
             FencedError: another run committed this epoch.
-            CorruptCheckpointError: the epoch that it follows is gone.
+            CorruptCheckpointError: the epoch before it is missing.
         """
         operators = self._checked(reports)
         self._check_not_lost()
@@ -360,7 +364,7 @@ class Coordinator:
         return manifest
 
     def close(self, *, at_once: bool = False) -> None:
-        """End what goes on beside the epochs, as for `BackgroundCollection.close`."""
+        """End background work, as `BackgroundCollection.close`."""
         if self._collection is not None:
             self._collection.close(at_once=at_once)
 
@@ -371,7 +375,7 @@ class Coordinator:
         return {op.name: self._in_one(op, told[op.name]) for op in self.job.operators}
 
     def _in_one(self, operator: Operator, reports: list[ShardReport]) -> OperatorEpoch:
-        """What all shards of an operator told, in one."""
+        """Combine the reports of all shards of an operator."""
         before = None if self.layout is None else self.layout.operators.get(operator.name)
         bases = [self._base(operator.name, shard) for shard in range(self.parallelism)]
         told = OperatorReports(operator, self.epoch, bases, reports)

@@ -35,9 +35,9 @@ class LocalRunner:
     """Runs epochs of a job in this process.
 
     Parameters:
-        job: what to run.
+        job: the job to run.
         repository: its checkpoint.
-        copies: where shards keep their rows meanwhile.
+        copies: working copies of the shards.
         options: of the run.
     """
 
@@ -61,13 +61,13 @@ class LocalRunner:
         offsets: dict[str, int] | None = None,
         **instants: Any,
     ) -> dict[str, list[Any]]:
-        """Run one epoch over the records given per source and commit it.
+        """Run one epoch over the records of each source, and commit it.
 
         Returns the records of each sink. Callbacks in `outputs` are called before the commit.
 
         Parameters:
-            offsets: records consumed per input, to be committed with the state.
-            instants: what the clocks show, as for `Coordinator.begin`.
+            offsets: records consumed per input, committed with the state.
+            instants: the clocks, as for `Coordinator.begin`.
         """
         self.coordinator.begin(**instants)
         streams = RecordStreams(self.job)
@@ -223,7 +223,7 @@ def _run_to_the_end(
     *,
     drain: bool,
 ) -> Run:
-    """Epochs until the inputs end, and until event time does if it is to be drained."""
+    """Run epochs until the inputs end, and with `drain` until event time ends."""
     coordinator, sinks = runner.coordinator, runner.job.sinks
     done = Run({sink.name: [] for sink in sinks if sink.name not in outputs})
     if coordinator.was_draining:
@@ -240,10 +240,10 @@ def _run_to_the_end(
 def _epochs(
     inputs: Mapping[str, Iterable[Any]], coordinator: Coordinator, size: int
 ) -> Iterator[tuple[dict[str, list[Any]], dict[str, int]]]:
-    """Pieces of the inputs, one epoch at a time, with how far each input is read by then.
+    """Yield the input of one epoch at a time, with the position in each input after it.
 
     Raises:
-        RestoreError: an input has fewer records than were taken of it.
+        RestoreError: an input has fewer records than the state contains.
     """
     if size < 1:
         raise StateTypeError(f"epoch_size={size}: give at least 1 record")
@@ -259,7 +259,7 @@ def _epochs(
 
 
 def _behind(name: str, records: Iterable[Any], count: int) -> Iterator[Any]:
-    """Return the records of an input behind so many that are in the state already."""
+    """Skip the records of an input that are in the state already."""
     rest = iter(records)
     found = sum(1 for _ in islice(rest, count))
     if found < count:

@@ -1,6 +1,6 @@
 """Run one epoch of one shard: from a working copy to a change file and a report.
 
-Order of effects: mutations go to the change file; the change file is made durable; the copy is
+Order of effects: mutations go to the change file; the change file becomes durable; the copy is
 closed at the new attempt; the report goes to the coordinator. Epochs that outgrow memory spill: a
 full batch goes to the change file and to the copy at once, and the copy is not trusted until it is
 closed.
@@ -135,10 +135,10 @@ def _concluded(
     copy: WorkingCopy,
     repository: Repository,
 ) -> ShardReport:
-    """Make the changes durable, bring the copy up to them, and say so.
+    """Make the changes durable, update the copy, and return the report.
 
     Parameters:
-        changes: of state of keys, and of state of the shard.
+        changes: of keyed state, and of operator state.
     """
     added = task.finish()
     batches = task.batch, task.local_batch
@@ -205,10 +205,10 @@ def _stored(
 def _counts(
     base: ShardState, added: dict[str, StateSize], copy: WorkingCopy
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """What the shard holds now: what it held and what was added, or everything counted.
+    """Return the new size of the shard: the old size and the changes, or a complete count.
 
     Returns:
-        Fields of its state, and those of its report about what it began with as a part.
+        Fields of the shard's state, and fields of its report with its size as a part at the start.
     """
     known = {
         name: StateSize(base.rows.get(name, 0) + size.rows, base.bytes.get(name, 0) + size.bytes)
@@ -229,7 +229,7 @@ def _counts(
 
 
 def _by_name(sizes: Mapping[str, StateSize], rows: str, size: str) -> dict[str, object]:
-    """Rows and bytes per state, as two fields."""
+    """Return rows and bytes per state, as two fields."""
     return {
         rows: {name: found.rows for name, found in sizes.items()},
         size: {name: found.bytes for name, found in sizes.items()},
@@ -242,9 +242,9 @@ def unchanged(plan: ShardPlan) -> ShardReport:
 
 
 def _owned(plan: ShardPlan, batches: Iterator[KeyedBatch]) -> Iterator[KeyedBatch]:
-    """Yield batches, after a check that they are of this shard.
+    """Yield batches after checking that they belong to this shard.
 
-    Records come sorted by key group, so the ends of a batch say whether all are ours.
+    Records are sorted by key group, so checking the ends of a batch is enough.
     """
     start, end = plan.base.groups
     for batch in batches:

@@ -44,6 +44,6 @@ class ShardInput:
         self._is_exhausted = True
 
     def batches(self) -> Iterator[KeyedBatch]:
-        """Return the keyed batches, once all broadcast records were taken."""
+        """Return the keyed batches, after all broadcast records were read."""
         assert self._is_exhausted, "broadcast records come before keyed batches"
         return self._batches

@@ -1,4 +1,4 @@
-"""Check the reports of an operator's shards against each other, and combine them."""
+"""Check the reports of an operator's shards, and combine them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from statekit.job.plan import Operator
 
 
 class OperatorReports:
-    """The reports of all shards of an operator: one for each.
+    """The reports of all shards of an operator, one per shard.
 
     Parameters:
-        operator: whose shards they are.
+        operator: its name.
         epoch: its number.
-        bases: where each shard stands before it, in order.
+        bases: each shard before the epoch, in order.
         reports: in any order, of any attempts.
 
     Raises:
-        IncompleteEpochError: a shard is missing, or attempts at it did not do the same.
+        IncompleteEpochError: a shard is missing, or attempts at it had different effects.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class OperatorReports:
     def in_one(
         self, before: OperatorEpoch | None, holds: Container[str], watermark_us: int | None
     ) -> OperatorEpoch:
-        """Return where the operator stands after the epoch.
+        """Return the operator after the epoch.
 
         Parameters:
-            before: where it stood.
-            holds: the names of its states; of others, which were given up, nothing is counted.
+            before: the operator before the epoch.
+            holds: the names of its states; dropped states are not counted.
             watermark_us: of the operator in this epoch.
 
         Raises:
-            IncompleteEpochError: shards were given other broadcast records than each other.
+            IncompleteEpochError: shards got different broadcast records.
         """
         told, operator = self._told, self._operator
         read = {stream: self._read(number) for number, stream in enumerate(operator.streams)}
@@ -95,8 +95,8 @@ class OperatorReports:
         )
 
     def _read(self, number: int) -> int:
-        """Return how many records came in on a stream. Of a broadcast stream each shard is given
-        all.
+        """Return the number of records of a stream. Every shard gets all records of a broadcast
+        stream.
         """
         counts = [report.records_by_input.get(number, 0) for report in self._told]
         if number < len(self._operator.inputs):
@@ -117,7 +117,7 @@ def _counts_of(holds: Container[str], counts: Mapping[str, int]) -> dict[str, in
 
 
 def _without(counts: Mapping[str, int], counted: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """What the parts began with that are not counted yet; names without any are left out.
+    """Return the sizes of parts that are not counted yet; names without any are left out.
 
     Never below zero: if the counts of an older manifest are wrong, `verify` reports that, and no
     epoch fails.
@@ -127,11 +127,11 @@ def _without(counts: Mapping[str, int], counted: Sequence[Mapping[str, int]]) ->
 
 
 def _are_one(reports: list[ShardReport], base: ShardState) -> bool:
-    """Return whether it is all the same which of these attempts at a shard is committed.
+    """Return whether attempts at a shard are equivalent, so that any of them may be committed.
 
-    A shard runs again, in the same action, if an executor dies that had its output. Both attempts
-    are told of then, and what reads the output may have met either. That makes no difference if
-    they did the same. An attempt that is told of twice is refused: none tells twice.
+    If an executor dies with its output, a shard runs again in the same action. Both attempts are
+    then reported, and a reader of the output may have seen either. That makes no difference if they
+    had the same effect. An attempt that is reported twice is refused, because none reports twice.
     """
     made = [report.shard.attempt for report in reports if report.shard.attempt != base.attempt]
     told = [_effect(report) for report in reports]
@@ -139,7 +139,7 @@ def _are_one(reports: list[ShardReport], base: ShardState) -> bool:
 
 
 def _effect(report: ShardReport) -> tuple[object, ...]:
-    """What an attempt did, whatever its files are called and whatever base it stands on."""
+    """Return the effect of an attempt, whatever its files and its base are."""
     shard = report.shard
     first = len(shard.files) - report.files_written
     changes = [file.checksum for file in shard.files[first:]]

@@ -115,8 +115,8 @@ def _layout(
     parallelism.
 
     A change of parallelism is no epoch of its own: it becomes part of the next one. So an epoch
-    that was begun, and whose outputs may be published, keeps its number whatever the parallelism is
-    when it is run again.
+    that was begun, and whose outputs may be published, keeps its number in a replay with any
+    parallelism.
 
     Parameters:
         stored: a committed epoch with the state of `last`.

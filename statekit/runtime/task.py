@@ -108,7 +108,7 @@ class ShardTask:
 
         Raises:
             ProcessError: the user's function failed, or a value cannot be a key.
-            StateTypeError: the function gave a state a value that its type cannot hold.
+            StateTypeError: the function wrote a value that the state's type does not allow.
         """
         self.records_by_input.update(batch.inputs or {0: self._process.count_of(batch.records)})
         if self._buffer is not None:
@@ -431,7 +431,7 @@ class ShardTask:
 
 
 def _just_in_time(times: Sequence[int | None], watermark: int) -> list[int]:
-    """Give records without an event time one that is not late. Spark's processors take them."""
+    """Give records without an event time one that is not late. Spark's processors accept them."""
     return [watermark + 1 if time is None else time for time in times]
 
 

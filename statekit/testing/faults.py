@@ -1,14 +1,14 @@
 """Stores and backends that fail at a given operation, for tests.
 
 An operation on a store is a `get`, `put`, `create`, `list` or `delete`; one on a backend a `read`,
-`scan` or `write`. What goes wrong with it is one of these:
+`scan` or `write`. These are the effects of a fault:
 
-    fail before    it is not done, and an error is raised
-    fail after     it is done, and an error is raised: the answer was lost
-    delay          it is done later
-    tear           half of it is done. A read has half of the bytes, a write leaves half behind and
-                   an error is raised. `create` is all or nothing in every store: it fails before
-    flip           one bit is another one, in what is read or in what is kept
+    fail before    the operation is not done, and an error is raised
+    fail after     the operation is done, and an error is raised: the answer was lost
+    delay          the operation is done later
+    tear           half of it is done. A read returns half of the bytes. A write leaves half behind
+                   and an error is raised. `create` is atomic in every store: it fails before
+    flip           one bit is flipped, in the data that is read or stored
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _NO_PAUSE = StoreOptions(retry_seconds=30.0, pause_seconds=0.0)
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong.
+    """One planned fault.
 
     Parameters:
-        what: what it is.
-        at: with the operation of which number, from 0.
-        operation: counted are operations of this kind; None counts all.
+        what: its effect.
+        at: the number of the operation, from 0.
+        operation: count operations of this kind; None counts all.
 
     >>> Fault("fail after", at=2, operation="create")
     Fault(what='fail after', at=2, operation='create')
@@ -79,24 +79,25 @@ class Fault:
 
 
 class Faults:
-    """What goes wrong, and what did. The same plan does the same to the same operations.
+    """A plan of faults, and the faults that happened. Equal plans have equal effects on equal
+    operations.
 
     Parameters:
         planned: each happens once.
-        rate: which part of all other operations goes wrong.
-        seed: which ones, and how.
-        effects: how those go wrong.
-        lasting: raise errors that no second try mends. Else the store is asked again, as it is when
-            a network fails.
-        delay_s: how long a delay is.
-        sleep: what waits.
+        rate: the share of all other operations that fail.
+        seed: decides which ones, and how.
+        effects: possible effects of these.
+        lasting: raise errors that retries do not repair. Else a retry succeeds, as after a network
+            failure.
+        delay_s: duration of a delay.
+        sleep: the function that waits.
 
     Attributes:
-        done: what went wrong, in order: print it when a test fails.
+        done: the faults that happened, in order: print it when a test fails.
 
     >>> faults = Faults(Fault("fail after", at=0, operation="create"))
     >>> repository = faulty(Repository.in_memory(), faults)
-    >>> repository.create("note", b"once")  # made, the answer lost, tried again, found to be ours
+    >>> repository.create("note", b"once")  # created, the answer lost, retried, found to be our own
     >>> repository.read("note"), faults.done
     (b'once', ['fail after: create 0 of note'])
     """
@@ -126,7 +127,7 @@ class Faults:
         return f"Faults(planned={self._planned}, rate={self._rate}, seed={self._seed})"
 
     def next(self, operation: Operation, on: str) -> What | None:
-        """What goes wrong with the operation that comes now. A delay has passed already."""
+        """Return the fault of the next operation, if there is one. A delay has passed already."""
         with self._lock:
             numbers: dict[str | None, int] = {
                 None: self._counted[None],
@@ -154,19 +155,19 @@ class Faults:
 
 
 def faulty(repository: Repository, faults: Faults, options: StoreOptions = _NO_PAUSE) -> Repository:
-    """Return the same checkpoint, on a store that goes wrong.
+    """Return the same checkpoint on a store with faults.
 
-    Pass it on as `checkpoint=` of `job.run`, `Job.run` or `Harness`. Above it runs all that runs
-    above a good store: asking again, verifying, finding out who created a file.
+    Pass it as `checkpoint=` to `Job.run` or `Harness`. The code above it is that of a good store:
+    retries, verification, finding out who created a file.
 
     Parameters:
-        options: for how long what may pass is tried again.
+        options: for how long failed requests are retried.
     """
     return repository.through(lambda objects: _FaultyObjects(objects, faults), options)
 
 
 class _FaultyObjects:
-    """Objects that go wrong."""
+    """Objects with faults."""
 
     def __init__(self, inner: Objects, faults: Faults) -> None:
         self._inner = inner
@@ -220,7 +221,7 @@ class _FaultyObjects:
         return piece if what is None else piece._replace(data=_damaged(piece.data, what))
 
     def _done(self, operation: Operation, path: str, ask: Callable[[], T]) -> T:
-        """Return an answer that is not bytes comes as a whole, or not at all."""
+        """Return an answer other than bytes, which is never torn."""
         if self._faults.next(operation, path) is not None:
             raise self._failed(operation, path)
         return ask()

@@ -1,7 +1,7 @@
 """Run one epoch of one shard: from a working copy to a change file and a report.
 
 Order of effects: mutations go to the change file; the change file becomes durable; the copy is
-closed at the new attempt; the report goes to the coordinator. Epochs that outgrow memory spill: a
+closed at the new attempt; the report goes to the coordinator. Epochs that exceed memory spill: a
 full batch goes to the change file and to the copy at once, and the copy is not trusted until it is
 closed.
 """
@@ -32,7 +32,7 @@ from statekit.state.timers import DUE
 from statekit.working_copy.copies import WorkingCopies, WorkingCopy
 
 INDEXES = frozenset({DUE, EXPIRY})
-"""Families whose rows follow from those of others. They are not counted."""
+"""Families whose rows are derived from others. They are not counted."""
 
 # Thresholds of Python's three generations while a shard runs; see `_rare_collection`.
 RARE_COLLECTION = (50_000, 20, 100)
@@ -45,11 +45,11 @@ def run_shard(
     repository: Repository,
     copies: WorkingCopies,
 ) -> Generator[list[Any], None, ShardReport]:
-    """Run one shard for one epoch: yields lists of outputs, returns the report.
+    """Run one shard for one epoch: yield lists of outputs, return the report.
 
-    A shard without records does not open its copy, unless a timer is due, or its rows are to be
-    counted. If the generator is closed early or fails, the
-    copy is given back untrusted where it was written, and nothing refers to what was stored.
+    A shard without records opens its copy only if a timer is due or its rows must be counted. If
+    the generator is closed early or fails, a copy that was written is not trusted any more, and
+    nothing references the stored files.
     """
     with _rare_collection():
         try:
@@ -63,10 +63,10 @@ def run_shard(
 
 @contextlib.contextmanager
 def _rare_collection() -> Iterator[None]:
-    """Let Python look for cyclic garbage less often while a shard runs.
+    """Make Python search for cyclic garbage less often while a shard runs.
 
-    A shard makes a few objects per event, nearly none of them cyclic. At the usual threshold of 700
-    the search for cycles took a third of the time of a running count.
+    A shard creates a few objects per event, nearly none of them cyclic. At the usual threshold of
+    700 the search for cycles took a third of the time of a running count.
     """
     usual = gc.get_threshold()
     if usual[0] == 0 or usual[0] >= RARE_COLLECTION[0]:
@@ -114,7 +114,7 @@ def _run(
 def obtained(
     plan: ShardPlan, families: Sequence[str], repository: Repository, copies: WorkingCopies
 ) -> WorkingCopy:
-    """Return the copy that an epoch begins with: at the base, with operator state as redistributed."""
+    """Return the copy at the start of an epoch: at the base, with redistributed operator state."""
     copy = copies.obtain(plan, families, repository)
     try:
         bounds = group_bounds(*plan.base.groups)

@@ -1,8 +1,8 @@
-"""Commit records: what tasks report to the driver through a Spark accumulator.
+"""Commit records: reports from tasks to the driver through a Spark accumulator.
 
-A task sends its records with its end, and the driver has them before the action returns: those of
+A task sends its records when it ends, and the driver has them before the action returns: those of
 all tasks that succeeded, which may be several attempts at one shard. So outputs need neither a
-column nor rows for them.
+column nor rows for reports.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Reporter:
 
     Parameters:
         records: the accumulator.
-        run: whose reports these are. Tasks of an attempt at an epoch that has failed may go on for
-            a while, and report to the next one.
+        run: the run that the reports belong to. Tasks of a failed attempt may continue for a while,
+            and report during the next one.
     """
 
     records: Accumulator[_Records]

@@ -1,12 +1,12 @@
 """Run one epoch of a job on Spark.
 
-Effects follow one order: change files (in the workers), sinks, manifest. There are two ways to run
-what is between a job's inputs and its sinks:
+The order of effects is: change files (in the workers), sinks, manifest. There are two ways to run
+the operators between a job's inputs and its sinks:
 
-- Operators that all flow into one sink which reads its frame once, each stream read by one of them,
-  run in a single action, the sink's own.
-- Anything else (several sinks, a function of the user's that may read the frame any number of
-  times) gets frames that are persisted and computed completely by an action of our own.
+- If all operators lead to one sink that reads its frame once, and each stream has one consumer,
+  they run in a single action, the sink's own.
+- Otherwise (several sinks, or a function of the user that may read the frame any number of times)
+  the frames are persisted, and computed completely by an action of their own.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class EpochRunner:
     Parameters:
         coordinator: of the checkpoint.
         outputs: a sink per name.
-        directory: for working copies, on each worker's local disk; None is each executor's own.
+        directory: for working copies, on each worker's local disk; None for each executor's own.
         options: of the start.
-        first_inputs: per operator, rows that it takes in the first epoch before all others.
+        first_inputs: per operator, rows that it processes in the first epoch before all others.
         context: Spark's.
     """
 
@@ -100,7 +100,7 @@ class EpochRunner:
         """Compute, write and commit one epoch.
 
         Parameters:
-            what: what it is, as for `Coordinator.begin`.
+            what: the kind of epoch, as for `Coordinator.begin`.
             batch: Spark's number of the micro-batch, if it is one.
         """
         self._inputs = inputs
@@ -126,10 +126,10 @@ class EpochRunner:
         self._coordinator.commit(reports, batch=batch)
 
     def _adapts_to(self, error: BaseException) -> bool:
-        """Drop the assumption that an epoch failed by; returns whether to run the epoch again.
+        """Drop the assumption that made an epoch fail. Return whether to run the epoch again.
 
-        Operators whose keys were found not to be alike run apart, and rows that were found not to
-        be in order, and too many to be sorted by their worker, are sorted by Spark.
+        Operators with different keys run without a chain. Rows that are out of order, and too many
+        for their worker to sort, are sorted by Spark.
         """
         self._written.clear()  # sinks are written once more
         if isinstance(error, StrayKeyError):
@@ -146,7 +146,7 @@ class EpochRunner:
         """Remove working copies on this host that no later run can use.
 
         Parameters:
-            keep: whether to keep them; None decides it by what the checkpoint can go on to.
+            keep: whether to keep them; None keeps them if the checkpoint can continue.
         """
         if self._directory is not None and not self._coordinator.keeps_copies(keep):
             copies = DiskCopies(self._directory, self._rocksdb)
@@ -204,7 +204,7 @@ class EpochRunner:
         )
 
     def _by_number(self, operator: str) -> bool:
-        """Return whether rows of an operator are sorted by one number by Spark, and not completely."""
+        """Return whether Spark sorts the rows of an operator by one number only."""
         return self._can_try and operator not in self._unsorted
 
     def _whole(self, operator: Operator, frames: UnionFrames) -> MergedInputs | None:

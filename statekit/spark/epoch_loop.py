@@ -134,7 +134,7 @@ class EpochLoop:
     def _start_idle_epochs(
         self, stream: StreamingQuery, heartbeat_s: float | None, *, settles: bool
     ) -> None:
-        """Make epochs without input beside the stream, and behind it."""
+        """Start the thread for epochs without input, during the stream and after it."""
         ends = self._options.ends_with_input
         end = (
             self._drain_at_end if self._options.drain else self.settle if settles and ends else None
@@ -150,7 +150,7 @@ class EpochLoop:
         self._idle.start()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until there are no more epochs, for at most `timeout_s` whole seconds.
+        """Wait until the last epoch has ended, for at most `timeout_s` whole seconds.
 
         Returns:
             Whether the stream ended.
@@ -219,7 +219,7 @@ class EpochLoop:
         self._epoch(split(df, self.job), f"batch {batch}", batch)
 
     def _beat(self, interval_s: float, may_run: Callable[[], bool]) -> float:
-        """Make an epoch if the last one is `interval_s` ago.
+        """Run an epoch if the last one is `interval_s` ago.
 
         Returns:
             Seconds until the next one is due.
@@ -235,8 +235,8 @@ class EpochLoop:
     def _is_free(self) -> bool:
         """Return whether the next epoch may be one without input.
 
-        A micro-batch that was begun keeps its epoch. The first epoch waits for records: nothing is
-        due before them, and they get the initial state.
+        A micro-batch that was begun keeps its epoch. The first epoch needs records: nothing is due
+        before them, and they get the initial state.
         """
         begun = self._coordinator.begun
         if self._coordinator.last is None and begun is None:
@@ -251,7 +251,7 @@ class EpochLoop:
         return self._is_free() and waits and self._coordinator.would_advance
 
     def settle(self) -> None:
-        """Make the epochs without input that are due once all input was read."""
+        """Run the epochs without input that are due once all input was read."""
         with self._lock:
             self._finish_idle()
             while self._coordinator.would_advance and not self._is_stopped:
@@ -262,13 +262,13 @@ class EpochLoop:
         self._runner.remove_copies(self._options.keep_copies)
 
     def _drain(self) -> None:
-        """Bring event time to its end: an epoch per operator of the longest chain."""
+        """Advance event time to its end: an epoch per operator of the longest chain."""
         self._finish_idle()
         while not (self._coordinator.is_drained or self._is_stopped):
             self._epoch(self._no_input, "drain")
 
     def _finish_idle(self) -> None:
-        """Finish an idle epoch that was begun before a crash."""
+        """Complete an idle epoch that was begun before a crash."""
         begun = self._coordinator.begun
         if begun is not None and begun.what == "idle":
             self._epoch(self._no_input, "idle")

@@ -13,14 +13,14 @@ _LONGEST_WAIT_S = 0.5
 
 
 class IdleEpochs(threading.Thread):
-    """Watches a stream, and makes epochs without input.
+    """Watches a stream, and runs epochs without input.
 
     Parameters:
         query: the stream.
-        beat: makes an epoch if one is due, and returns the seconds until the next one; None
-            without heartbeats.
-        end: makes the last epochs, when the stream has read all of its input; None for none.
-        failed: is called with the error that ended the epochs.
+        beat: runs an epoch if one is due, and returns the seconds until the next one; None without
+            heartbeats.
+        end: runs the last epochs, when the stream has read all of its input; None for none.
+        failed: called with the error that ended the epochs.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class IdleEpochs(threading.Thread):
         return not failed and _has_read_all(self._query)
 
     def stop(self) -> None:
-        """Make no more epochs. A running epoch is finished."""
+        """Run no more epochs. The current epoch is completed."""
         self._stopped.set()
         if self is not threading.current_thread():
             self.join()
@@ -70,7 +70,7 @@ def _has_read_all(query: StreamingQuery) -> bool:
     """Return whether a stream with the trigger availableNow has ended by itself.
 
     Anyone can stop it, through `spark.streams` or with the session, and Spark has no public way to
-    tell the two apart. But it ends by itself only after it found no further micro-batch.
+    distinguish that. But it ends by itself only after it found no further micro-batch.
     """
     execution: Any = query._jsq
     return bool(execution.streamingQuery().noNewData())

@@ -1,8 +1,8 @@
 """Merge several streaming inputs into the one frame of a streaming query, and split it again.
 
-A row of the one frame has the name of its source, and a struct for each source that is null but for
-its own. To take one source out of it is to read all of them, so an operator of several sources
-takes its rows from the whole, which then is read once.
+A row of the merged frame has the name of its source, and a struct for each source, which is null
+for all others. To read one source out of it means to read all of them. So an operator of several
+sources reads the merged frame once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MADE = "__statekit_made"
 
 
 def merged(inputs: Mapping[str, DataFrame]) -> DataFrame:
-    """All inputs as one frame; alone, as it is."""
+    """Return all inputs as one frame; a single input is returned as it is."""
     frames = list(inputs.items())
     if len(frames) == 1:
         return frames[0][1]
@@ -43,7 +43,7 @@ def split(df: DataFrame, job: Job) -> Mapping[str, DataFrame]:
 
 
 class MergedInputs(Mapping[str, DataFrame]):
-    """The inputs of a micro-batch by name, of which each is made when it is asked for.
+    """The inputs of a micro-batch by name, each created on its first use.
 
     Parameters:
         whole: all of them, as of `merged`.
@@ -69,10 +69,10 @@ class MergedInputs(Mapping[str, DataFrame]):
         return len(self._names)
 
     def selected(self, columns: Mapping[str, Sequence[Column]]) -> DataFrame:
-        """What each of some inputs would give for its columns, all in one frame that is read once.
+        """Return the columns of some inputs in one frame that is read once.
 
         Parameters:
-            columns: by the names of the inputs; they have the same names and types for all.
+            columns: by the names of the inputs, with equal names and types for all.
         """
         places = range(len(columns))
         fields = [f"{_FIELDS}_{place}" for place in places]

@@ -12,7 +12,7 @@ from statekit.runtime.coordinator import Coordinator
 
 
 def sparks_part(repository: Repository) -> str:
-    """Return where Spark keeps its offsets, in the words of Hadoop's file systems."""
+    """Return the location of Spark's offsets as a URL for Hadoop."""
     if repository.root is not None:
         return f"file:{repository.root}/spark"  # Hadoop does not decode %20 and the like
     url = repository.url
@@ -20,13 +20,13 @@ def sparks_part(repository: Repository) -> str:
 
 
 def check_spark_reaches(spark: SparkSession, repository: Repository) -> None:
-    """Make sure, before anything happens, that Spark has what opens the store of the checkpoint.
+    """Check before the start that Spark has the library for the store of the checkpoint.
 
-    Our part goes through obstore, which needs no JVM; Spark's goes through Hadoop, which needs a
-    library for each kind of object store.
+    statekit uses obstore, which needs no JVM. Spark uses Hadoop, which needs a library for each
+    kind of object store.
 
     Raises:
-        StorageError: it has not.
+        StorageError: it is missing.
     """
     jvm, part = spark._jvm, sparks_part(repository)
     assert jvm is not None, "the session is a classic one"
@@ -44,11 +44,11 @@ def check_spark_reaches(spark: SparkSession, repository: Repository) -> None:
 
 
 def check_sparks_part(coordinator: Coordinator) -> None:
-    """Hold Spark's offsets against the state before anything is read again or left out.
+    """Compare Spark's offsets with the state, so that no input is read again or left out.
 
-    Spark notes the offsets of a batch before it runs and its end afterwards. So it may be one
-    batch ahead of the state (killed before the manifest), or know one end less (killed after it).
-    Behind a rollback it may be ahead by any number: then it is set back, which a kill prevented.
+    Spark writes the offsets of a batch before it runs and its commit afterwards. So it may be one
+    batch ahead of the state (killed before the manifest), or lack one commit (killed after it).
+    After a rollback it may be ahead by any number: then it is set back, which a kill prevented.
     """
     repository, last = coordinator.repository, coordinator.last
     offsets, commits = _latest(repository)
@@ -76,6 +76,6 @@ def check_sparks_part(coordinator: Coordinator) -> None:
 
 
 def _latest(repository: Repository) -> tuple[int, int]:
-    """Return the last micro-batches that Spark has noted the offsets, and the end, of; -1 for none."""
+    """Return the last micro-batches in Spark's offsets and in its commits; -1 for none."""
     offsets, commits = repository.spark_batches("offsets"), repository.spark_batches("commits")
     return max(offsets, default=-1), max(commits, default=-1)

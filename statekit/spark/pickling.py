@@ -1,9 +1,9 @@
 """Pickle a process function and the plans of its shards for Spark's workers.
 
-cloudpickle sends functions and classes defined in a script or notebook by value. Three kinds of
-class need help: msgspec Structs, which cannot be rebuilt from their finished attributes; classes
-on which msgspec keeps a private cache that cannot be pickled; and classes with annotations in text
-(`from __future__ import annotations`), which only the script itself could read.
+cloudpickle sends functions and classes that are defined in a script or notebook by value. Three
+kinds of class need help: msgspec Structs, which cannot be rebuilt from their finished attributes;
+classes on which msgspec keeps a private cache that cannot be pickled; and classes with annotations
+as text (`from __future__ import annotations`), which only the script itself could resolve.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def unpickled(function: PickledFunction) -> Process[Any, Any, Any]:
 
 
 class PickledPlans(Sequence[ShardPlan]):
-    """The plans of all shards. Each task gets all of them, and unpickles those it looks at.
+    """The plans of all shards. Each task gets all of them, and unpickles those that it needs.
 
     Parameters:
         plans: one per shard.
@@ -123,7 +123,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _importable(cls: type) -> bool:
-    """Return whether a worker can import a class, and is meant to."""
+    """Return whether a worker can import a class by reference."""
     found: Any = sys.modules.get(cls.__module__)
     by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
     if any(f"{cls.__module__}.".startswith(f"{module}.") for module in by_value):
@@ -134,7 +134,7 @@ def _importable(cls: type) -> bool:
 
 
 def _resolve_annotations(cls: type) -> None:
-    """Put types in the place of their names, which mean nothing in a worker's `__main__`."""
+    """Replace names of types by the types: the names mean nothing in a worker's `__main__`."""
     own = inspect.get_annotations(cls)
     if not own:
         return
@@ -145,9 +145,9 @@ def _resolve_annotations(cls: type) -> None:
 
 
 def _struct_recipe(cls: Any) -> tuple[Any, ...]:
-    """How to make a Struct class: its call, and what is set once the class is known.
+    """Return how to create a Struct class: its call, and what is set once the class exists.
 
-    Annotations come second, since they may name the class itself.
+    Annotations come second, since they may refer to the class itself.
     """
     members = vars(cls)
     own = inspect.get_annotations(cls)
@@ -171,7 +171,7 @@ def _struct_recipe(cls: Any) -> tuple[Any, ...]:
 
 
 def _field_recipe(field: Any) -> dict[str, Any]:
-    """What `msgspec.field` takes to make a field; its result cannot be pickled."""
+    """Return the arguments of `msgspec.field` for a field; its result cannot be pickled."""
     recipe = {"name": field.encode_name}
     if field.default is not msgspec.NODEFAULT:
         recipe["default"] = field.default

@@ -35,7 +35,7 @@ _KEY_TYPES = (
 
 
 def check_input(df: DataFrame, source: Source, job: Job) -> None:
-    """Hold a frame's columns against the records and keys of a job, before anything runs.
+    """Check a frame's columns against the records and keys of a job, before anything runs.
 
     Raises:
         ProcessError: a column is missing, cannot be read as its field, or cannot be a key.
@@ -57,7 +57,7 @@ def check_input(df: DataFrame, source: Source, job: Job) -> None:
 
 
 def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
-    """Hold the columns of a stream against all who take its records, late ones too."""
+    """Check the columns of a stream against all consumers of its records, late ones too."""
     for operator in job.consumers_of(stream):
         if stream not in operator.inputs:
             continue  # what is broadcast needs no key
@@ -69,12 +69,12 @@ def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
 
 @dataclass(frozen=True)
 class FrameOptions:
-    """What the frames of a chain of operators depend on.
+    """Options of the frames of a chain of operators.
 
     Parameters:
         operator: the first operator, whose records are shuffled.
-        last: the operator whose outputs the frame has; the same, or one behind it.
-        shards, groups: how many.
+        last: the operator whose outputs the frame has; the same, or a later one.
+        shards, groups: their numbers.
         by_number: whether Spark sorts rows by one number only, or completely.
     """
 
@@ -94,25 +94,25 @@ class FrameOptions:
 
 
 class OperatorFrames:
-    """Makes an operator's frame, epoch after epoch.
+    """Builds an operator's frame, epoch after epoch.
 
-    What is the same in each epoch is made once and kept: every call into the JVM takes a
-    millisecond, and an epoch of a hundred records has no more than some tens of them.
+    Everything that is the same in each epoch is built once and kept: every call into the JVM takes
+    a millisecond, and an epoch of a hundred records takes only some tens of them.
 
-    The key group is computed in the JVM. `arrival` is taken before the shuffle: it keeps the order
-    of the input, which neither the shuffle nor the sort does by itself, and makes a recomputed
-    attempt see the same order.
+    The JVM computes the key group. `arrival` is taken before the shuffle. It keeps the order of the
+    input, which neither the shuffle nor the sort keeps, and a recomputed attempt sees the same
+    order.
 
-    Each shard gets a mark, a row that says which shard it is, and that sorts before its records.
-    So a shard knows itself from its data, and Spark, which leaves out partitions that it can prove
-    to be empty, runs those without records. A task of Spark runs one shard, or several that follow
-    each other.
+    Each shard gets a mark: a row with the number of the shard that sorts before its records. So a
+    shard learns its number from its data. Without marks, Spark would skip partitions that it can
+    prove to be empty, but shards without records must run. A task of Spark runs one shard, or
+    several adjacent ones.
 
     Parameters:
-        like: a frame with the columns of those to come.
+        like: a frame with the columns of later frames.
         options: of the chain.
         combines: whether records are combined before the shuffle, if the operator has a combiner.
-            That takes a step of its own, longer than a few records take without it.
+            This is a stage of its own, which takes longer than a few records do without it.
     """
 
     def __init__(self, like: DataFrame, options: FrameOptions, *, combines: bool = False) -> None:
@@ -140,8 +140,8 @@ class OperatorFrames:
         """Return the outputs of the operator over its one input.
 
         Parameters:
-            tasks: how many tasks of Spark run its shards; at most as many as there are shards. None
-                for one without a shuffle.
+            tasks: the number of Spark tasks, at most the number of shards. None for one task
+                without a shuffle.
         """
         (df,) = dfs
         df = df if self._combined is None else self._combined.frame(df, step.stages[0])
@@ -151,11 +151,11 @@ class OperatorFrames:
 
 
 class CombinedFrames:
-    """Combines the records of an operator's input, each partition's by itself.
+    """Combines the records of an operator's input within each partition.
 
     Parameters:
-        like: a frame with the columns of those to come.
-        operator: what runs, which has a combiner.
+        like: a frame with the columns of later frames.
+        operator: an operator with a combiner.
 
     Attributes:
         like: a frame with the columns of combined rows.
@@ -183,11 +183,11 @@ class CombinedFrames:
 
 
 class Routing:
-    """Brings rows to the tasks of their shards, in order.
+    """Routes rows to the tasks of their shards, in order.
 
     Parameters:
         order: of the rows of a task, one shard after the other.
-        shards, groups: how many.
+        shards, groups: their numbers.
     """
 
     def __init__(self, order: Sequence[Column], shards: int, groups: int) -> None:
@@ -197,11 +197,10 @@ class Routing:
         self._by_tasks: dict[int, Column] = {}
 
     def routed(self, rows: DataFrame, tasks: int | None) -> DataFrame:
-        """Return the rows of a key group, or of a mark, where their shard is run.
+        """Return the rows with a key group or a mark in the tasks of their shards.
 
         Parameters:
-            tasks: so many of them, behind a shuffle. None: a single one that takes all rows as they
-                come, without any.
+            tasks: the number of tasks after the shuffle. None: a single task without a shuffle.
         """
         if tasks is None:
             return rows.coalesce(1).sortWithinPartitions(*self._order)
@@ -216,10 +215,10 @@ class Routing:
 def late_records(
     df: DataFrame, operator: Operator, function: PickledFunction, watermark_us: int
 ) -> DataFrame:
-    """Return the records of an operator's input that are late, as they came in.
+    """Return the late records of an operator's input, as they arrived.
 
-    That is `watermark.is_late` in SQL, unless a record may have another event time than its column:
-    then records are made as they are for the operator, since only they can tell.
+    This is `watermark.is_late` in SQL, unless a record may have another event time than its column.
+    Then records are created as for the operator, since only they have the event time.
     """
     time, (record_type,) = operator.declared.event_time, operator.declared.record_type.members
     assert time is not None
@@ -232,21 +231,19 @@ def late_records(
 
 
 def marks(like: DataFrame, shards: int) -> DataFrame:
-    """Return a row per shard with nothing but a number below all key groups in the place of its
-    own.
-    """
+    """Return a row per shard with a number below all key groups in place of a key group."""
     mark = (F.lit(FIRST_MARK) - F.col("id")).cast("int").alias(GROUP)
     nothing = [nothing_as(field) for field in like.schema.fields[1:]]
     return like.sparkSession.range(0, shards, 1, 1).select(mark, *nothing)
 
 
 def nothing_as(field: spark_types.StructField) -> Column:
-    """Return a column of that name and type that holds nothing."""
+    """Return a null column of that name and type."""
     return F.lit(None).cast(field.dataType).alias(field.name)
 
 
 def _shard_of_row(shards: int, groups: int) -> str:
-    """Return the shard that a row goes to: that of its key group, or the one whose mark it has."""
+    """Return the shard of a row: that of its key group, or of its mark."""
     return f"if({GROUP} < 0, {FIRST_MARK} - {GROUP}, ({GROUP} * {shards}) div {groups})"
 
 
@@ -268,7 +265,7 @@ def _check_event_time(df: DataFrame, operator: Operator) -> None:
 
 
 def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
-    """Only the columns that the record type reads; all of them for a plain dict."""
+    """Return only the columns that the record type reads; all of them for a plain dict."""
     if record_type.fields is None:
         return df
     present, made = set(df.columns), {}
@@ -279,14 +276,14 @@ def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
 
 
 def with_derived(record_type: RecordType, df: DataFrame) -> DataFrame:
-    """With the columns that a record type makes of others, if it makes any."""
+    """Add the columns that a record type derives from others."""
     if isinstance(record_type, ColumnRecords) and record_type.derived:
         return projected_to(record_type, df)
     return df
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as SQL takes it, whatever is in it."""
+    """Return a column's name quoted for SQL."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
 
@@ -302,10 +299,10 @@ def group_expression(df: DataFrame, options: FrameOptions) -> str:
 
 
 def order_of(df: DataFrame, options: FrameOptions, inputs: int = 1) -> list[Column]:
-    """What sorts routed rows by key group, key, input (if there are several) and arrival.
+    """Return the columns that sort routed rows by key group, key, input and arrival.
 
-    Spark compares the first 8 bytes of the first column and looks at the rows themselves where
-    those are equal, which is ten times as slow. By the key group alone most are.
+    Spark compares the first 8 bytes of the first column, and compares the rows themselves if those
+    are equal, which is ten times as slow. The key group alone leaves most rows equal.
     """
     key, shards, groups = options.key, options.shards, options.groups
     if options.by_number:
@@ -320,13 +317,15 @@ def order_of(df: DataFrame, options: FrameOptions, inputs: int = 1) -> list[Colu
 def by_one_number(
     df: DataFrame, key: tuple[str, ...], shards: int, groups: int, *, inputs: int = 1
 ) -> Column:
-    """What sorts rows by key group and, if the key is one integer, by key, input and arrival.
+    """Return a column that sorts rows by key group and, if the key is one integer, by key, input
+    and arrival.
 
-    Spark sorts by one number in a few passes, without comparing rows, which takes half the time,
-    and leaves rows of the same number as they came: those of a key that were in one partition.
+    Spark sorts by one number in a few passes without comparing rows, which takes half the time.
+    Rows with equal numbers keep their order: those of a key that were in one partition.
 
-    That is the whole order unless the key is another one or does not fit, there are too many
-    partitions, or Spark had to sort in several pieces. The worker does the rest: see `in_order`.
+    This is the complete order unless the key has another type or does not fit, there are too many
+    partitions, or Spark had to sort in several runs. Then the worker sorts the rest: see
+    `worker_sort`.
     """
     name = key[0] if len(key) == 1 and _is_integral(df, key[0]) else None
     return _sorted_first(df, name, shards, groups, _ORIGIN_BITS, inputs)
@@ -345,7 +344,7 @@ def _sorted_first(
     The mark of a shard sorts before its rows.
 
     Parameters:
-        origin_bits: so many of them are for the input, if there are several, and the partition.
+        origin_bits: the bits for the input, if there are several, and the partition.
     """
     bits = _NUMBER_BITS - groups.bit_length()
     end = 1 << (bits - origin_bits - 1)
@@ -373,7 +372,7 @@ def _sorted_first(
 
 
 def _origin(inputs: int, bits: int) -> str:
-    """Return where a row came from, as a number of so many bits: its input and its partition there."""
+    """Return the origin of a row as a number of so many bits: its input and its partition there."""
     partition_bits = bits - (inputs - 1).bit_length()
     if partition_bits < 0:
         return "0L"
@@ -393,7 +392,7 @@ def _is_integral(df: DataFrame, name: str) -> bool:
 
 
 def key_expression(df: DataFrame, name: str, operator: str) -> str:
-    """Return a key field as it is hashed: integers as bigint, everything else as it is."""
+    """Return a key field as it is hashed: integers as bigint, everything else unchanged."""
     if name not in df.columns:
         raise ProcessError(
             f"operator {operator!r}: the input has no key column {name!r} (it has "

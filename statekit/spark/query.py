@@ -1,4 +1,4 @@
-"""`Query`: a job that runs on Spark, as users see it."""
+"""`Query`: the handle of a job that runs on Spark."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Query:
 
     @property
     def progress(self) -> deque[Progress]:
-        """What the last epochs did, oldest first."""
+        """Metrics of the last epochs, oldest first."""
         return self._loop.progress
 
     @property
     def last_progress(self) -> Progress | None:
-        """What the last epoch did; None before the first."""
+        """Metrics of the last epoch; None before the first."""
         return self.progress[-1] if self.progress else None
 
     @property
@@ -47,26 +47,27 @@ class Query:
         return self._loop.is_active
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait until the job ends, for at most `timeout_s` whole seconds; returns whether it did.
+        """Wait until the job ends, for at most `timeout_s` whole seconds. Return whether it has
+        ended.
 
         Raises:
-            StatekitError: the job failed; the class says how. Errors of a user's sink come as they
-                were raised.
+            StatekitError: the job failed; the class says how. Errors of a user's sink are raised
+                unchanged.
         """
         return self._loop.wait(timeout_s)
 
     def stop(self) -> None:
-        """Stop the job. The running micro-batch is abandoned, committed epochs stay."""
+        """Stop the job. The current micro-batch is abandoned, committed epochs are kept."""
         self._loop.stop()
 
     def savepoint(self, name: str) -> str:
         """Write all state after the last committed epoch to `savepoints/<name>/` of the checkpoint.
 
-        The stream goes on meanwhile. The driver does the work, one shard after the other. Returns
+        The stream continues meanwhile. The driver does the work, one shard after the other. Returns
         the URL of the savepoint, for `from_savepoint=`.
 
         Raises:
-            RestoreError: the name is taken or cannot be used, or no epoch is committed yet.
+            RestoreError: the name is taken or not valid, or no epoch is committed yet.
             CorruptCheckpointError: a file of the checkpoint is missing or altered.
             StorageError: the store or the local disk failed; there is no savepoint.
         """

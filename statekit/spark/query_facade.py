@@ -10,14 +10,14 @@ from statekit.spark.idle import IdleEpochs
 
 
 class WholeQuery(StreamingQuery):
-    """A query of Spark after whose last rows statekit makes epochs without rows.
+    """A query of Spark that includes the epochs without rows that follow its last batch.
 
-    Spark makes such batches within the query, so whoever waits for it waits for them.
+    Spark runs such batches within the query, so waiting for the query includes them.
 
     Parameters:
         query: Spark's own.
-        idle: makes the epochs.
-        settle: makes the epochs that are due now.
+        idle: runs the epochs.
+        settle: runs the epochs that are due now.
         failure: returns the error that ended the epochs, if there is one.
     """
 

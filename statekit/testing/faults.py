@@ -232,9 +232,9 @@ class _FaultyObjects:
 
 
 class FaultyBackend(WrappedBackend):
-    """A backend that goes wrong: it raises `StorageError`, as RocksDB does on a bad disk.
+    """A backend with faults: it raises `StorageError`, as RocksDB does on a bad disk.
 
-    Nothing above a backend can find a flipped or torn row: RocksDB has checksums of its own.
+    Code above a backend cannot detect a flipped or torn row: RocksDB has checksums of its own.
 
     >>> from statekit.backend.interface import MemoryBackend
     >>> backend = FaultyBackend(MemoryBackend(["s"]), Faults(Fault("fail before", at=1)))
@@ -275,7 +275,7 @@ class FaultyBackend(WrappedBackend):
 
 
 class FaultyCopies:
-    """Working copies whose backends go wrong. Pass them on as `backend=` of `Job.run`.
+    """Working copies whose backends have faults. Pass them as `backend=` to `Job.run`.
 
     Parameters:
         inner: `MemoryCopies` or `DiskCopies`.
@@ -286,7 +286,7 @@ class FaultyCopies:
         self._faults = faults
 
     def obtain(self, plan: ShardPlan, states: Sequence[str], repository: Repository) -> WorkingCopy:
-        """Return a copy of the plan's shard, whose backend goes wrong."""
+        """Return a copy of the plan's shard, whose backend has faults."""
         return _FaultyCopy(self._inner.obtain(plan, states, repository), self._faults)
 
     def tidy(self, plans: Sequence[ShardPlan]) -> None:
@@ -294,7 +294,7 @@ class FaultyCopies:
         self._inner.tidy(plans)
 
     def forget(self, checkpoint_id: str) -> None:
-        """Remove the copies of a checkpoint that nobody uses."""
+        """Remove the copies of a checkpoint that are not in use."""
         self._inner.forget(checkpoint_id)
 
 
@@ -334,7 +334,7 @@ def _write(faults: Faults, batch: Batch, write: Callable[[Batch], None]) -> None
 
 
 def _damaged(data: bytes, what: What) -> bytes:
-    """Half of the bytes, or all with another bit in the middle."""
+    """Return half of the bytes, or all with a flipped bit in the middle."""
     middle = len(data) // 2
     if what == "tear" or not data:
         return data[:middle]
@@ -342,15 +342,15 @@ def _damaged(data: bytes, what: What) -> bytes:
 
 
 def plans(*, most: int = 4, until: int = 60, lasting: bool | None = None) -> SearchStrategy[Faults]:
-    """Return a Hypothesis strategy of plans in which nothing that is kept is damaged.
+    """Return a Hypothesis strategy of plans that never damage stored data.
 
-    A job that is started again after each error gets through each of them, with the results it has
+    A job that is started again after each error survives every plan, with the results that it has
     on a good store.
 
     Parameters:
         most: faults in a plan.
-        until: the number of the last operation that goes wrong.
-        lasting: whether a second try mends errors; None is either.
+        until: the number of the last operation with a fault.
+        lasting: whether retries fail too; None for both.
     """
     from hypothesis import strategies as st
 

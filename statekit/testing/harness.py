@@ -45,14 +45,14 @@ class Harness:
     """Drives one operator through the real task, repository and commit protocol.
 
     Parameters:
-        process: the decorated function; or a stream, for the operator that it comes from, such as
-            that of `stream.window(...).sum(...)`.
+        process: the decorated function; or the output stream of an operator, such as
+            `stream.window(...).sum(...)`.
         parallelism: shards.
         key_groups: of the checkpoint.
         backend: where rows are kept between epochs: "memory" or "rocksdb".
         checkpoint: a directory or an open repository to commit to, and to continue from if it has
             epochs; None keeps everything in memory.
-        allow_dropped_state: go on although the code no longer declares a stored state.
+        allow_dropped_state: continue although the code no longer declares a stored state.
 
     >>> from collections.abc import Iterator
     >>> import statekit as sk
@@ -109,9 +109,9 @@ class Harness:
         self._runner = self._start(parallelism)
 
     def _source(self, name: str, records: Records) -> Stream[Any]:
-        """One source, also of several types: records are handled in the order they are sent in.
+        """Return one source, of one or several types. Records are processed in the order of `send`.
 
-        So event time follows the one that is furthest ahead, whatever its type.
+        So event time follows the largest one, of any type.
         """
         if self.process.name == name:
             name = f"{name}-in"
@@ -150,9 +150,9 @@ class Harness:
         return None if last is None else last.epoch
 
     def send(self, *records: Any, broadcast: Sequence[Any] = ()) -> list[Any]:
-        """Run one epoch over these records, commit it, and return what it put out.
+        """Run one epoch over these records, commit it, and return its outputs.
 
-        An error leaves everything as it was after the last committed epoch.
+        An error restores the last committed epoch.
 
         Parameters:
             broadcast: records for the functions decorated with `@….on_broadcast`, in all shards.
@@ -168,7 +168,7 @@ class Harness:
         return self._epoch(records, broadcast)
 
     def broadcast(self, *records: Any) -> list[Any]:
-        """Run one epoch over broadcast records and no others, and return what it put out.
+        """Run one epoch with broadcast records only, and return its outputs.
 
         Raises:
             StateTypeError: there is no function for them.
@@ -179,8 +179,8 @@ class Harness:
         """Run an epoch without records whose watermark is `to`, and return its outputs.
 
         Parameters:
-            to: later than the watermark of the last epoch. Records of that epoch may have moved
-                the watermark of the next one: it may be just that, and not earlier.
+            to: later than the watermark of the last epoch. Records of that epoch may have advanced
+                the watermark of the next one: `to` may equal that, and not be earlier.
 
         Raises:
             StateTypeError: the process has no event time, or `to` is too early.
@@ -203,7 +203,7 @@ class Harness:
     def advance_processing_time(self, to: dt.datetime) -> list[Any]:
         """Run an epoch without records at `to`, and return its outputs.
 
-        A harness begins at 1970-01-01 UTC, and its processing time moves by these calls only.
+        A harness starts at 1970-01-01 UTC, and only these calls advance its processing time.
 
         Raises:
             StateTypeError: `to` is not later than the processing time of the last epoch.
@@ -232,7 +232,7 @@ class Harness:
 
     @property
     def late(self) -> list[Any]:
-        """The records sent so far that came too late and were not handled, in order."""
+        """The late records so far, in order."""
         return self._late[:]
 
     def timers(self, key: Any) -> Sequence[Timer]:
@@ -242,18 +242,17 @@ class Harness:
             return [] if timers is None else timers.list()
 
     def state(self, name: str, key: Any) -> Any:
-        """What a state holds for a key after the last epoch, as plain Python.
-
-        None, the value, a list or a dict.
+        """Return the state of a key after the last epoch as plain Python: None, the value, a list
+        or a dict.
         """
         spec = self._spec(name, local=False)
         with self._opened_at(key) as (scope, backend, _):
             return plain(spec, spec.bind(scope, backend))
 
     def operator_state(self, name: str) -> list[Any]:
-        """What a state of shards holds after the last epoch: one plain Python value per shard.
+        """Return operator state after the last epoch: one plain Python value per shard.
 
-        None, the value, a list or a dict; of a `Checkpointed` object, what its snapshot returned.
+        None, the value, a list or a dict; for a `Checkpointed` object, its snapshot.
         """
         spec = self._spec(name, local=True)
         held = []
@@ -264,7 +263,7 @@ class Harness:
         return held
 
     def _spec(self, name: str, *, local: bool) -> StateSpec:
-        """Return the state of that name, of keys or of shards."""
+        """Return the keyed or operator state of that name."""
         found = [spec for spec in self.process.states if spec.kind.is_local == local]
         for spec in found:
             if spec.name == name:
@@ -305,14 +304,14 @@ class Harness:
         return scope
 
     def crash(self) -> None:
-        """Drop everything that is not committed and reopen at the last committed epoch."""
+        """Drop all uncommitted changes and reopen at the last committed epoch."""
         self._runner = self._start(self.parallelism)
 
     def rescale(self, parallelism: int) -> None:
-        """Start again at the last committed epoch with so many shards, as a restart does.
+        """Restart at the last committed epoch with so many shards.
 
         Raises:
-            RescaleError: there cannot be that many.
+            RescaleError: the number is not possible.
         """
         self._runner = self._start(parallelism)
 
@@ -334,9 +333,8 @@ class Harness:
         *,
         allow_dropped_state: bool = False,
     ) -> Harness:
-        """Return a harness that starts from what `checkpoint` wrote, or from a savepoint.
-
-        The directory is left as it is.
+        """Return a harness that starts from a directory of `checkpoint`, or from a savepoint. The
+        directory does not change.
         """
         repository = Repository.in_memory()
         stored = Repository(path, create=False)
@@ -368,7 +366,7 @@ class Harness:
 
 
 def _declared(given: Process[Any, Any, Any] | Stream[Any]) -> Process[Any, Any, Any]:
-    """Return the process function that is meant."""
+    """Return the process function of an operator."""
     declared = given.declared if isinstance(given, Stream) else given
     if not isinstance(declared, Process):
         raise StateTypeError(
@@ -379,13 +377,13 @@ def _declared(given: Process[Any, Any, Any] | Stream[Any]) -> Process[Any, Any, 
 
 
 def _nothing() -> None:
-    """What is read only never spills."""
+    """Do nothing: a scope that only reads never spills."""
 
 
 def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:
-    """States of a process function at one key, in memory, to call the function directly with.
+    """Return states of a process function at one key, in memory, to call the function directly.
 
-    State of shards is that of one shard, and starts blank; broadcast state may be written, too.
+    Operator state is that of one empty shard; broadcast state may be written too.
 
     >>> from collections.abc import Iterator
     >>> import statekit as sk
@@ -420,7 +418,7 @@ def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:
 
 
 def plain(spec: StateSpec, state: State) -> Any:
-    """What a bound state holds, as plain Python: None, the value, a list or a dict."""
+    """Return a bound state as plain Python: None, the value, a list or a dict."""
     if isinstance(state, ListState):
         return list(state)
     if isinstance(state, MapState):

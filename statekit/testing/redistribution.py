@@ -13,17 +13,17 @@ from statekit.state.options import Redistribute
 def check_redistribution(
     hooks: Redistribute | type[Any], states: Iterable[Any], shards: Iterable[int] = (2, 3, 7)
 ) -> None:
-    """Make sure that what is split can be merged again: `merge(split(state, n)) == state`.
+    """Check that a split state can be merged again: `merge(split(state, n)) == state`.
 
     Parameters:
         hooks: `Redistribute(split=..., merge=...)`, or a `Checkpointed` class with `split_state`
             and `merge_states`.
-        states: examples of what the state may hold, as plain Python.
-        shards: into how many each is split.
+        states: example states, as plain Python.
+        shards: the numbers of shards to split into.
 
     Raises:
         AssertionError: split returned another number of states, the merged state differs, or a
-            function changed what it was given. The message says for which state and number.
+            function changed its argument. The message names the state and the number.
         StateTypeError: there are no functions to check.
 
     >>> def share(total: int, n: int) -> list[int]:
@@ -49,7 +49,7 @@ def check_redistribution(
 
 
 def _check(holds: bool, told: str) -> None:
-    """Return an assertion that Python's -O leaves in place."""
+    """Raise an AssertionError, also under Python's -O."""
     if not holds:
         raise AssertionError(told)
 

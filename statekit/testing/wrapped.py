@@ -12,7 +12,7 @@ class WrappedBackend:
     """Passes every call on; the prepared readers go through `get`, `get_many` and `scan`.
 
     Parameters:
-        inner: where the rows are.
+        inner: the backend with the rows.
     """
 
     def __init__(self, inner: Backend) -> None:

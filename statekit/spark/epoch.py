@@ -215,7 +215,9 @@ class EpochRunner:
         return inputs if names <= set(inputs) and len(names) == len(operator.streams) else None
 
     def _tasks(self, operator: Operator) -> int | None:
-        """Return how many tasks run the shards of an operator; None for one task and no shuffle."""
+        """Return the number of tasks for the shards of an operator; None for one task without a
+        shuffle.
+        """
         context = self._read[0].sparkSession.sparkContext
         cores: int = context.defaultParallelism  # executors come and go
         last = self._coordinator.last
@@ -291,7 +293,7 @@ class EpochRunner:
 
 
 def compute(frame: DataFrame) -> None:
-    """Let Spark compute all rows of a frame, and read none of their columns."""
+    """Make Spark compute all rows of a frame without reading their columns."""
     frame.selectExpr("true as computed").write.format("noop").mode("append").save()
 
 
@@ -303,25 +305,25 @@ def runs_here(context: SparkContext) -> bool:
 def _combines(operator: Operator, tasks: int | None) -> bool:
     """Return whether records are combined before the shuffle, and not in their shards.
 
-    Without a shuffle that is not worth it, unless the key of a record is known only once the record
-    is made.
+    Without a shuffle this is slower, except if the key of a record is known only after the record
+    was created.
     """
     combiner = operator.declared.traits.combiner
     return combiner is not None and (tasks is not None or combiner.makes_records())
 
 
 def _with_outputs(inputs: Mapping[str, DataFrame]) -> ChainMap[str, DataFrame]:
-    """Return the streams of an epoch: its inputs, to which outputs are added without asking for
-    them.
+    """Return the streams of an epoch: its inputs, to which outputs are added, without creating an
+    input.
     """
     return ChainMap({}, inputs)  # type: ignore[arg-type]  # the first one alone is written to
 
 
 def _is_small(frames: Sequence[DataFrame]) -> bool:
-    """Return whether a micro-batch may be left to one task.
+    """Return whether one task may process a micro-batch.
 
-    Not on a cluster, where the shards would follow that task from host to host. And what comes in
-    more pieces than there are cores may be more than it was before.
+    Not on a cluster, where the shards would follow that task from host to host. Not with more
+    partitions than cores, because the input may have grown.
     """
     context = frames[0].sparkSession.sparkContext
     pieces = sum(df.rdd.getNumPartitions() for df in frames) if runs_here(context) else 0
@@ -329,7 +331,7 @@ def _is_small(frames: Sequence[DataFrame]) -> bool:
 
 
 def _is_single_read(job: Job, outputs: Mapping[str, Sink]) -> bool:
-    """Return whether every stream is read once, and all flow into one sink which reads once."""
+    """Return whether every stream is read once, and all lead to one sink that reads once."""
     if len(job.sinks) != 1 or not outputs[job.sinks[0].name].reads_once:
         return False
     streams = [source.name for source in job.sources] + [op.name for op in job.operators]

@@ -1,4 +1,4 @@
-"""Make the epochs of a query: one per micro-batch, and epochs without input between and after."""
+"""Run the epochs of a query: one per micro-batch, and epochs without input between and after."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUNNING: weakref.WeakValueDictionary[str, EpochLoop] = weakref.WeakValueDictiona
 
 
 class EpochLoop:
-    """A job between its start and its end.
+    """The epochs of a job from its start to its end.
 
     Parameters:
         coordinator: of the checkpoint.
@@ -45,7 +45,7 @@ class EpochLoop:
 
     Attributes:
         query: Spark's `StreamingQuery`; None for a bounded run.
-        progress: of the last epochs, oldest first.
+        progress: metrics of the last epochs, oldest first.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class EpochLoop:
 
     @property
     def is_active(self) -> bool:
-        """Whether there may be more epochs."""
+        """Whether more epochs may follow."""
         is_idle_active = self._idle is not None and self._idle.is_alive()
         return is_idle_active or (self._stream is not None and self._stream.isActive)
 
     @property
     def state(self) -> str:
-        """What the loop does now, in a word or two for users."""
+        """The current activity, in a word or two for users."""
         try:
             if self.is_active:
                 return "running"
@@ -91,7 +91,7 @@ class EpochLoop:
         return "failed" if has_error or self._first_error is not None else "ended"
 
     def run_bounded(self, inputs: Mapping[str, DataFrame], *, drain: bool) -> None:
-        """Make one epoch over static frames, and drain behind it."""
+        """Run one epoch over static frames, and then drain."""
         self._no_input = {name: df.limit(0) for name, df in inputs.items()}
         # Spark logs nothing of a bounded run: our log says that outputs may have been published.
         self._coordinator.notes_beginnings = True

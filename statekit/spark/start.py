@@ -44,11 +44,11 @@ def start(
     first_inputs: Mapping[str, FirstInput] | None = None,
     **options: Any,
 ) -> Query:
-    """Run a job on Spark: the same as `Job.start`, with its options.
+    """Run a job on Spark, with the options of `Job.start`.
 
     Parameters:
-        first_inputs: per operator, rows that it takes in the first epoch before all others: initial
-            state of a processor written for Spark.
+        first_inputs: per operator, rows that it processes in the first epoch before all others:
+            initial state of a processor written for Spark.
     """
     start_options = StartOptions(**options)
     return start_query(job, spark, inputs, outputs, checkpoint, start_options, first_inputs)
@@ -124,7 +124,7 @@ def _sink(name: str, output: object) -> Sink:
 
 
 def check_classic(spark: object, inputs: Mapping[str, object]) -> None:
-    """Refuse what is of Spark Connect: its driver, which the callbacks need, is elsewhere."""
+    """Refuse frames of Spark Connect: the callbacks need the driver in this process."""
     frames = {f"inputs[{name!r}]": df for name, df in inputs.items()}
     for name, given in {"spark": spark, **frames}.items():
         if any(cls.__module__.startswith("pyspark.sql.connect") for cls in type(given).__mro__):
@@ -149,7 +149,7 @@ def _check_frames(inputs: Mapping[str, object]) -> None:
 
 
 def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
-    """Find out now what the first epoch would: outputs without a schema, shared directories."""
+    """Check the outputs before the first epoch: missing schemas, shared directories."""
     for operator in job.operators:
         output_schema(operator.declared.output_type)
         if len(operator.declared.record_type.members) > 1 and job.wants_late(operator):
@@ -167,7 +167,7 @@ def _check_outputs(job: Job, sinks: Mapping[str, Sink]) -> None:
 
 
 def directory_for_copies(spark: SparkSession, given: str | Path | None) -> str | None:
-    """Return where working copies live; None leaves it to each executor."""
+    """Return the directory of working copies; None for each executor's own."""
     if given is not None:
         return str(given)
     if runs_here(spark.sparkContext):
@@ -176,7 +176,7 @@ def directory_for_copies(spark: SparkSession, given: str | Path | None) -> str |
 
 
 def _check_not_running(repository: Repository) -> None:
-    """Of two streams on one checkpoint, Spark would stop the older without a word."""
+    """Refuse a second stream on one checkpoint. Spark would stop the first one without an error."""
     running = RUNNING.get(repository.url)
     if running is not None and running.is_active:
         raise FencedError(
@@ -186,17 +186,19 @@ def _check_not_running(repository: Repository) -> None:
 
 
 def default_parallelism(spark: SparkSession, job: Job, repository: Repository) -> int | None:
-    """What the checkpoint has, or a shard per core as far as key groups go."""
+    """Return the parallelism of the checkpoint, or a shard per core up to the number of key
+    groups.
+    """
     if repository.latest_epoch() is not None:
         return None
     return min(spark.sparkContext.defaultParallelism, job.key_groups or DEFAULT_GROUPS)
 
 
 def use_this_python(spark: SparkSession) -> None:
-    """Spark starts `python3` from PATH in its workers; take this interpreter where that is local.
+    """Use this interpreter for local workers. Spark starts the first `python3` of PATH.
 
-    What the user configured stays. `spark.pyspark.python` is read by spark-submit only; here it is
-    made to mean what it says in a session built by a script, too.
+    The user's configuration has precedence. Only spark-submit reads `spark.pyspark.python`; this
+    function applies it to a session that a script created, too.
     """
     if os.environ.get("PYSPARK_PYTHON"):
         return

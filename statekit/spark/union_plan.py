@@ -33,7 +33,7 @@ from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, Layout
 
 @dataclass(frozen=True)
 class FirstInput:
-    """Rows that an operator takes in its first epoch, before all others.
+    """Rows that an operator processes in its first epoch, before all others.
 
     Parameters:
         frame: the rows.
@@ -47,7 +47,7 @@ class FirstInput:
 
 
 def layout_of(operator: Operator, job: Job) -> Layout | None:
-    """Return which records the inputs of an operator have; None if it is fed by one stream."""
+    """Return the record types of the inputs of an operator; None if it has one input stream."""
     if len(operator.streams) == 1:
         return None
     types = [member.cls for member in operator.declared.record_type.members]
@@ -72,22 +72,22 @@ def record_types(operator: Operator, job: Job) -> list[RecordType]:
 
 
 class UnionFrames:
-    """Makes the frame of an operator that is fed by several streams, epoch after epoch.
+    """Builds the frame of an operator with several input streams, epoch after epoch.
 
-    All of them become one frame: each row has the key fields, by which it is sorted, the number of
-    its input, and what it has itself in a struct that is null in the rows of other inputs. Rows of
-    a broadcast stream are copied for each shard, and have its mark in the place of a key group. So
-    they come before all its records, and the mark itself, which is of no input, before them.
+    All streams become one frame. Each row has the key fields, by which it is sorted, the number of
+    its input, and its own columns in a struct that is null in the rows of other inputs. Rows of a
+    broadcast stream are copied for each shard, and have the shard's mark in place of a key group.
+    So they come before all its records, and the mark itself, which has no input, before them.
 
     Parameters:
-        likes: frames with the columns of those to come, one per stream.
+        likes: frames with the columns of later frames, one per stream.
         types: of the records of each.
-        inputs: how many of them are not broadcast, the first ones.
+        inputs: the number of keyed inputs, which come first.
         options: of the chain.
 
     Attributes:
-        takes_whole: whether it can take rows of inputs that were not taken apart: not where columns
-            have to be made first.
+        takes_whole: whether it can read rows of the merged inputs: not if columns must be derived
+            first.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class UnionFrames:
     def frame_of_whole(
         self, inputs: MergedInputs, streams: Sequence[str], step: ShardStep, tasks: int | None
     ) -> DataFrame:
-        """Return the same of inputs that come as one frame, which is read once.
+        """Return the outputs over the merged inputs, which are read once.
 
         Parameters:
             streams: the names of its streams, each another of the inputs.

@@ -42,7 +42,7 @@ _BATCH_BYTES = 1024 * 1024
 
 
 def output_schema(output_type: OutputType | None) -> pa.Schema:
-    """Columns of a step: the outputs', all nullable."""
+    """Return the columns of a step: those of the outputs, all nullable."""
     fields = [_NOTHING] if output_type is None else list(output_type.arrow_schema)
     return pa.schema([field.with_nullable(True) for field in fields])
 
@@ -62,16 +62,16 @@ class Stage:
 
 @dataclass(frozen=True)
 class ShardStep:
-    """What runs in each partition of the frame of a chain, which holds some of its shards.
+    """The function for each partition of a chain's frame, which has some of its shards.
 
     Parameters:
         stages: the operators, each fed by the one before.
         url: of the checkpoint.
-        directory: for working copies, on the worker's local disk; None is the executor's own.
-        options: what RocksDB may spend.
+        directory: for working copies, on the worker's local disk; None for the executor's own.
+        options: limits of RocksDB.
         bases: when base snapshots are taken.
-        key_groups: how many there are.
-        reporter: what shards report to.
+        key_groups: the number of key groups.
+        reporter: sends the reports of shards.
         layout: of the rows of an operator with several streams; None for one.
         is_combined: whether the rows are those of the first operator's combiner, if it has one.
     """
@@ -192,21 +192,21 @@ def _combined(
 
 @cache
 def _collect_rarely() -> None:
-    """Look for cyclic garbage rarely, until this process ends.
+    """Search for cyclic garbage rarely, until this process ends.
 
     After each task Spark runs a full collection. Objects from before the first shard, most of them
-    modules, are left out of it from now on.
+    modules, are excluded from now on.
     """
     gc.set_threshold(*RARE_COLLECTION)
     gc.freeze()
 
 
 def _acknowledge_at_once() -> None:
-    """Keep Nagle's algorithm and delayed acknowledgements from waiting for each other.
+    """Disable delayed acknowledgements, which wait for Nagle's algorithm and it for them.
 
-    Spark sends a worker its task in several small writes over TCP. The second one waits until the
-    first is acknowledged, which Linux puts off for 40 ms: most of the time that a small epoch
-    spends in a worker.
+    Spark sends a task to a worker in several small writes over TCP. The second one waits until the
+    first is acknowledged, which Linux delays by 40 ms: most of the time of a small epoch in a
+    worker.
     """
     at_once = getattr(socket, "TCP_QUICKACK", None)
     for name in os.listdir("/dev/fd"):
@@ -225,7 +225,9 @@ def _acknowledge_at_once() -> None:
 
 
 def _is_from_here(connection: socket.socket) -> bool:
-    """Return whether it connects two processes of this host, as Spark and its worker are."""
+    """Return whether a connection is between two processes of this host, as Spark and its worker
+    are.
+    """
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     return connection.getpeername()[0] in ("127.0.0.1", "::1")
@@ -234,8 +236,8 @@ def _is_from_here(connection: socket.socket) -> bool:
 def _executors_directory() -> str:
     """Return a directory for working copies that Spark removes with the executor.
 
-    Spark passes its Python workers the directories of blocks. Next to the first of them, on a disk
-    that is meant for it, a copy lives as long as the application or less.
+    Spark passes its Python workers the directories of blocks. A directory next to the first of them
+    is on a suitable disk, and exists no longer than the application.
     """
     blocks = os.environ["SPARK_LOCAL_DIRS"].split(",")[0]
     return os.path.join(os.path.dirname(blocks), "statekit")

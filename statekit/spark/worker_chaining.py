@@ -16,7 +16,7 @@ class Outputs:
     """The outputs of a shard, list by list.
 
     Parameters:
-        process: the process function that runs.
+        process: the process function.
         running: its run of the shard, as of `run_shard`.
     """
 
@@ -29,7 +29,7 @@ class Outputs:
 
     @property
     def report(self) -> ShardReport:
-        """The report of the run, which has ended."""
+        """The report of the run, after it has ended."""
         assert self._report is not None, "all outputs were taken"
         return self._report
 
@@ -37,7 +37,7 @@ class Outputs:
         self._report = yield from self._running
 
     def close(self) -> None:
-        """End the run, if it has not ended yet. It is as if it had never begun."""
+        """End the run, if it has not ended yet, without any effect."""
         self._running.close()
 
     def batches_for(
@@ -46,8 +46,8 @@ class Outputs:
         """Yield the outputs as records of the next operator's shard.
 
         Raises:
-            StrayKeyError: one of them is not of this shard.
-            ProcessError: one of them does not fit the declared type.
+            StrayKeyError: a record belongs to another shard.
+            ProcessError: an output does not fit the declared type.
         """
         builder, (start, end) = KeyedBatchBuilder(next_process, key_groups), plan.base.groups
         for outputs in self:

@@ -1,10 +1,10 @@
 """Split a worker's Arrow batches into shards, and read them as records.
 
 Rows of one stream have the key group, the columns of the record, and the arrival. Rows of several
-have the key group, the key fields, the number of the input, one column per input, a struct of that
-input's columns which is null in the rows of all others, and the arrival. A shard starts with its
-mark, a row with a negative number in the place of a key group and nothing else. Broadcast rows come
-next; they have that number, too.
+streams have the key group, the key fields, the number of the input, one column per input, a struct
+of that input's columns which is null in the rows of all others, and the arrival. A shard starts
+with its mark, a row with only a negative number in place of a key group. Broadcast rows come next,
+with the same number.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def row_of(number: int) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which records the inputs of an operator have, by number.
+    """The record types of the inputs of an operator, by number.
 
     Parameters:
-        inputs: per input, which of the types that the process function takes.
-        broadcasts: per broadcast input, which of the types that its handlers take.
-        reader: makes the reader of a shard's batches; None is `UnionRows`.
+        inputs: per input, the number of its type in the process function.
+        broadcasts: per broadcast input, the number of its type in the handlers.
+        reader: creates the reader of a shard's batches; None for `UnionRows`.
     """
 
     inputs: tuple[int, ...]
@@ -56,9 +56,9 @@ class Layout:
 
 
 class ShardsInTurn:
-    """The shards of a Spark partition: for each its number, and an iterator over its batches.
+    """The shards of a Spark partition: the number of each, and an iterator over its batches.
 
-    The batches of one shard have to be taken before the next shard; the rest is skipped.
+    Read the batches of one shard before the next shard; unread ones are skipped.
 
     Parameters:
         batches: of the partition.
@@ -211,8 +211,8 @@ class UnionRows:
     Parameters:
         process: the process function.
         batches: of the shard, without its mark.
-        layout: which records the inputs have.
-        key_groups: how many there are.
+        layout: the record types of the inputs.
+        key_groups: the number of key groups.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class UnionRows:
         return self._builder.row_times(rows, records)
 
     def _rows(self, batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
-        """Return the rows of one input: the number, so that rows of no columns count, and its
+        """Return the rows of one input: the number, so that rows without columns count, and its
         columns.
         """
         numbers = batch.column(INPUT)

@@ -1,7 +1,7 @@
 """Sort the rows of a shard by key in a worker.
 
-In order means by key group, key, input (if there are several) and arrival. Arrow sorts whole key
-groups, in a fifth of the time that Spark takes to compare rows by several columns. A key group that
+The order is by key group, key, input (if there are several) and arrival. Arrow sorts whole key
+groups in a fifth of the time that Spark takes to compare rows by several columns. A key group that
 does not fit into memory is checked piece by piece: it is in order if Spark sorted by all columns.
 """
 
@@ -28,12 +28,12 @@ def in_order(
     """Yield the rows of a shard by key group, key and arrival.
 
     Parameters:
-        batches: by key group, with that as their first column, and the arrival as their last.
-        key: the names of the columns of the key, and of the input where there are several.
-        operator: whose rows they are.
+        batches: by key group, which is their first column; the arrival is their last.
+        key: the names of the columns of the key, and of the input if there are several.
+        operator: its name.
 
     Raises:
-        UnsortedError: a key group is too large to be sorted here, and not in order; or a row came
+        UnsortedError: a key group is not in order and too large to sort here; or a row arrived
             twice.
     """
     last: tuple[Any, ...] = ()
@@ -53,7 +53,7 @@ def in_order(
 
 
 class _Rows(NamedTuple):
-    """Rows in order, and what the first and the last of them are sorted by."""
+    """Rows in order, and the sort keys of the first and the last of them."""
 
     batches: list[pa.RecordBatch]
     first: tuple[Any, ...]
@@ -61,21 +61,21 @@ class _Rows(NamedTuple):
 
 
 class _Largest(NamedTuple):
-    """The rows and the bytes that a batch had at most."""
+    """The largest number of rows and of bytes of a batch."""
 
     rows: int
     size: int
 
     def cut(self, table: pa.Table) -> list[pa.RecordBatch]:
-        """Return a table in batches of no more rows, and not many more bytes, than those that came
-        had.
-        """
+        """Return a table in batches with at most as many rows, and about as many bytes."""
         rows = min(self.rows, len(table) * 2 * self.size // table.nbytes)
         return list(table.to_batches(max(1, rows)))
 
 
 def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, _Largest]]:
-    """Whole key groups, or as much of one as fits into memory; and how large batches are."""
+    """Yield whole key groups, or as much of one as fits into memory, with the largest batch
+    size.
+    """
     held: list[pa.RecordBatch] = []
     rows = size = 0
     largest = _Largest(0, 0)
@@ -102,7 +102,7 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, _Larg
 
 
 def _in_order(piece: pa.Table, key: Sequence[str], largest: _Largest) -> _Rows | None:
-    """Return the rows of a piece in order; None if any came twice."""
+    """Return the rows of a piece in order; None if a row arrived twice."""
     columns = [comparable(piece.column(name)) for name in (0, *key, piece.num_columns - 1)]
     keys = [each for column in columns for each in sort_keys(column)]
     if _ascends(keys):
@@ -115,7 +115,7 @@ def _in_order(piece: pa.Table, key: Sequence[str], largest: _Largest) -> _Rows |
 
 
 def _ascends(keys: Sequence[pa.Array]) -> bool:
-    """Return whether each row is above the one before."""
+    """Return whether each row is greater than the one before."""
     *others, last = keys
     above = pc.greater(last.slice(1), last.slice(0, len(last) - 1))
     for column in reversed(others):
@@ -125,6 +125,6 @@ def _ascends(keys: Sequence[pa.Array]) -> bool:
 
 
 def _place(columns: Sequence[pa.Array], at: int) -> tuple[Any, ...]:
-    """What a row is sorted by, to be compared with another one; null comes first."""
+    """Return the sort key of a row; null comes first."""
     values = [column[at].as_py() for column in columns]
     return tuple((value is not None, value) for value in values)

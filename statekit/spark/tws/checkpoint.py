@@ -1,7 +1,7 @@
 """Read the checkpoint of a query with Spark's own `transformWithState`.
 
-Files are read through Hadoop, so that a path means what it means as `checkpointLocation`. What
-operators say of themselves comes from Spark's source `state-metadata`.
+Files are read through Hadoop, so that a path has the meaning of `checkpointLocation`. The metadata
+of operators comes from Spark's source `state-metadata`.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _KINDS: dict[str, Literal["value", "list", "map"]] = {
 
 @dataclass(frozen=True)
 class KeptState:
-    """A state that Spark keeps.
+    """A state in Spark's checkpoint.
 
     Parameters:
-        name: what it is called.
+        name: its name.
         kind: value, list or map.
-        expires: whether its rows say when they expire.
+        expires: whether its rows have an expiry time.
     """
 
     name: str
@@ -64,12 +64,12 @@ class KeptState:
 
 @dataclass(frozen=True)
 class TwsOperator:
-    """What a `transformWithState` says of itself.
+    """The metadata of a `transformWithState`.
 
     Parameters:
         time_mode: of its processor.
-        states: that it keeps, by name.
-        partitions: in how many parts its rows are.
+        states: by name.
+        partitions: the number of its partitions.
     """
 
     time_mode: TimeMode
@@ -78,14 +78,14 @@ class TwsOperator:
 
 
 class Position(NamedTuple):
-    """Where a query stands.
+    """The position of a query in its input.
 
     Parameters:
-        batch: the last micro-batch that has ended.
-        planned: the one behind it, if Spark has settled what it reads and not noted its end.
-        version: of how its state is kept.
-        times: what the clocks showed in `batch`.
-        next_watermark_ms: what the watermark is behind it; 0 before any record.
+        batch: the last completed micro-batch.
+        planned: the next one, if Spark has planned its input and not recorded its end.
+        version: of the format of its state.
+        times: the clocks of `batch`.
+        next_watermark_ms: the watermark after it; 0 before any record.
     """
 
     batch: int
@@ -100,10 +100,10 @@ class TwsCheckpoint:
 
     Parameters:
         spark: the session that reads it.
-        url: as it was given as `checkpointLocation`.
+        url: the `checkpointLocation` of the query.
 
     Raises:
-        RestoreError: it is no checkpoint of a query, or no micro-batch has ended.
+        RestoreError: it is not a checkpoint of a query, or no micro-batch is complete.
         StorageError: Spark cannot open it.
     """
 
@@ -139,10 +139,10 @@ class TwsCheckpoint:
 
     @cached_property
     def position(self) -> Position:
-        """Where the query stands; it is read once.
+        """The position of the query, which is read once.
 
         Raises:
-            RestoreError: no micro-batch has ended, or Spark has forgotten what it read in it.
+            RestoreError: no micro-batch is complete, or Spark no longer has its input.
             CorruptCheckpointError: a file cannot be read.
         """
         ended, noted = self._reached()
@@ -163,10 +163,10 @@ class TwsCheckpoint:
         return Position(ended, planned, end.version, times, following)
 
     def check_has_not_moved(self) -> None:
-        """Make sure that no micro-batch was begun or has ended since the position was read.
+        """Check that no micro-batch was begun or completed since the position was read.
 
         Raises:
-            RestoreError: one was, or has.
+            RestoreError: one was.
         """
         position, (ended, noted) = self.position, self._reached()
         last = position.batch if position.planned is None else position.planned
@@ -177,13 +177,13 @@ class TwsCheckpoint:
             )
 
     def _reached(self) -> tuple[int | None, set[int]]:
-        """Return the last micro-batch that has ended, and all those that Spark has settled."""
+        """Return the last completed micro-batch, and all planned ones."""
         return max(self._numbers("commits"), default=None), self._numbers("offsets")
 
     def sources(self) -> SparkFiles:
-        """What Spark needs to read on behind the position, without its own state.
+        """Return the files that Spark needs to read on after the position, without its own state.
 
-        What it planned to read next stays planned: a sink may have seen some of it.
+        Planned input stays planned: a sink may have seen some of it.
         """
         position = self.position
         folders = ("offsets", "commits", "sources")
@@ -218,7 +218,7 @@ class TwsCheckpoint:
         return self._operator(found[0])
 
     def _stateful(self) -> list[Any]:
-        """What Spark says of all stateful operators, a row for each of their stores."""
+        """Return Spark's metadata of all stateful operators, a row for each of their stores."""
         if not self._exists(_STATE):
             return []
         batch = self.position.batch
@@ -245,7 +245,7 @@ class TwsCheckpoint:
 
     @contextlib.contextmanager
     def as_written(self) -> Iterator[None]:
-        """Let Spark read the state as it is kept, which it takes from the session."""
+        """Configure the session to read the state in the format in which it was written."""
         before = self._spark.conf.get(_VERSION, None)
         self._spark.conf.set(_VERSION, self.position.version)
         try:
@@ -257,7 +257,7 @@ class TwsCheckpoint:
                 self._spark.conf.set(_VERSION, before)
 
     def rows(self, **options: object) -> DataFrame:
-        """What Spark's source `statestore` gives of the operator as of the position."""
+        """Return the operator's state at the position, from Spark's source `statestore`."""
         reader = self._spark.read.format("statestore").option("path", self.url)
         reader = reader.option("batchId", self.position.batch)
         for name, value in options.items():
@@ -265,10 +265,10 @@ class TwsCheckpoint:
         return self.asked(reader.load)
 
     def asked(self, ask: Callable[[], _T]) -> _T:
-        """What comes of something that reads the state.
+        """Return the result of a function that reads the state.
 
         Raises:
-            CorruptCheckpointError: Spark cannot read it. Other errors come as what they were.
+            CorruptCheckpointError: Spark cannot read it. Other errors are raised unchanged.
         """
         try:
             return ask()
@@ -320,21 +320,19 @@ class TwsCheckpoint:
             yield f"{folder}{path[above:]}"
 
     def _numbers(self, log: str) -> set[int]:
-        """Return the micro-batches that one of Spark's logs knows."""
+        """Return the micro-batches in one of Spark's logs."""
         names = (name.rsplit("/", 1)[-1] for name in self._names(log))
         return {int(name) for name in names if name.isascii() and name.isdigit()}
 
 
 def _is_about_state(error: Exception) -> bool:
-    """Return whether Spark says that it is the state, its metadata or its schema that cannot be
-    read.
-    """
+    """Return whether Spark's error is about the state, its metadata or its schema."""
     text = str(error)
     return any(sign in text for sign in ("STATE_STORE", "STDS_", "StateStore", "state.metadata"))
 
 
 def _shown(error: Exception) -> str:
-    """Return the first line that says something."""
+    """Return the first line of an error that is not empty."""
     lines = [line.strip() for line in str(error).splitlines()]
     signs = ("STATE_STORE", "STDS_")
     return next((line for line in lines if any(sign in line for sign in signs)), lines[0])

@@ -259,12 +259,11 @@ def _as_text(type_: sql.DataType, column: str, name: str) -> str:
 
 
 def _without_minus_zero(type_: sql.DataType, value: str, depth: int = 0) -> str:
-    """Return the expression of a value with 0.0 in the place of each -0.0, as Spark's `groupBy` has
-    it.
+    """Return the expression of a value with 0.0 for each -0.0, as in Spark's `groupBy`.
 
     Parameters:
         value: its expression.
-        depth: in how many arrays it is; each needs a name for its elements.
+        depth: the number of arrays around it; each needs a name for its elements.
     """
     if isinstance(type_, sql.FloatType | sql.DoubleType):
         return f"if({value} = 0, cast(0 as {type_.simpleString()}), {value})"
@@ -284,8 +283,8 @@ def _without_minus_zero(type_: sql.DataType, value: str, depth: int = 0) -> str:
 
 
 def _decimal_as_text(type_: sql.DecimalType, column: str) -> str:
-    """Return a number with all of its digits: a cast writes some as 1E-8, and not in each mode of
-    SQL.
+    """Return a number with all of its digits: a cast writes some as 1E-8, depending on the SQL
+    mode.
     """
     if not type_.scale:
         return f"cast({column} as string)"

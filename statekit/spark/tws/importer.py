@@ -1,12 +1,12 @@
 """Import the state of a query with Spark's own `transformWithState`.
 
-The import is an epoch like any other, over rows of state in place of records: Spark reads them in
-parallel, brings them to their shards, and each shard puts them into its states, writes its change
-file and reports. So nothing goes through the driver but a report per shard.
+The import is an epoch over rows of state in place of records. Spark reads them in parallel and
+shuffles them to their shards. Each shard writes them to its states and its change file, and
+reports. The driver sees only a report per shard.
 
 The order of effects is: job file, Spark's part, change files, manifest. Until the manifest is
-committed the checkpoint has no epoch, and no job starts on it: Spark's part is ahead of a state
-that is not there. An import that was killed is simply begun again.
+committed the checkpoint has no epoch, and no job starts on it, because Spark's part is ahead of the
+missing state. After a kill, run the import again.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ from statekit.working_copy.base_options import BaseOptions
 
 
 class SparkImport:
-    """A checkpoint to be made of a query with Spark's own `transformWithState`.
+    """An import from a query with Spark's own `transformWithState` into a new checkpoint.
 
     Parameters:
-        spark: the session that does it.
-        from_spark: the checkpoint of the query, as it was given as `checkpointLocation`.
+        spark: the session to use.
+        from_spark: the `checkpointLocation` of the query.
         job: has the processor of the query, in one operator. All others begin without state.
-        checkpoint: the one to be made.
+        checkpoint: the new one.
         parallelism: shards per operator; None for one per core.
 
     Attributes:
-        found: what Spark's checkpoint says of itself.
-        repository: the checkpoint to be made.
-        is_done: whether it was carried out before: the checkpoint may have gone on since.
+        found: Spark's checkpoint.
+        repository: the new checkpoint.
+        is_done: whether the import was completed before: the checkpoint may have later epochs.
 
     Raises:
         RestoreError: there is nothing to import, or not into this checkpoint.
-        StateSchemaError: the query has not the states, the keys or the timers of the processor.
-        RescaleError: the parallelism or the number of key groups cannot be.
+        StateSchemaError: the query has other states, keys or timers than the processor.
+        RescaleError: the parallelism or the number of key groups is not valid.
         StateTypeError: the job has no such operator, or several.
         FencedError: this session still runs the query.
         StorageError: Spark cannot open one of the checkpoints.
@@ -109,16 +109,16 @@ class SparkImport:
         working_directory: str | Path | None = None,
         rocksdb: RocksOptions | None = None,
     ) -> EpochManifest:
-        """Do it, unless it was done before. Returns the epoch that it made.
+        """Run the import, unless it was completed before. Return its epoch.
 
         Parameters:
-            working_directory, rocksdb: as for `start`. The working copies stay for the start.
+            working_directory, rocksdb: as for `start`. The start uses the working copies.
 
         Raises:
             StateTypeError, ProcessError: a value cannot be stored.
-            RestoreError: the query has gone on meanwhile.
+            RestoreError: the query has continued meanwhile.
             CorruptCheckpointError: Spark cannot read its state.
-            FencedError: somebody else has committed an epoch to the checkpoint.
+            FencedError: another process has committed an epoch to the checkpoint.
         """
         repository = self.repository
         if self.is_done:
@@ -183,7 +183,9 @@ class SparkImport:
             yield path, self.found.read(path) if content is None else content
 
     def _plans(self, job: JobFile, epoch: int) -> list[ShardPlan]:
-        """Shards that begin blank, at a time at which no timer is due and nothing has expired."""
+        """Return plans of empty shards, at a time at which no timer is due and nothing has
+        expired.
+        """
         record = job.operator(self._operator.name)
         assert record is not None, "the job file names all operators of the job"
         return [
@@ -204,7 +206,7 @@ class SparkImport:
         return [ShardState(first_group=first, last_group=last) for first, last in ranges]
 
     def _run(self, step: ShardStep) -> None:
-        """Let Spark bring all rows to their shards, and each shard put its own into state."""
+        """Make Spark shuffle all rows to their shards, and each shard write its own to state."""
         cores: int = self._spark.sparkContext.defaultParallelism
         puts = Operator(self._operator.name, self._stored_rows, self._operator.inputs)
         frames = OperatorFrames(
@@ -216,7 +218,7 @@ class SparkImport:
             self.found.asked(partial(compute, frame))
 
     def _operators(self, told: OperatorReports) -> dict[str, OperatorEpoch]:
-        """Return where all operators stand: the one with the state, and others that begin."""
+        """Return all operators after the import: the one with the state, and empty ones."""
         operators = {
             operator.name: OperatorEpoch(shards=tuple(self._blank()))
             for operator in self._job.operators
@@ -226,7 +228,7 @@ class SparkImport:
         return {**operators, self._operator.name: stands}
 
     def _event_time(self) -> dict[str, int | None]:
-        """How far event time has come, as the query had it."""
+        """Return the event time of the query."""
         declared, position = self._declared, self.found.position
         if declared.event_time is None:
             return {}
@@ -238,7 +240,7 @@ class SparkImport:
 
 
 def _operator_of(job: Job) -> tuple[Operator, ProcessorProcess]:
-    """Return the operator that has a processor of Spark's."""
+    """Return the operator with a processor of Spark."""
     found = [(op, op.declared) for op in job.operators if isinstance(op.declared, ProcessorProcess)]
     if len(found) != 1:
         names = ", ".join(repr(operator.name) for operator, _ in found) or "none"
@@ -250,10 +252,10 @@ def _operator_of(job: Job) -> tuple[Operator, ProcessorProcess]:
 
 
 def _is_made_of(repository: Repository, found: TwsCheckpoint) -> bool:
-    """Return whether the checkpoint was made of that query and may have gone on.
+    """Return whether the checkpoint was imported from that query, and may have later epochs.
 
     Raises:
-        RestoreError: it is a savepoint, or has epochs that come from elsewhere.
+        RestoreError: it is a savepoint, or has epochs of another origin.
     """
     latest = repository.latest_epoch()
     if latest is None:

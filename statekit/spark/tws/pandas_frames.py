@@ -1,6 +1,6 @@
 """Pandas frames for processors, in and out.
 
-pandas is imported where it is needed: processors that take `Row`s run without it.
+pandas is imported on its first use: processors that take `Row`s run without it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNLIMITED = (1 << 31) - 1
 
 
 def takes_frames(processor: StatefulProcessor) -> bool:
-    """Return whether a processor takes frames of pandas: what it is annotated with says so."""
+    """Return whether a processor takes frames of pandas, according to its annotations."""
     signature = inspect.signature(type(processor).handleInputRows)
     parameters = list(signature.parameters.values())
     given = parameters[2].annotation if len(parameters) > 2 else None
@@ -35,16 +35,16 @@ def takes_frames(processor: StatefulProcessor) -> bool:
 
 @dataclass(frozen=True)
 class FrameOptions:
-    """How Spark converts frames, as the session says.
+    """How Spark converts frames, from the session's configuration.
 
     Parameters:
-        timezone: of instants, which frames have without one.
-        rows_max: of a frame.
-        bytes_max: of its values, beyond which it gets no more rows.
-        integers_extended: whether whole numbers are of pandas' own type, which has nulls.
-        safely: whether numbers that would be cut off are errors.
-        by_name: whether columns are taken by their names.
-        integers_to_decimals: whether whole numbers become decimals where those are asked for.
+        timezone: of instants, which have no time zone in frames.
+        rows_max: rows of a frame.
+        bytes_max: bytes of a frame, above which it gets no more rows.
+        integers_extended: whether whole numbers have pandas' own type, which allows nulls.
+        safely: whether numbers that would be truncated are errors.
+        by_name: whether columns are matched by name.
+        integers_to_decimals: whether whole numbers are converted to decimals if those are expected.
     """
 
     timezone: str
@@ -57,10 +57,10 @@ class FrameOptions:
 
     @classmethod
     def of_session(cls, spark: SparkSession) -> FrameOptions:
-        """Those of a session.
+        """Return the options of a session.
 
         Raises:
-            StateTypeError: there is no pandas, or a PySpark that is too old.
+            StateTypeError: pandas is missing, or PySpark is too old.
         """
         try:
             import pandas  # noqa: F401  to find out now
@@ -96,7 +96,7 @@ class FrameOptions:
 
 
 class FrameReader(RecordReader):
-    """Reads batches as the tuples that pandas makes of the rows of a frame.
+    """Reads batches as the tuples that pandas creates from the rows of a frame.
 
     Parameters:
         options: of the session.
@@ -118,7 +118,7 @@ class FrameReader(RecordReader):
 
 
 def frames_of(rows: Iterator[Any], options: FrameOptions) -> Iterator[Any]:
-    """Rows in frames of so many rows, and of values of so many bytes, at most."""
+    """Yield rows in frames with limited numbers of rows and bytes."""
     import pandas as pd
 
     some: list[Any] = []

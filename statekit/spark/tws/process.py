@@ -1,8 +1,8 @@
 """A Spark stateful processor as a process function.
 
 Spark calls a processor once per key and micro-batch, with all of the key's rows, and then for each
-timer that is due. It makes a new one for each task: what a processor keeps in its attributes is
-gone with the batch. So it is here: each shard gets a copy of the processor as it was given.
+due timer. It creates a new one for each task, so the attributes of a processor do not outlive the
+batch. Here each shard gets a copy of the original processor.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from statekit.watermark import BEGINNING
 
 @dataclass(frozen=True)
 class InitialInput:
-    """What there is of initial state.
+    """The initial state.
 
     Parameters:
         schema: of its rows.
-        key: what they are grouped by.
+        key: its grouping key.
     """
 
     schema: sql.StructType
@@ -54,7 +54,7 @@ class InitialInput:
 
 
 class _Asked(spark.StatefulProcessorHandle):
-    """Takes note of what a processor asks for in `init`, where there is no state yet."""
+    """Records the states that a processor declares in `init`, where no state exists yet."""
 
     def __init__(self, time_mode: TimeMode) -> None:
         self.declared: dict[str, Declared] = {}
@@ -117,7 +117,7 @@ class _Asked(spark.StatefulProcessorHandle):
 
 
 class _NotYet:
-    """A state of no key: there is one only when rows are handled."""
+    """A state without a key, before rows are processed."""
 
     def __init__(self, state: str) -> None:
         self._state = state
@@ -132,15 +132,15 @@ _NO_KEY = (
 
 
 class _Calls:
-    """What is called with the rows of a key: a processor's `handleInputRows`.
+    """Calls a processor's `handleInputRows` with the rows of a key.
 
     Parameters:
         name: of the operator.
         packed: the processor, pickled.
-        asked: the states that it asks for, and those that go.
-        rows, outputs: the schemas of what it is given, and of what it yields.
+        asked: its declared and deleted states.
+        rows, outputs: the schemas of its input and of its output.
         time_mode: whether there are timers, and by which clock.
-        key: what rows are grouped by.
+        key: the grouping key of rows.
     """
 
     initial: InitialInput | None = None
@@ -173,7 +173,7 @@ class _Calls:
 
     @property
     def records(self) -> RowRecords:
-        """What rows are read as."""
+        """The record type of rows."""
         return RowRecords.of_schema(self.rows, self.key)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class _Calls:
         return self._processor.handleInputRows(key_fields(context.key), rows, self._now)
 
     def expired(self, timer: Timer, context: Context, states: Any) -> Any:
-        """Yield the same for a timer that is due."""
+        """Yield the outputs for a due timer."""
         if context is not self._context:
             self._begin(context, states)
         at = datetime_to_micros(timer.at) // 1000
@@ -200,7 +200,7 @@ class _Calls:
         self._handle.rang(at)
 
     def _emitted(self, found: Any) -> Any:
-        """What is put out of what the processor yields."""
+        """Return the rows that the processor yields."""
         return found
 
     def end(self, context: Context) -> None:
@@ -210,7 +210,7 @@ class _Calls:
             self._context = self._processor = None
 
     def _begin(self, context: Context, states: Any) -> None:
-        """Make a processor for a shard."""
+        """Create a processor for a shard."""
         self._context = context
         self._now = spark.TimerValues(*now_ms(context, self.time_mode))
         by_name = dict(zip(self.declared, states, strict=True))
@@ -223,7 +223,7 @@ _OF_A_SHARD = frozenset(("_handle", "_now"))
 
 
 class _KeyedCalls(_Calls):
-    """The same where the key is taken from rows, or where there is initial state."""
+    """Calls for a key that is read from rows, or with initial state."""
 
     def __init__(self, *made: Any, initial: InitialInput | None = None) -> None:
         super().__init__(*made)
@@ -245,7 +245,9 @@ class _KeyedCalls(_Calls):
         return self._processor.handleInputRows(key, rows, self._now)
 
     def _take_initial(self, first: Initial, rows: Iterator[Any]) -> tuple[tuple[Any, ...], Any]:
-        """Hand on the initial state of a key; returns the key and the first of its other rows."""
+        """Pass the initial state of a key to the processor. Return the key and the first of its
+        other rows.
+        """
         key, given, following = self._key_of_initial(first.row), [first.row], None
         for row in rows:
             if type(row) is not Initial:
@@ -267,7 +269,7 @@ class _KeyedCalls(_Calls):
             self._key_of_initial = initial.key.getter(initial.schema.names, skip)
 
     def _skipped(self, key: GroupingKey) -> int:
-        """Return how many fields rows have in front of their columns."""
+        """Return the number of fields before the columns of a row."""
         return len(key.in_front)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -276,7 +278,7 @@ class _KeyedCalls(_Calls):
 
 
 class _FrameCalls(_KeyedCalls):
-    """The same for a processor that takes frames of pandas."""
+    """Calls of a processor that takes frames of pandas."""
 
     def __init__(
         self, *made: Any, options: FrameOptions, initial: InitialInput | None = None
@@ -304,7 +306,7 @@ class _FrameCalls(_KeyedCalls):
 
 
 class _TimerCalls:
-    """What is called with a timer: a processor's `handleExpiredTimer`."""
+    """Calls a processor's `handleExpiredTimer` with a timer."""
 
     def __init__(self, calls: _Calls) -> None:
         self.__name__ = f"{calls.__name__}_expired"
@@ -320,7 +322,7 @@ class _TimerCalls:
 
 
 class ProcessorProcess(Process[Any, Any, Any]):
-    """A process function that calls a stateful processor of Spark's. Made by `process_of`."""
+    """A process function that calls a stateful processor of Spark. Created by `process_of`."""
 
     takes_runs = True
 
@@ -344,17 +346,17 @@ class ProcessorProcess(Process[Any, Any, Any]):
 
     @property
     def asked(self) -> Mapping[str, Declared]:
-        """The states that the processor asks for, in order."""
+        """The states that the processor declares, in order."""
         return self._calls.declared
 
     @property
     def deleted(self) -> frozenset[str]:
-        """The states that go if there are any."""
+        """The states that the processor deletes, if they exist."""
         return frozenset(self._calls.deleted)
 
     @property
     def grouping(self) -> GroupingKey:
-        """What rows are grouped by."""
+        """The grouping key of rows."""
         return self._calls.key
 
     @property
@@ -363,7 +365,7 @@ class ProcessorProcess(Process[Any, Any, Any]):
         return self._calls.time_mode
 
     def late_us(self, plan: ShardPlan) -> int:
-        """That of the epoch before, in whole milliseconds, as in Spark."""
+        """Return the watermark of the epoch before, in whole milliseconds, as in Spark."""
         if self._calls.time_mode != "eventtime":
             return BEGINNING - 1
         return plan.reached_us // 1000 * 1000
@@ -374,7 +376,7 @@ class ProcessorProcess(Process[Any, Any, Any]):
 
     @property
     def initial_records(self) -> RowRecords:
-        """What rows of initial state are read as."""
+        """The record type of initial state."""
         initial = self._calls.initial
         assert initial is not None, "there is some"
         key, schema = self._calls.key, initial.schema
@@ -407,15 +409,15 @@ def process_of(
     """Return a process function that calls a processor.
 
     Parameters:
-        key: what rows are grouped by.
+        key: the grouping key of rows.
         rows, outputs: their schemas.
         event_time, lateness_us: as for `process`.
-        initial: the initial state that there is.
-        frames: how frames of pandas are made, if it takes those.
-        row: the class of rows where that is known: behind another processor.
+        initial: the initial state, if there is any.
+        frames: options for frames of pandas, if it takes those.
+        row: the class of rows, after another processor.
 
     Raises:
-        StateTypeError: a state cannot be; the message names it.
+        StateTypeError: a state is not valid; the message names it.
     """
     if initial is not None:
         initial.key.as_of(key, initial.schema.names)

@@ -25,7 +25,7 @@ from statekit.spark.tws.grouping_key import Getter, GroupingKey
 
 
 class Initial(NamedTuple):
-    """A row of initial state. Its class tells it from rows of the input."""
+    """A row of initial state. Its class distinguishes it from rows of the input."""
 
     row: Any
 
@@ -112,7 +112,7 @@ def fields_of(schema: sql.StructType) -> dict[str, Field]:
 
 
 def row_class(names: Sequence[str]) -> type[Row]:
-    """Rows of these columns, quick to make and to read."""
+    """Return a class of rows with these columns that is fast to create and to read."""
     # What Row finds by searching for the name; a name that all rows have means what it did. The
     # getters of a named tuple take an item without asking Row, which is written in Python.
     places = namedtuple("Places", [f"place_{at}" for at in range(len(names))])  # type: ignore[misc]
@@ -167,15 +167,15 @@ class RowOutputs(OutputType):
 
     @classmethod
     def annotation(cls, schema: sql.StructType) -> Any:
-        """Return a type with the columns for fields, numbered, since their names may be none in
-        Python.
+        """Return a type with a numbered field per column, since names of columns may not be valid
+        in Python.
         """
         columns = [(f"field_{at}", _annotation(of.dataType)) for at, of in enumerate(schema)]
         return NamedTuple("Output", columns)
 
     @classmethod
     def of_schema(cls, schema: sql.StructType) -> Self:
-        """Rows with these columns."""
+        """Return the output type of rows with these columns."""
         outputs = cls(cls.annotation(schema), "output")
         outputs.record_type = RowRecords.of_schema(schema)
         outputs._schema = to_arrow_schema(schema, timezone="UTC")
@@ -220,7 +220,7 @@ class RowOutputs(OutputType):
 
 
 def _annotation(of: sql.DataType) -> Any:
-    """What Python has for values of a simple type; anything for others."""
+    """Return the Python type of a simple SQL type; Any for others."""
     for kinds, found in _PYTHON:
         if isinstance(of, kinds):
             return found | None

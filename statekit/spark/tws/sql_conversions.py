@@ -1,9 +1,9 @@
-"""How Spark converts a value that a processor puts into state: one rule per simple SQL type.
+"""How Spark converts a value that a processor writes to state: one rule per simple SQL type.
 
 Spark pickles a value in Python and reads it in the JVM (`EvaluatePython.makeFromJava`). A value of
-a class that the type does not take becomes null there, and an int loses the bits that are too many.
-Dates and instants are converted in Python already, which raises an error. The rules do the same, so
-a processor finds in state what it finds there on Spark. Each loss is logged.
+a class that the type does not accept becomes null there, and an int loses the excess bits. Dates
+and instants are converted in Python, which raises an error. The rules do the same, so a processor
+reads the values from state that it would read on Spark. Each loss is logged.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ from pyspark.sql import types as sql
 _logger = logging.getLogger("statekit.spark.sql_conversions")
 
 Loss = Callable[..., Any]
-"""Logs that Spark stores another value than the one given: the value, and what is stored, by
-default null. Returns what is stored."""
+"""Logs that Spark stores another value than the given one: takes the value and the stored one, by
+default null. Returns the stored one.
+"""
 
 
 class MisfitError(Exception):
-    """A value that Spark does not store either, or not as something that its reader could use."""
+    """A value that Spark does not store either, or not in a form that its reader could use."""
 
 
 class Rule(NamedTuple):
-    """What a SQL type means for state.
+    """How values of a SQL type are stored.
 
     Parameters:
-        annotation: what is stored.
-        put: from a value without NumPy's and pandas' classes to what is stored; never given None.
-        got: from what is stored to what a processor is given; None for no change.
-        kept: a test of values that `put` leaves as they are, as source text; none if it is empty.
+        annotation: the stored type.
+        put: converts a value without classes of NumPy and pandas to the stored one; never called
+            with None.
+        got: converts a stored value to the one for the processor; None for no change.
+        kept: a test of values that `put` does not change, as source text; empty for none.
     """
 
     annotation: Any
@@ -53,11 +55,11 @@ def misfit(value: Any, wanted: str) -> MisfitError:
 
 
 _LOGGED: set[tuple[str, str]] = set()
-"""The fields and classes of values that were logged: each of them once per process."""
+"""The fields and classes of values that were logged, each once per process."""
 
 
 def loss(where: str, of: sql.DataType) -> Loss:
-    """What logs the losses of one field.
+    """Return a function that logs the losses of one field.
 
     Parameters:
         where: the field, for messages.
@@ -85,7 +87,7 @@ def loss(where: str, of: sql.DataType) -> Loss:
 
 
 def as_python(value: Any) -> Any:
-    """Return a value without NumPy's and pandas' classes, as Spark takes it."""
+    """Return a value without classes of NumPy and pandas, as Spark converts it."""
     if type(value) in _PYTHONS or isinstance(value, tuple | list | dict):
         return value
     for name in ("to_pytimedelta", "to_pydatetime"):
@@ -106,7 +108,9 @@ _READ_BY_SPARK = frozenset(
 
 
 def is_empty(value: Any) -> bool:
-    """Return whether a value is false, which Spark then takes to the JVM without a conversion."""
+    """Return whether a value is false. Spark passes such a value to the JVM without a
+    conversion.
+    """
     return type(value) in _READ_BY_SPARK and not value
 
 
@@ -237,10 +241,10 @@ def _date(value: Any, lost: Loss) -> dt.date:
 
 
 def _timestamp(value: Any, lost: Loss) -> dt.datetime:
-    """Return an instant in UTC; what has no time zone is in the local time of the worker.
+    """Return an instant in UTC. A datetime without a time zone is in the local time of the worker.
 
-    Where the clocks are set back, `fold` says which of two instants it is. Spark leaves that to the
-    C library.
+    When clocks are set back, `fold` chooses one of two instants. Spark leaves that to the C
+    library.
     """
     if not isinstance(value, dt.datetime) or value != value:
         raise misfit(value, "datetime")
@@ -255,7 +259,9 @@ def _local(at: dt.datetime) -> dt.datetime:
 
 
 def _without_zone(value: Any, lost: Loss) -> dt.datetime:
-    """What a clock shows, which is stored as if it were in UTC; a time zone makes no difference."""
+    """Return the local time of a datetime, which is stored like one in UTC, whatever its time
+    zone.
+    """
     if not isinstance(value, dt.datetime) or value != value:
         raise misfit(value, "datetime")
     return value.replace(tzinfo=dt.UTC, fold=0)
@@ -295,4 +301,4 @@ RULES: dict[type[sql.DataType], Rule] = {
     sql.TimestampNTZType: Rule(dt.datetime, _without_zone, lambda at: at.replace(tzinfo=None)),
     sql.NullType: Rule(type(None), _void),
 }
-"""What Spark stores of a value, by the type of its field; of decimals `decimal_rule` says it."""
+"""How a value is stored, by the type of its field; for decimals see `decimal_rule`."""

@@ -1,8 +1,8 @@
 """Values of Spark's SQL types: how a processor stores them and reads them back.
 
-What a processor gets back is what Spark would give it: plain tuples with nested `Row`s, naive
-timestamps in the local time of the worker, 32-bit floats. Of what it puts, Spark's conversion is
-stored, also where that is null. What makes a batch of Spark's fail is refused.
+A processor reads the values that Spark would return: plain tuples with nested `Row`s, naive
+timestamps in the local time of the worker, 32-bit floats. A written value is converted as on Spark,
+also to null. A value that would make a batch of Spark fail is refused.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ _Convert = Callable[[Any], Any]
 
 
 class _Type(NamedTuple):
-    """What the type of a field means for state.
+    """How values of a field's type are stored.
 
     Parameters:
-        annotation: what is stored.
-        put: from what a processor gives to what is stored; never given None, may return it.
-        got: the other way; None for no change.
-        kept: a test of values that `put` leaves as they are, as source text; none if it is empty.
+        annotation: the stored type.
+        put: converts a value of a processor to the stored one; never called with None, may return
+            it.
+        got: the inverse; None for no change.
+        kept: a test of values that `put` does not change, as source text; empty for none.
     """
 
     annotation: Any
@@ -56,16 +57,16 @@ class _Type(NamedTuple):
 
 
 class SqlValues:
-    """What a struct type means for state.
+    """Values of a struct type in state.
 
     Parameters:
         schema: of the values.
-        where: what they are, for errors.
-        name: of the type that is stored.
+        where: their description for errors.
+        name: of the stored type.
         as_key: for the keys of a map, which are stored as bytes that sort.
 
     Attributes:
-        annotation: the type that is stored, a named tuple.
+        annotation: the stored type, a named tuple.
         schema: as given.
 
     Raises:
@@ -93,10 +94,11 @@ class SqlValues:
         self._is_given_as_stored = not any(self._given)
 
     def stored(self, value: Any) -> Any:
-        """What is stored of a value.
+        """Return the stored form of a value.
 
         Raises:
-            StateTypeError: Spark does not store it either, or nothing that its reader could use.
+            StateTypeError: Spark does not store it either, or not in a form that its reader could
+                use.
         """
         if self._is_kept(value):
             return self._make(value)
@@ -109,28 +111,30 @@ class SqlValues:
             ) from None
 
     def _parts(self, value: Any) -> Any:
-        """Whatever has as many parts as there are fields, as Spark takes it: arrays, iterators."""
+        """Return the parts of a value with as many parts as fields, as on Spark: arrays,
+        iterators.
+        """
         if isinstance(value, Mapping) or not isinstance(value, Iterable):
             return value
         parts = tuple(value)
         return value if isinstance(value, str) and len(parts) != len(self._fields) else parts
 
     def given(self, stored: Any) -> tuple[Any, ...]:
-        """What a processor is given of what is stored."""
+        """Return the value that a processor gets for a stored one."""
         if self._is_given_as_stored:
             return tuple(stored)
         return tuple(_given(self._given, stored))
 
     def given_row(self, stored: Any) -> Row:
-        """Return the same as a `Row`, which is what `MapState.getValue` gives."""
+        """Return the value as a `Row`, as `MapState.getValue` does."""
         return self._row(_given(self._given, stored))
 
 
 def parsed_schema(schema: object, where: str) -> sql.StructType:
-    """Return a schema that was given as such or as DDL.
+    """Return a schema, parsed if it is DDL.
 
     Raises:
-        StateTypeError: it is neither.
+        StateTypeError: it is neither a schema nor DDL.
     """
     if isinstance(schema, str):
         schema = sql.StructType.fromDDL(schema)
@@ -140,7 +144,7 @@ def parsed_schema(schema: object, where: str) -> sql.StructType:
 
 
 def widths(of: sql.DataType, path: str) -> Iterator[tuple[str, int]]:
-    """Yield how many bits the numbers in a type have, by the way to them.
+    """Yield the number of bits of the numbers in a type, by their path.
 
     >>> schema = sql.StructType().add("n", "short").add("of", sql.ArrayType(sql.DoubleType()))
     >>> dict(widths(schema, "seen"))
@@ -169,9 +173,7 @@ def _given(converts: Sequence[_Convert | None], stored: Sequence[Any]) -> list[A
 
 
 def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> Any:
-    """Return a class of the stored type. A field that a schema gets later is None in what was
-    stored.
-    """
+    """Return a class of the stored type. A field that is added later is None in older values."""
     names = [plain_name(field) for field in schema.names]
     if len(set(names)) != len(names):  # the same one twice
         names = [f"{field}_{number}" for number, field in enumerate(names)]
@@ -183,7 +185,7 @@ def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> 
 
 
 def plain_name(name: str) -> str:
-    """Return a name in letters that Python takes, another one for each other name.
+    """Return a valid Python name, a different one for each name.
 
     >>> plain_name("count"), plain_name("my count"), plain_name("class")
     ('count', 's_my_20_count', 's_class')
@@ -201,7 +203,9 @@ def _is_name(name: str) -> bool:
 
 
 def _typed_fields(schema: sql.StructType, name: str, where: str, as_key: bool) -> list[_Type]:
-    """What the fields of a struct mean; classes of nested structs are named by the way to them."""
+    """Return the types of the fields of a struct. Classes of nested structs are named by their
+    path.
+    """
     return [
         _typed(field.dataType, f"{name}_{field.name}", f"{where}, field {field.name!r}", as_key)
         for field in schema
@@ -209,10 +213,10 @@ def _typed_fields(schema: sql.StructType, name: str, where: str, as_key: bool) -
 
 
 def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> _Type:
-    """What a type means.
+    """Return how values of a type are stored.
 
     Raises:
-        StateTypeError: values of it cannot be stored.
+        StateTypeError: values of the type cannot be stored.
     """
     lost = loss(where, of)
     if isinstance(of, sql.ArrayType):
@@ -241,14 +245,14 @@ def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> _Type:
 
 
 def _put(rule: Rule, lost: Loss) -> _Convert:
-    """What stores a value by a rule, compiled so that one which is kept costs little."""
+    """Return the conversion of a rule, compiled so that an unchanged value costs little."""
     names = {"rule": rule.put, "as_python": as_python, "lost": lost}
     kept = rule.kept.format("value") or "False"
     return _compiled(f"value if {kept} else rule(as_python(value), lost)", names)
 
 
 def _decimal_in_key(put: _Convert, value: Any) -> str | None:
-    """Return a text; all values of a type have as many digits behind the point."""
+    """Return a decimal as text; all values of a type have as many digits after the point."""
     found = put(value)
     return None if found is None else f"{found:f}"
 
@@ -258,10 +262,10 @@ def _put_all(element: _Type, values: Iterable[Any]) -> list[Any]:
 
 
 def _array(element: _Type, lost: Loss, *, in_python: bool) -> _Type:
-    """Return an array.
+    """Return the type of an array.
 
     Parameters:
-        in_python: whether Spark converts it in Python, where it iterates over anything.
+        in_python: whether Spark converts it in Python, which accepts any iterable.
     """
 
     def put(value: Any) -> list[Any] | None:
@@ -284,7 +288,7 @@ def _array(element: _Type, lost: Loss, *, in_python: bool) -> _Type:
 
 
 def _without_numpy(values: Any) -> Any:
-    """NumPy's arrays and pandas' series as lists; Spark fails there."""
+    """Return arrays of NumPy and series of pandas as lists; Spark fails on them."""
     value = as_python(values)
     if type(value) in (list, tuple, array.array, memoryview):
         return value
@@ -303,7 +307,7 @@ def _array_in_key(items: _Type) -> _Type:
 
 
 def _map(key: _Type, held: _Type, lost: Loss, *, in_python: bool) -> _Type:
-    """Return a map; `in_python` as for an array."""
+    """Return the type of a map; `in_python` as for an array."""
 
     def put(value: Any) -> dict[Any, Any] | None:
         value = as_python(value)
@@ -349,7 +353,7 @@ def _nested(schema: sql.StructType, name: str, fields: Sequence[_Type]) -> _Type
 
 
 _NO_OBJECTS = (list, tuple, Mapping, str, bytes, int, float, type, sql.VariantVal)
-"""Classes whose instances are no structs by their attributes, whatever their subclasses have."""
+"""Classes whose instances are never structs by their attributes, nor those of their subclasses."""
 
 
 def _struct_put(schema: sql.StructType, fields: Sequence[_Type], value: Any) -> list[Any]:
@@ -366,9 +370,7 @@ def _struct_put(schema: sql.StructType, fields: Sequence[_Type], value: Any) -> 
 
 
 def _kept(fields: Sequence[_Type]) -> Callable[[Any], bool]:
-    """Return whether a value is a tuple whose parts are all stored as they are, compiled for a
-    struct.
-    """
+    """Return a compiled test whether a value is a tuple whose parts are stored unchanged."""
     if not all(field.kept for field in fields):
         return lambda value: False
     terms = ["type(value) is tuple", f"len(value) == {len(fields)}"]

@@ -28,20 +28,20 @@ T = TypeVar("T")
 TimeMode = Literal["none", "processingtime", "eventtime"]
 
 CLOCKS: dict[TimeMode, Clock] = {"processingtime": "processing", "eventtime": "event"}
-"""By which clock timers are due; there are none in the time mode that is missing."""
+"""The clock of timers by time mode; a mode without timers is missing."""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A state as a processor asked for it.
+    """A state as a processor declares it.
 
     Parameters:
-        name: what it is called.
-        stored: what it is called in the checkpoint.
+        name: its name.
+        stored: its name in the checkpoint.
         kind: value, list or map.
-        values: of the state; of a map, of its values.
-        keys: of a map.
-        ttl_ms: after how many milliseconds it expires; None for never.
+        values: types of the values.
+        keys: types of the keys of a map.
+        ttl_ms: time to live in milliseconds; None without.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Declared:
 
 
 class Handle(spark.StatefulProcessorHandle):
-    """What a processor's `init` is given, and keeps.
+    """The handle that a processor's `init` gets, and keeps.
 
     Parameters:
-        declared: what it asked for when the job was put together.
-        deleted: what it deletes.
-        states: the states of the shard that runs, by name.
+        declared: the states that it declared when the job was built.
+        deleted: the states that it deletes.
+        states: the states of the running shard, by name.
         context: of that shard.
         time_mode: of the processor.
     """
@@ -84,7 +84,7 @@ class Handle(spark.StatefulProcessorHandle):
         """What was deleted while timers of the key `_rung` were handled. They ring all the same."""
 
     def ring(self, at_ms: int, key: Any) -> None:
-        """Return a timer of a key is being handled from now on."""
+        """Start to handle a timer of a key."""
         if key != self._rung:
             self._rung = key
             self._deleted.clear()
@@ -92,7 +92,9 @@ class Handle(spark.StatefulProcessorHandle):
         self._is_ringing = True
 
     def rang(self, at_ms: int) -> None:
-        """It has been. It goes, also if it was registered anew, as in Spark."""
+        """End the handling of a timer. It is deleted even if it was registered again, as in
+        Spark.
+        """
         self.deleteTimer(at_ms)
         self._is_ringing = False
 
@@ -157,7 +159,7 @@ class Handle(spark.StatefulProcessorHandle):
         return _at_first_next(listed)
 
     def _timers(self) -> tuple[Timers, Clock]:
-        """Return the timers of the key, and the clock by which they are due."""
+        """Return the timers of the key, and their clock."""
         clock = CLOCKS.get(self._time_mode)
         if clock is None:
             raise PySparkValueError(
@@ -167,7 +169,7 @@ class Handle(spark.StatefulProcessorHandle):
         return self._context.timers, clock
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Nothing in `init`: what it deletes went when the job was put together."""
+        """Do nothing in `init`: the states were deleted when the job was built."""
         if stateName not in self._deleted_states:
             raise StateTypeError(
                 f"the processor deletes state {stateName!r}, and did not when the job was put "
@@ -176,7 +178,7 @@ class Handle(spark.StatefulProcessorHandle):
 
 
 class _Deleted:
-    """A state that `init` asks for and deletes then: to use it fails, in the words of Spark."""
+    """A state that `init` declares and then deletes. Its use fails with Spark's message."""
 
     def __init__(self, name: str, kind: str) -> None:
         self._name = name
@@ -210,7 +212,7 @@ def _at(milliseconds: int) -> dt.datetime:
 
 
 def now_ms(context: Context, time_mode: TimeMode) -> tuple[int, int]:
-    """Processing time and watermark in milliseconds, as a processor is told them."""
+    """Return processing time and watermark in milliseconds, as a processor reads them."""
     if time_mode == "none":
         return -1, -1
     watermark = datetime_to_micros(context.watermark) // 1000
@@ -218,7 +220,7 @@ def now_ms(context: Context, time_mode: TimeMode) -> tuple[int, int]:
 
 
 def _at_first_next(begin: Callable[[], Iterator[T]]) -> Iterator[T]:
-    """Return an iterator that reads state when its first element is asked for, as Spark's do."""
+    """Return an iterator that reads state when its first element is requested, as Spark's do."""
     return chain.from_iterable(begin() for begin in (begin,))
 
 

@@ -1,8 +1,9 @@
 """Rows in the state store of Spark's `transformWithState`, and the process that imports them.
 
-A row has the columns of the key, the number of the state in the order in which the processor asks
-for it, a time (when the row expires, or that of a timer), and for each state a column with what it
-holds; those of other states are null. The rows of a list come in the order of its elements.
+A row has the columns of the key, the number of the state in the order in which the processor
+declares it, a time (the expiry of the row, or the time of a timer), and for each state a column
+with its content, which is null for other states. The rows of a list are in the order of its
+elements.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ _UNEXPIRED, _EXPIRES = "value", "ttlExpirationMs"
 
 
 def stored_frame(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> DataFrame:
-    """All states and timers of a query, as `StoredRows` takes them.
+    """Return all states and timers of a query, in the form that `StoredRows` reads.
 
     Parameters:
-        declared: the processor whose state it is to be.
+        declared: the processor to import them for.
 
     Raises:
-        StateSchemaError: the query has not the states, the keys or the timers of the processor.
-        RestoreError: the query is not one with a single `transformWithState`.
+        StateSchemaError: the query has other states, keys or timers than the processor.
+        RestoreError: the query does not have a single `transformWithState`.
         CorruptCheckpointError: Spark cannot read it.
     """
     asked, operator = declared.asked, checkpoint.operator
@@ -105,7 +106,7 @@ def _of_state(found: DataFrame, number: int, of: Declared, url: str) -> DataFram
 
 
 def _check_asked(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> None:
-    """Hold the states of a query against what a processor asks for. It may ask for more."""
+    """Check that a processor declares the states of a query. It may declare more."""
     operator, url = checkpoint.operator, checkpoint.url
     if operator.time_mode != declared.time_mode:
         raise StateSchemaError(
@@ -146,7 +147,7 @@ def _check_type(stored: sql.DataType, wanted: sql.DataType, what: str, url: str)
 
 
 def _bare(of: sql.DataType) -> object:
-    """Return a type without what says nothing about values: what may be null, and lengths of text."""
+    """Return a type without nullability and lengths of text."""
     if isinstance(of, sql.StructType):
         return [(field.name, _bare(field.dataType)) for field in of]
     if isinstance(of, sql.ArrayType):
@@ -161,14 +162,14 @@ def _bare(of: sql.DataType) -> object:
 # ---------------------------------------------------------------------------------------- putting
 
 _Put = Callable[[int, Any], None]
-"""Puts a row into state: its time, and what its state's column holds."""
+"""Writes a row to state, from its time and its state's column."""
 
 
 class _Puts:
-    """What is called with the rows of a key.
+    """Writes the rows of a key to state.
 
     Parameters:
-        declared: what is called with rows of the input.
+        declared: the process function for rows of the input.
         columns: of the rows.
     """
 
@@ -196,9 +197,7 @@ class _Puts:
             put(row[time], row[held])
 
     def _of_one_key(self, rows: Iterator[Any]) -> Iterator[Any]:
-        """Yield the same rows, if Spark has one key for them: there, -0.0 and 0.0 are different
-        keys.
-        """
+        """Yield the rows if they have one key in Spark, where -0.0 and 0.0 are different keys."""
         shown = None
         for row in rows:
             key = row[: len(self._key)]
@@ -207,7 +206,9 @@ class _Puts:
             yield row
 
     def _bound(self, context: Context, states: Sequence[Any]) -> Iterator[tuple[_Put, int]]:
-        """Per state what puts its rows, and the number of its column; then the same for timers."""
+        """Yield, per state, the function that writes its rows and the number of its column; then
+        the same for timers.
+        """
         for number, (of, state) in enumerate(zip(self._asked.values(), states, strict=True)):
             column = _HELD(number)
             held = self._columns.index(column) if column in self._columns else 0
@@ -218,7 +219,9 @@ class _Puts:
 
 
 def _putter(of: Declared, state: Any) -> _Put:
-    """What puts the rows of a state, as the processor would, but as of the time it did."""
+    """Return a function that writes the rows of a state as the processor would, at their old write
+    time.
+    """
     hold, value_of = _holder(of, state), _from_arrow(of.values.schema)
     stored = of.values.stored
     if of.ttl_ms is None:
@@ -233,7 +236,7 @@ def _putter(of: Declared, state: Any) -> _Put:
 
 
 def _holder(of: Declared, state: Any) -> Callable[[Any, Any], None]:
-    """What a state does with a value, and with what else is in its column."""
+    """Return a function that writes a value to a state, with the rest of its column."""
     if isinstance(state, ValueState):
         return lambda value, _: state.update(value)
     if isinstance(state, ListState):
@@ -259,9 +262,9 @@ def _two_in_one(what: str, one: object, other: object) -> StateTypeError:
 
 
 def _from_arrow(of: sql.DataType) -> Callable[[Any], Any]:
-    """From what Arrow gives for a value to what a processor would have put.
+    """Return the conversion from Arrow's values to those that a processor would write.
 
-    Arrow gives structs as dicts and maps as lists of pairs, and dicts cannot be keys of a map.
+    Arrow returns structs as dicts and maps as lists of pairs, and dicts cannot be keys of a map.
     """
     if isinstance(of, sql.StructType):
         fields = [(field.name, _unless_none(field.dataType)) for field in of]

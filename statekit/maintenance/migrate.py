@@ -1,10 +1,9 @@
 """`statekit migrate`: rewrite all rows of states whose types changed.
 
-Order of effects: a change file per shard, the job file, the manifest. Until the manifest is there
-nothing is visible: a run that is killed leaves files that nobody names, and is started again from
-the beginning. The epoch says what every other says; only rows change, and the job file no longer
-knows of former types. Generations start again from 0, so that a state that was rewritten costs
-what it would cost if it had always been of its type.
+Order of effects: a change file per shard, the job file, the manifest. Nothing is visible before the
+manifest: a killed run leaves orphans, and is started again from the beginning. The new epoch only
+changes rows, and its job file no longer contains earlier types. Generations start again from 0, so
+a rewritten state costs what it would cost if its type had never changed.
 
 A shard is unpacked into a temporary database; memory holds one batch of rows.
 """
@@ -39,19 +38,19 @@ from statekit.state.ttl import stamp_of
 from statekit.working_copy.unpacked_shard import ShardRows
 
 Told = Callable[[str, int, int], None]
-"""Called with the operator, the number of its shards that are done, and of all its shards."""
+"""Called with the operator, the number of its completed shards, and of all its shards."""
 
 
 @dataclass
 class StateReport:
-    """What became of one state.
+    """The result for one state.
 
     Attributes:
-        succession: how it was declared, and is.
-        rows: how many it has; None where nobody had to count them.
-        rewritten: how many rows are stored in another form now.
-        failed: in a dry run, how many cannot be converted.
-        first_failure: why the first of these cannot.
+        succession: its stored and its declared type.
+        rows: number of rows; None if they were not counted.
+        rewritten: number of rows with a new form.
+        failed: in a dry run, number of rows that cannot be converted.
+        first_failure: the first error.
     """
 
     succession: Succession
@@ -62,13 +61,13 @@ class StateReport:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether some of its rows may be of a former type."""
+        """Whether some of its rows may have an earlier type."""
         return self.succession.verdict in ("compatible", "migrated")
 
 
 @dataclass
 class _Rewriting:
-    """One state at work in one shard: how its rows are read, and how they are written."""
+    """One state in one shard: how its rows are read and written."""
 
     report: StateReport
     spec: StateSpec
@@ -82,17 +81,18 @@ class _Rewriting:
 
 
 class Migration:
-    """The rewriting of a checkpoint for a job whose declarations changed.
+    """The migration of a checkpoint to a job with changed types.
 
     Parameters:
-        job: as the code declares it now.
+        job: with the new declarations.
         url: of the checkpoint.
 
     Attributes:
         reports: one per state that is stored and still declared.
 
     Raises:
-        RestoreError: there is no such checkpoint, nothing is committed, or it is another job's.
+        RestoreError: there is no such checkpoint, nothing is committed, or it belongs to another
+            job.
     """
 
     def __init__(self, job: Job, url: str | Path) -> None:
@@ -104,17 +104,17 @@ class Migration:
         self.epoch = self.last.epoch + 1
 
     def run(self, told: Told, *, dry: bool = False) -> EpochManifest | None:
-        """Rewrite what is to be rewritten and commit it; the new epoch, or None without need.
+        """Rewrite rows and commit the new epoch. Return it, or None if no row had to change.
 
         Parameters:
-            told: is called with the progress.
-            dry: change nothing, and go on where a row cannot be converted.
+            told: called with the progress.
+            dry: change nothing, and continue after a row that cannot be converted.
 
         Raises:
-            StateSchemaError: a state's rows cannot be read as it is declared, or something else
+            StateSchemaError: a state's rows cannot be read as the declared type, or something else
                 than its type does not match.
             ProcessError, StateTypeError: a hook failed.
-            RestoreError: an epoch was begun that a run has to finish first.
+            RestoreError: an epoch was begun that a run has to complete first.
             FencedError: another run committed an epoch meanwhile.
         """
         following = None if dry and self.refused else self._following()
@@ -135,14 +135,12 @@ class Migration:
 
     @property
     def refused(self) -> list[Succession]:
-        """The states whose rows cannot be read as they are declared."""
+        """The states whose rows cannot be read as the declared type."""
         found = (report.succession for report in self.reports)
         return [succession for succession in found if succession.verdict == "refused"]
 
     def _following(self) -> JobFile:
-        """Return the job file that the code asks for, without former types, once rows are
-        rewritten.
-        """
+        """Return the job file after the migration, without earlier types."""
         url = self.repository.url
         wanted = continued_job_file(self.stored, self.job, url, allow_dropped_state=False)
         check_at_rest(self.repository, self.last)
@@ -155,7 +153,7 @@ class Migration:
     # ------------------------------------------------------------------------------------ shards
 
     def _operator(self, operator: Operator, told: Told, *, dry: bool) -> dict[int, ShardState]:
-        """Rewrite the rows of an operator; its shards that changed, by number."""
+        """Rewrite the rows of an operator. Return its changed shards by number."""
         wanted = [
             report
             for report in self.reports
@@ -178,7 +176,7 @@ class Migration:
     def _count_others(
         self, operator: str, before: OperatorEpoch | None, wanted: list[StateReport]
     ) -> None:
-        """Take the number of rows from the manifest where no row is read, and it says it."""
+        """Take the number of rows of unchanged states from the manifest."""
         if before is None:
             return
         for report in self.reports:
@@ -194,7 +192,7 @@ class Migration:
         *,
         dry: bool,
     ) -> ShardState | None:
-        """Rewrite the rows of a shard; where it stands then, None if nothing changed."""
+        """Rewrite the rows of a shard. Return the new shard, or None if nothing changed."""
         scope = KeyScope(operator.name, self.epoch, Batch(), lambda: None)
         work = [_rewriting(operator, number, report, scope) for report in reports]
         unpacked = ShardRows(self.repository, operator.name, self.last)
@@ -223,7 +221,9 @@ class Migration:
         local: bool,
         dry: bool,
     ) -> FileRef | None:
-        """Rewrite the states of keys of a shard, or its own; the change file, None without any."""
+        """Rewrite the keyed states of a shard, or its operator state. Return the change file, None
+        without changes.
+        """
         states = [state for state in work if state.spec.kind.is_local == local]
         changes = Changes(tuple(state.name for state in states))
         try:
@@ -239,7 +239,7 @@ class Migration:
             changes.drop()
 
     def _after(self, operator: str, changed: dict[str, dict[int, ShardState]]) -> OperatorEpoch:
-        """Return an operator in the new epoch: it handled nothing, and some shards changed."""
+        """Return an operator in the new epoch: it processed nothing, and some shards changed."""
         before = self.last.operators.get(operator)
         if before is None:  # new in the code
             shards, groups = self.last.parallelism, self.last.key_groups
@@ -253,7 +253,7 @@ class Migration:
 
 
 def _rewritten(state: StateRecord) -> StateRecord:
-    """Return the record of a state all rows of which are of its type."""
+    """Return the record of a state whose rows all have its type."""
     return state.model_copy(update={"generation": 0, "past": ()})
 
 
@@ -276,7 +276,7 @@ def _batches(
     *,
     dry: bool,
 ) -> Iterator[Batch]:
-    """Yield the changes that make all rows of a state what they would be if written now."""
+    """Yield the changes that give all rows of a state their new form."""
     decode_key, batch, report = operator.declared.key_codec.decode, Batch(), state.report
     scope = state.scope
     write = state.spec.codec.encode
@@ -306,7 +306,7 @@ def _batches(
 
 
 def _read(row: bytes, state: _Rewriting, scope: KeyScope) -> object:
-    """Return the value of a row, as the declared type; errors say where."""
+    """Return the value of a row as the declared type. Errors name the place."""
     try:
         return state.codec.decode(row)
     except CorruptCheckpointError as error:

@@ -1,7 +1,7 @@
-"""`statekit rescale`: change the layout of a checkpoint that no job runs on.
+"""`statekit rescale`: change the parallelism of a checkpoint while no job runs on it.
 
-No file is written but one manifest, created if absent: until then the old layout stands, from then
-on the new one. A process that is killed has changed nothing, and can be started again.
+The only new file is one manifest, created if absent: until then the old layout is valid, from then
+on the new one. A killed process has changed nothing, and can be started again.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from statekit.state.base import StateSpec
 from statekit.state.redistribution import check_type, redistributed, rule_of
 
 Progress = Callable[[int, int], None]
-"""Called with the number of bytes verified, and of all bytes."""
+"""Called with the number of verified bytes, and of all bytes."""
 
 
 @dataclass
 class Rescaled:
-    """What was done to a checkpoint.
+    """The result of a rescale.
 
     Attributes:
         before: the last epoch before.
-        after: the epoch that was committed; `before` if it has the parallelism already.
-        files, bytes: what was verified.
-        sums: mutations and checksum per operator and state, the same in both layouts.
+        after: the committed epoch; `before` if it has the parallelism already.
+        files, bytes: number of verified files and bytes.
+        sums: mutations and checksum per operator and state, equal in both layouts.
     """
 
     before: EpochManifest
@@ -67,14 +67,14 @@ def rescale_offline(
 
     Parameters:
         parallelism: shards per operator.
-        job: whose checkpoint it is; None goes by what is stored.
-        progress: is called with the progress.
+        job: the job of the checkpoint; None uses only what is stored.
+        progress: called with the progress.
 
     Raises:
-        RestoreError: nothing is committed yet, an epoch was begun and is to be finished first, or
-            the checkpoint is another job's.
-        RescaleError: the parallelism cannot be, operator state has no rule for it, or functions of
-            the job for it take another type than is stored.
+        RestoreError: nothing is committed yet, an epoch was begun and must be completed first, or
+            the checkpoint belongs to another job.
+        RescaleError: the parallelism is not valid, operator state has no rule for it, or functions
+            of the job for it take another type than is stored.
         StateSchemaError: the job's states are not those of the checkpoint.
         CorruptCheckpointError: a file is missing or altered.
         FencedError: a job committed an epoch meanwhile.
@@ -103,10 +103,10 @@ def rescale_offline(
 
 
 def check_job(repository: Repository, job: Job, stored: JobFile) -> None:
-    """Make sure that a job could go on from a checkpoint.
+    """Check that a job can continue from a checkpoint.
 
     Raises:
-        RestoreError: the checkpoint is another job's.
+        RestoreError: the checkpoint belongs to another job.
         StateSchemaError: the job's states are not those of the checkpoint.
     """
     check_job_name(stored, job, repository.url)
@@ -114,10 +114,10 @@ def check_job(repository: Repository, job: Job, stored: JobFile) -> None:
 
 
 def declared_states(job: Job | None, stored: JobFile) -> dict[str, tuple[StateSpec, ...]]:
-    """Per operator its states as the code declares them; nothing without code.
+    """Return the declared states of each operator; nothing without code.
 
     Raises:
-        RescaleError: functions of the job would put rows of another type than the checkpoint says.
+        RescaleError: functions of the job would write rows of another type than the checkpoint has.
     """
     found = {} if job is None else {op.name: op.declared.states for op in job.operators}
     for operator in stored.operators:
@@ -139,7 +139,7 @@ def _verify(
     """Compare the new layout with the old one: every file intact, every mutation in one shard.
 
     Parameters:
-        local: per operator the states of shards, which were redistributed.
+        local: per operator, its operator state, which was redistributed.
     """
     before, after = done.before, done.after
     groups = before.key_groups
@@ -174,13 +174,13 @@ def _based(found: RestorePlan) -> Iterator[int]:
 
 
 def _base_files(found: RestorePlan) -> list[FileRef]:
-    """RocksDB's own files of all bases, each one once."""
+    """Return RocksDB's own files of all bases, each one once."""
     databases = (database for base in found.bases for database in base.databases)
     return list(dict.fromkeys(ref for database in databases for ref in database.files.values()))
 
 
 def _checked(repository: Repository, refs: list[FileRef]) -> Iterator[int]:
-    """Check every byte of these files; the size of each."""
+    """Verify every byte of these files, and yield the size of each."""
 
     def check(ref: FileRef) -> int:
         repository.open_verified(ref).close()
@@ -191,7 +191,7 @@ def _checked(repository: Repository, refs: list[FileRef]) -> Iterator[int]:
 
 
 def _counted(repository: Repository, refs: list[FileRef], sums: MutationSums) -> Iterator[int]:
-    """Check every byte of these files and count what is in them; the size of each."""
+    """Verify every byte of these files, count their mutations, and yield the size of each."""
     adding = threading.Lock()
 
     def count(ref: FileRef) -> int:
@@ -213,11 +213,11 @@ def _check_partition(
     local: list[str],
     based: set[int],
 ) -> None:
-    """Make sure that each mutation is in one new shard, and that this one knows where it is.
+    """Check that each mutation is in one new shard, and that this shard references it.
 
     Parameters:
-        local: states of shards, which are put anew and do not go with key groups.
-        based: key groups that have rows in a base, beside what `sums` counted in change files.
+        local: operator state, which is written again and does not follow key groups.
+        based: key groups that have rows in a base, beside the change files in `sums`.
     """
     origins, named = _origins(before), _origins(after)
     lost = [group for group in sorted(based) if origins[group] != named[group]]
@@ -251,10 +251,10 @@ def _check_counts(name: str, before: OperatorEpoch, after: OperatorEpoch, local:
 def _check_redistributed(
     repository: Repository, name: str, found: RestorePlan, done: Rescaled, local: list[str]
 ) -> None:
-    """Make sure that of state of shards there is what was put, and nothing else.
+    """Check that the new shards have exactly the redistributed operator state.
 
     Parameters:
-        found: what led to the rows of the operator before.
+        found: the restore plan of the operator before.
     """
     after, backend = done.after.operators[name], MemoryBackend(local)
     waiting = [ref for shard in after.shards for ref in shard.redistributed]
@@ -267,7 +267,7 @@ def _check_redistributed(
 
 
 def _origins(operator: OperatorEpoch) -> list[tuple[tuple[int, int], str | None]]:
-    """For each key group, the shard that last changed it, and the attempt at that shard."""
+    """Return, for each key group, the shard that last changed it, and its attempt."""
     found: list[tuple[tuple[int, int], str | None]] = []
     for shard in operator.shards:
         nothing = (shard.groups, shard.attempt)

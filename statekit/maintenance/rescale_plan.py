@@ -1,4 +1,4 @@
-"""Predict the result of another parallelism before it is applied."""
+"""Predict the effect of another parallelism."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from statekit.state.options import Rule
 from statekit.state.redistribution import rule_of
 
 Groups = dict[int, StateSize]
-"""Rows and bytes per key group, of all states of keys together."""
+"""Rows and bytes per key group, of all keyed states together."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """One shard: its key groups, and what it holds of keys; None if that was not counted."""
+    """One shard: its key groups and its size; None if it was not counted."""
 
     groups: tuple[int, int]
     size: StateSize | None
@@ -35,7 +35,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Move:
-    """Key groups, first and last, that one shard has now and another is to have."""
+    """Key groups, first and last, that move from one shard to another."""
 
     groups: tuple[int, int]
     source: int
@@ -45,7 +45,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Shared:
-    """One operator state: what all shards hold together, and the rule it goes by, if it has one."""
+    """One operator state: the total size in all shards, and its rule, if it has one."""
 
     name: str
     size: StateSize
@@ -53,7 +53,7 @@ class Shared:
 
     @property
     def is_refused(self) -> bool:
-        """Whether a rescale is refused, because nobody says what becomes of it."""
+        """Whether a rescale is refused, because the state has no rule."""
         return self.rule is None and self.size.rows > 0
 
 
@@ -64,10 +64,10 @@ class OperatorPlan:
     Attributes:
         name: of the operator.
         before, after: its shards.
-        moves: what goes from which shard to which, in the order of key groups.
+        moves: key groups that move from one shard to another, in order.
         hot: the fullest key groups, the fullest first; empty if they were not counted.
-        shared: its operator state, which does not go with key groups and is counted nowhere else.
-        has_keys: whether anything goes with key groups.
+        shared: its operator state, which does not follow key groups and is counted separately.
+        has_keys: whether it has keyed state.
     """
 
     name: str
@@ -90,16 +90,16 @@ def what_moves(
     fast: bool = False,
     specs: Mapping[str, Sequence[StateSpec]] = MappingProxyType({}),
 ) -> list[OperatorPlan]:
-    """What changes with so many shards, per operator.
+    """Return the effect of another parallelism per operator.
 
     Parameters:
-        key_groups: of all state written anew; None for as many as there are.
-        fast: go by what the manifest says, instead of counting all rows per key group. What becomes
-            of a shard that is divided is then not known.
+        key_groups: the new number, for a rewrite of all state; None for no change.
+        fast: use the manifest instead of counting all rows per key group. The sizes of divided
+            shards are then unknown.
         specs: per operator, its states as the code declares them, if it is known.
 
     Raises:
-        RescaleError: the parallelism or the number of key groups cannot be.
+        RescaleError: the parallelism or the number of key groups is not valid.
     """
     if key_groups not in (None, reader.manifest.key_groups):
         return list(_anew(reader, parallelism, check_groups(key_groups), specs))
@@ -131,9 +131,7 @@ def _anew(
     key_groups: int,
     specs: Mapping[str, Sequence[StateSpec]],
 ) -> Iterator[OperatorPlan]:
-    """Yield the plans of all state written anew in other key groups. Each key is hashed, and
-    counted.
-    """
+    """Yield the plans for another number of key groups. Each key is hashed, and counted."""
     check_parallelism(parallelism, key_groups)
     ranges = [group_range(n, parallelism, key_groups) for n in range(parallelism)]
     for name, before in reader.manifest.operators.items():
@@ -151,7 +149,7 @@ def _anew(
 
 
 def _rehashed(reader: CheckpointReader, record: OperatorRecord, key_groups: int) -> Groups:
-    """Rows and bytes per key group, with so many key groups."""
+    """Return rows and bytes per key group, for another number of key groups."""
     rows: Counter[int] = Counter()
     sizes: Counter[int] = Counter()
     keyed = KeyedRows(record, key_groups)
@@ -164,9 +162,7 @@ def _rehashed(reader: CheckpointReader, record: OperatorRecord, key_groups: int)
 
 
 def skew_of(loads: list[Load]) -> float | None:
-    """Return how many times as many rows as the mean the fullest shard has; None if that is not
-    known.
-    """
+    """Return the size of the fullest shard relative to the mean; None if it is unknown."""
     rows = [load.size.rows for load in loads if load.size is not None]
     if len(rows) < len(loads) or not sum(rows):
         return None
@@ -201,7 +197,7 @@ def _counted(reader: CheckpointReader, record: OperatorRecord) -> Groups:
 def _size_of_shard(
     groups: Groups | None, states: Sequence[str], shard: ShardState
 ) -> StateSize | None:
-    """Return the size of a shard: counted, or else as the manifest says; None if it does not say."""
+    """Return the size of a shard: counted, or from the manifest; None if it is unknown."""
     if groups is not None:
         return _size_within(groups, *shard.groups)
     if shard.is_part:

@@ -1,12 +1,12 @@
-"""Write the whole state of operators anew: for other key groups, or from another source.
+"""Write the whole state of operators again: for other key groups, or from another source.
 
 With other key groups, the rows of one old shard go to all new ones. They are gathered in a database
-on the local disk, sorted by their new row keys, until it holds so many bytes. Then they leave it in
-the order of new shards, so that one change file is open at a time, however many shards there are. A
-state that is larger than that takes several rounds, and a shard gets a file in each.
+on the local disk, sorted by their new row keys, up to a number of bytes. Then they are written in
+the order of new shards, so that one change file is open at a time, for any number of shards. A
+larger state takes several rounds, and a shard gets a file in each.
 
-Nothing is committed unless the new files, read back, hold what the old ones did: as many rows of
-each state, and the same checksum. The old epochs stay as they are.
+The epoch is committed only if the new files, read back, contain the same rows as the old ones: the
+number of rows of each state, and the checksum. The old epochs do not change.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from statekit.state.redistribution import moved_by_operator, put_local
 from statekit.working_copy.unpacked_shard import ShardRows
 
 SCRATCH_BYTES = 32 << 30
-"""So many bytes of rows are gathered on the local disk before they are written."""
+"""Bytes of rows that are gathered on the local disk before they are written."""
 
 Progress = Callable[[int, int | None], None]
-"""Called with the number of rows done, and of all rows; None if that is not known."""
+"""Called with the number of processed rows, and of all rows; None if that is unknown."""
 
 Verified = Callable[[str, str, "RowChecksum"], None]
 """Called with the operator, the state or index family, and the checksum of its rows."""
@@ -51,10 +51,10 @@ _REPORTED_ROWS = 10_000
 
 @dataclass
 class RowChecksum:
-    """What a state holds, in any order, under any number of key groups, in any shards.
+    """The number and checksum of a state's rows, for any order, key groups and shards.
 
     Attributes:
-        rows: how many.
+        rows: number of rows.
         total: the sum of the XXH3-64 of each, modulo 2^64.
     """
 
@@ -62,7 +62,7 @@ class RowChecksum:
     total: int = 0
 
     def add(self, key: bytes, row: bytes) -> None:
-        """Count a row in. `key` is the row key without its key group."""
+        """Add a row. `key` is the row key without its key group."""
         self.rows += 1
         # The seed tells where the key ends.
         self.total += xxhash.xxh3_64_intdigest(key + row, seed=len(key))
@@ -104,7 +104,7 @@ class _NewShard:
 
 
 def _chain_of(files: Iterable[FileRef]) -> ReplayCost:
-    """Return the chain of change files that a shard begins with."""
+    """Return the replay cost of a shard's first change files."""
     chain = ReplayCost()
     for file in files:
         chain = chain.followed_by(file, 0)
@@ -112,19 +112,20 @@ def _chain_of(files: Iterable[FileRef]) -> ReplayCost:
 
 
 class ShardsWriter:
-    """Rows of one operator, in any order, as the change files of new shards. A context manager.
+    """Writes rows of one operator, in any order, as the change files of new shards. A context
+    manager.
 
     Parameters:
-        repository: where the files go.
-        operator: whose rows they are.
-        parallelism: how many shards.
-        key_groups: how many key groups.
-        scratch_bytes: how much to gather on the local disk before files are written.
+        repository: the checkpoint.
+        operator: the operator of the rows.
+        parallelism: the number of shards.
+        key_groups: the number of key groups.
+        scratch_bytes: bytes to gather on the local disk before files are written.
 
     Attributes:
-        repository: as given.
-        rows: how its row keys are made.
-        contents: per family, what was put in.
+        repository: the checkpoint.
+        rows: builds row keys.
+        contents: checksum of the rows per family.
     """
 
     def __init__(
@@ -162,10 +163,10 @@ class ShardsWriter:
         self._closing.close()
 
     def put(self, family: str, parts: RowParts, row: bytes) -> None:
-        """Take a row. Each row key comes once.
+        """Add a row. Each row key is added once.
 
         Raises:
-            CorruptCheckpointError: its key is none of this operator.
+            CorruptCheckpointError: its key is not one of this operator.
         """
         row_key = self.rows.row_key(parts)
         batch, groups = self._batch, self.rows.key_groups
@@ -184,10 +185,10 @@ class ShardsWriter:
             self._gather()
 
     def finish(self, epoch: int, local: Mapping[str, list[LocalRows]]) -> tuple[ShardState, ...]:
-        """Write what is left. Returns the shards as they stand after that epoch.
+        """Write the remaining rows, and return the new shards.
 
         Parameters:
-            local: what each operator state holds, for each shard.
+            local: the rows of each operator state, for each shard.
         """
         self._gather()
         self._distribute()
@@ -220,7 +221,7 @@ class ShardsWriter:
             count: counts each row when it is written, and when it is read back.
 
         Raises:
-            CorruptCheckpointError: what was written is not what was given.
+            CorruptCheckpointError: the files differ from the rows.
         """
         for family, parts, row in rows:
             self.put(family, parts, row)
@@ -268,7 +269,7 @@ class ShardsWriter:
             changes.drop()
 
     def _stored(self, changes: Changes, *, local: bool) -> list[FileRef]:
-        """Return the finished file; none if there is nothing in it."""
+        """Store the finished file; return nothing if it is empty."""
         finished = changes.finish()
         if finished is None:
             return []
@@ -285,7 +286,7 @@ def verify(
     """Read new shards back and compare them with the expected checksums; yields after each row.
 
     Raises:
-        CorruptCheckpointError: they do not hold it.
+        CorruptCheckpointError: they differ.
     """
     rows = KeyedRows(operator, key_groups)
     found = {family: RowChecksum() for family in rows.families}
@@ -318,13 +319,13 @@ def _differs(operator: str, family: str, found: str) -> CorruptCheckpointError:
 def stored_rows(
     repository: Repository, operator: OperatorRecord, manifest: EpochManifest
 ) -> Iterator[tuple[str, RowParts, bytes]]:
-    """All rows of an operator after an epoch: family, parts of the row key, row.
+    """Yield all rows of an operator after an epoch: family, parts of the row key, row.
 
-    One shard after the other is unpacked on the local disk. Within a shard, families come one after
-    the other, each in the order of its row keys.
+    One shard after the other is unpacked on the local disk. Within a shard, families are yielded
+    one after the other, each in the order of its row keys.
 
     Raises:
-        CorruptCheckpointError: a file is missing or altered, or does not hold what its epoch says.
+        CorruptCheckpointError: a file is missing or altered, or does not match its manifest.
         StorageError: the store or the local disk failed.
     """
     rows = KeyedRows(operator, manifest.key_groups)
@@ -350,7 +351,7 @@ def stored_rows(
 
 
 class RowCount:
-    """Counts rows, and reports the count now and then."""
+    """Counts rows, and reports the count at intervals."""
 
     def __init__(self, total: int | None, tell: Progress | None) -> None:
         self._total = total
@@ -374,9 +375,9 @@ class RowSource:
     """All rows of a checkpoint or a savepoint.
 
     Parameters:
-        epoch: the rows are those after this epoch.
-        rows: returns the rows of an operator's keys: family, parts of the row key, row.
-        local_rows: returns what each operator state of an operator holds, for each shard in order.
+        epoch: the epoch of the rows.
+        rows: returns the keyed rows of an operator: family, parts of the row key, row.
+        local_rows: returns the rows of each operator state of an operator, for each shard in order.
     """
 
     epoch: int
@@ -401,19 +402,20 @@ def write_operators(
     Returns the new shards per operator.
 
     Parameters:
-        repository: where the files go.
+        repository: the checkpoint.
         job: its operators are written, with its number of key groups.
-        epoch: that the new shards will belong to.
+        epoch: of the new shards.
         parallelism: shards per operator.
         count: counts each row when it is written, and when it is read back.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
-        verified: is called with the checksum of each state after it was read back.
-        scratch_bytes: how much to gather on the local disk at a time.
+        verified: called with the checksum of each state after it was read back.
+        scratch_bytes: bytes to gather on the local disk at a time.
 
     Raises:
         RescaleError: operator state has no rule for the parallelism.
-        CorruptCheckpointError: a file is missing or altered, or the new rows are not the old ones.
+        CorruptCheckpointError: a file is missing or altered, or the new rows differ from the old
+            ones.
     """
     # Redistribute first, before any row is read: a rule may be missing, and a function may fail.
     local = {operator.name: source.local_rows(operator) for operator in job.operators}
@@ -451,21 +453,22 @@ def rewrite_checkpoint(
     specs: Mapping[str, Sequence[StateSpec]] | None = None,
     scratch_bytes: int = SCRATCH_BYTES,
 ) -> EpochManifest:
-    """Write all state of a checkpoint anew, as one epoch. No job may run on it meanwhile.
+    """Write all state of a checkpoint again, as one epoch. No job may run on it meanwhile.
 
     Parameters:
-        parallelism: shards per operator; None for as many as there are.
-        key_groups: None for as many as there are.
-        progress: is called with the progress.
-        verified: is called with the checksum of each state after it was read back.
+        parallelism: shards per operator; None for no change.
+        key_groups: None for no change.
+        progress: called with the progress.
+        verified: called with the checksum of each state after it was read back.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
-        scratch_bytes: how much to gather on the local disk at a time.
+        scratch_bytes: bytes to gather on the local disk at a time.
 
     Raises:
-        RestoreError: nothing is committed yet, or an epoch was begun and has to be finished first.
-        RescaleError: there cannot be so many shards or key groups.
-        CorruptCheckpointError: a file is missing or altered, or the new state is not the old one.
+        RestoreError: nothing is committed yet, or an epoch was begun and must be completed first.
+        RescaleError: the number of shards or key groups is not valid.
+        CorruptCheckpointError: a file is missing or altered, or the new state differs from the old
+            one.
         FencedError: a job committed an epoch meanwhile.
     """
     last, stored = last_epoch(repository)
@@ -511,7 +514,7 @@ def rewrite_checkpoint(
 
 
 def rows_to_read(job: JobFile, manifest: EpochManifest) -> int:
-    """Return how many rows a job holds after an epoch."""
+    """Return the number of rows of a job after an epoch."""
     total = 0
     for operator in job.operators:
         epoch = manifest.operators.get(operator.name)

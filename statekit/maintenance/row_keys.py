@@ -1,14 +1,14 @@
 """Convert row keys to another number of key groups.
 
-The key group of a row is the first part of its row key and nothing but a hash of its key, so
-another number of key groups changes these two bytes and nothing else. With G the key group:
+The key group of a row is the first part of its row key and only a hash of its key. So another
+number of key groups changes these two bytes and nothing else. With G the key group:
 
     a state      G + key + subkey
     _timers      G + key + clock, time, name
     _waiting     G + time + key + record, position
 
-The indexes `_timers.due` and `_expiry` are not carried over but made anew: what is left in them of
-rows that were removed or written again goes.
+The indexes `_timers.due` and `_expiry` are not copied but built again, which drops entries of rows
+that were deleted or written again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RowParts(NamedTuple):
     """A row key without its key group.
 
     Parameters:
-        before: what sorts it within its key group before its key does.
+        before: the part that sorts before the key.
         key: encoded.
         after: the rest.
     """
@@ -43,17 +43,17 @@ class RowParts(NamedTuple):
 
     @property
     def subkey(self) -> bytes:
-        """All but the key."""
+        """All parts but the key."""
         return self.before + self.after
 
 
 class Entry(NamedTuple):
-    """What a row asks of its shard: to wake at a time, and a row in an index that says so.
+    """The wake time that a row needs, and its index row.
 
     Parameters:
-        clock: by which clock.
-        due_us: when.
-        family: the index; None where the row itself is found by its time.
+        clock: the clock that counts.
+        due_us: the wake time.
+        family: the index; None if the row itself is sorted by its time.
         row_key: in the index.
     """
 
@@ -64,15 +64,15 @@ class Entry(NamedTuple):
 
 
 class KeyedRows:
-    """The rows of an operator's keys, with so many key groups.
+    """The keyed rows of an operator, for a number of key groups.
 
     Parameters:
-        operator: whose rows they are.
-        key_groups: how many there are.
+        operator: the operator of the rows.
+        key_groups: the number of key groups.
 
     Attributes:
-        families: those whose rows say something that no other row does.
-        indexes: those whose rows follow from them.
+        families: all but the indexes.
+        indexes: families whose rows are derived from others.
     """
 
     def __init__(self, operator: OperatorRecord, key_groups: int) -> None:
@@ -92,10 +92,10 @@ class KeyedRows:
         self._key, self._group = b"", b""
 
     def parts(self, family: str, row_key: bytes) -> RowParts:
-        """Return the row key taken apart.
+        """Split a row key.
 
         Raises:
-            CorruptCheckpointError: it does not hold a key.
+            CorruptCheckpointError: it contains no key.
         """
         start = _GROUP_BYTES + _before_bytes(family)
         if not (self._seen and row_key.startswith(self._seen, start)):
@@ -109,10 +109,10 @@ class KeyedRows:
         return RowParts(subkey[:cut], key, subkey[cut:])
 
     def row_key(self, parts: RowParts) -> bytes:
-        """Return the row key in these key groups.
+        """Return the row key for these key groups.
 
         Raises:
-            CorruptCheckpointError: the key is not one.
+            CorruptCheckpointError: the key is not one of the operator.
         """
         if parts.key != self._key:
             group = key_group(self._decode(parts.key)[0], self.key_groups)
@@ -120,7 +120,7 @@ class KeyedRows:
         return self._group + parts.before + parts.key + parts.after
 
     def entry(self, family: str, parts: RowParts, row_key: bytes, row: bytes) -> Entry | None:
-        """What a row asks of its shard."""
+        """Return the index entry of a row; None if it needs none."""
         if family == TIMERS:
             clock, due = CLOCKS[parts.after[0]], micros_of_sortable(parts.after, 1)
             return Entry(clock, due, DUE, due_row(row_key[:_GROUP_BYTES], parts.key, parts.after))

@@ -1,14 +1,13 @@
 """Compare the states of two jobs: schemas, and every row.
 
-A row is a value, an accumulator, a list element, a map entry, a timer or a record that waits. Two
-rows are the same row if they have the same key and, in that order, the same map key, index in the
-list, timer, or time and record. When a row was written does not count, only what it holds; a row
-that has expired counts until it is removed.
+A row is a value, an accumulator, a list element, a map entry, a timer or a buffered record. Two
+rows correspond if they have the same key and the same map key, list index, timer, or time and
+record. The write time of a row is not compared. An expired row counts until it is removed.
 
 Both sides are unpacked to the local disk, one shard at a time, and read side by side in the order
-of their keys. Where key groups or the types of keys differ, rows are sorted once more without them;
-where types of values differ, decoded values are compared. Shards that stand at the same attempt are
-the same: they are not read at all.
+of their keys. If key groups or the types of keys differ, rows are sorted once more without them. If
+types of values differ, decoded values are compared. Shards of the same attempt are equal and are
+not read at all.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ Change = Literal["added", "removed", "changed"]
 
 
 class ShardVersion(NamedTuple):
-    """What some key groups hold, without looking.
+    """The contents of some key groups, known without reading them.
 
     Parameters:
-        name: the same for two that hold the same rows, and for no others.
-        rows: how many, per state; None if nobody has counted.
+        name: equal for equal rows only.
+        rows: number per state; None if they were not counted.
     """
 
     name: str
@@ -47,23 +46,23 @@ class StateSource(Protocol):
 
     @property
     def title(self) -> str:
-        """What people call it."""
+        """The name for people."""
 
     @property
     def job(self) -> JobFile:
         """Operators, states and their types."""
 
     def pieces(self, operator: str) -> Sequence[Groups]:
-        """Key groups that are unpacked together, in order; all of them, each once."""
+        """Return key groups that are unpacked together, in order; all of them, each once."""
 
     def shards(self, operator: str) -> Sequence[Groups]:
-        """Return the key groups of each shard: its own state lies with the first of them."""
+        """Return the key groups of each shard. Operator state is stored with the first of them."""
 
     def held(self, operator: str, groups: Groups) -> ShardVersion | None:
-        """What these key groups hold, if that is known without reading them."""
+        """Return the version of these key groups, if it is known without reading them."""
 
     def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
-        """Return the rows of these key groups, to be closed by the caller."""
+        """Return the rows of these key groups. The caller closes the backend."""
 
 
 class EpochSource:
@@ -74,7 +73,7 @@ class EpochSource:
         epoch: None for the last one.
 
     Raises:
-        QueryError: nothing is committed yet, or not that epoch.
+        QueryError: nothing is committed yet, or there is no such epoch.
     """
 
     def __init__(self, url: str | Path, epoch: int | None = None) -> None:
@@ -104,9 +103,9 @@ class RowDifference:
 
     Attributes:
         change: "added", "removed" or "changed".
-        key: as JSON has it.
-        place: the map key, index, timer or time, where there are several rows of a key.
-        old, new: what it holds in A and in B.
+        key: as JSON.
+        place: the map key, index, timer or time, if a key has several rows.
+        old, new: the content in A and in B.
     """
 
     change: Change
@@ -118,13 +117,13 @@ class RowDifference:
 
 @dataclass
 class StateDifference:
-    """How one state of an operator differs, or its timers, or its waiting records.
+    """The differences of one state of an operator, of its timers, or of its buffered records.
 
     Attributes:
-        type_a, type_b: what it is declared as; None where there is none.
-        rows_a, rows_b: how many rows there are.
-        added, removed, changed: how many of them are only in B, only in A, or not the same.
-        examples: the first that differ, as many as were asked for.
+        type_a, type_b: the declared types; None if a side has none.
+        rows_a, rows_b: number of rows.
+        added, removed, changed: number of rows that are only in B, only in A, or different.
+        examples: the first different rows, as many as requested.
     """
 
     operator: str
@@ -145,14 +144,14 @@ class StateDifference:
 
 @dataclass
 class Difference:
-    """How two states differ.
+    """The differences of two states.
 
     Attributes:
         a, b: their titles.
         operators_a, operators_b: the operators, with their keys.
         states: of all operators of both.
-        shards_read, shards_skipped: how many were held against each other, and how many did not
-            have to be.
+        shards_read, shards_skipped: number of shards that were compared, and that did not have to
+            be.
     """
 
     a: str
@@ -175,9 +174,9 @@ def compare(
     """Compare two states.
 
     Parameters:
-        examples: so many rows that differ are told per state.
-        allow_pickle: unpickle what was pickled, which can run any code. Otherwise pickled rows are
-            compared as they are, and told as hex.
+        examples: number of different rows to return per state.
+        allow_pickle: unpickle pickled values, which can run any code. Otherwise they are compared
+            as bytes, and shown as hex.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered.
@@ -196,7 +195,7 @@ def compare(
 
 
 _Pieces = tuple[Groups | None, Groups | None]
-"""Key groups of A and of B; None where that side has nothing."""
+"""Key groups of A and of B; None if that side has none."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +241,7 @@ class _OperatorComparison:
         }
 
     def run(self, name: str, found: Difference) -> None:
-        """Add what differs in the operator of that name."""
+        """Add the differences of the operator of that name."""
         types = {
             family: (a.type if a else None, b.type if b else None)
             for family, (a, b) in self._families.items()
@@ -265,7 +264,7 @@ class _OperatorComparison:
     # -------------------------------------------------------------------------- what to read
 
     def _pieces(self) -> Sequence[_Pieces]:
-        """Key groups of both sides that are read side by side."""
+        """Return key groups of both sides that are read side by side."""
         if self._a is None or self._b is None:
             only_a = [] if self._a is None else self._a.pieces
             only_b = [] if self._b is None else self._b.pieces
@@ -278,7 +277,9 @@ class _OperatorComparison:
         return [(groups, groups) for groups in max((of_a, of_b), key=self._spared)]
 
     def _spared(self, pieces: Sequence[Groups]) -> tuple[int, int]:
-        """Return how many pieces need not be read; and the fewer there are, the better."""
+        """Return the number of pieces that need not be read, and the negative number of all: more
+        is better.
+        """
         return sum(self._known((groups, groups)) is not None for groups in pieces), -len(pieces)
 
     @property
@@ -291,7 +292,7 @@ class _OperatorComparison:
         return a.source.job.key_groups == b.source.job.key_groups and types[0] == types[1]
 
     def _known(self, pieces: _Pieces) -> dict[str, int] | None:
-        """Rows per state if both sides hold the same; None if they have to be read."""
+        """Return the rows per state if both sides are equal; None if they have to be read."""
         of_a, of_b = pieces
         if self._a is None or self._b is None or of_a is None or of_a != of_b:
             return None
@@ -333,7 +334,7 @@ class _OperatorComparison:
             self._count(name, joined(*sorted_rows), order.identity)
 
     def _is_in_order(self, a: Family | None, b: Family | None) -> bool:
-        """Return whether rows of a family come in one order on both sides, if both have it."""
+        """Return whether rows of a family have one order on both sides, if both have it."""
         return a is None or b is None or (self._are_aligned and a.identifies_like(b))
 
     def _count(
@@ -342,7 +343,7 @@ class _OperatorComparison:
         rows: Iterator[tuple[bytes, bytes | None, bytes | None]],
         identity: Callable[[bytes], Sequence[Any]],
     ) -> None:
-        """Add up how the rows of a family differ."""
+        """Count the differences in the rows of a family."""
         state, is_same = self.states[name], _sameness(*self._families[name])
         a, b = self._families[name]
         for row_key, old, new in rows:
@@ -369,7 +370,7 @@ class _OperatorComparison:
 def _unpacked(
     side: _Side | None, groups: Groups | None, place: Path, closing: contextlib.ExitStack
 ) -> Callable[[str], Iterator[Row]]:
-    """What gives the rows of a family of one side."""
+    """Return a function that reads the rows of a family of one side."""
     if side is None or groups is None:
         return lambda name: iter(())
     backend = side.source.unpack(side.record.name, groups, place)
@@ -379,7 +380,7 @@ def _unpacked(
 
 
 def _sameness(a: Family | None, b: Family | None) -> Callable[[bytes, bytes], bool]:
-    """Return whether what a row holds in A is what it holds in B."""
+    """Return a function that compares the contents of a row in A and in B."""
     if a is None or b is None:
         return lambda old, new: False
     if not a.means_the_same_as(b):

@@ -26,7 +26,7 @@ Groups = tuple[int, int]
 """The first and the last of some key groups."""
 
 Row = tuple[bytes, bytes]
-"""What identifies it among the rows of its family, and what it holds."""
+"""The identity of a row in its family, and its content."""
 
 _GROUP_BYTES = len(pack_group(0))
 _TIME_BYTES = 8
@@ -39,12 +39,12 @@ _BATCH_ROWS = 1000
 
 
 class Family:
-    """How the rows of one family of an operator read: of a state, timers, or waiting records.
+    """How the rows of one family of an operator are read: of a state, timers, or buffered records.
 
     Parameters:
-        operator: whose rows they are.
+        operator: the operator of the rows.
         name: of the state, `TIMERS` or `WAITING`.
-        allow_pickle: unpickle values; otherwise they are told as hex.
+        allow_pickle: unpickle values; otherwise they are shown as hex.
     """
 
     def __init__(self, operator: OperatorRecord, name: str, *, allow_pickle: bool) -> None:
@@ -64,26 +64,26 @@ class Family:
 
     @property
     def type(self) -> str:
-        """What it is declared as, for people."""
+        """The declared type as text."""
         if self.state is not None:
             return state_text(self.state)
         return "timers" if self.name == TIMERS else "waiting records"
 
     def means_the_same_as(self, other: Family) -> bool:
-        """Return whether rows of both that are the same bytes are the same."""
+        """Return whether equal bytes mean equal values in both."""
         if self.state is None or other.state is None:
             return self.type == other.type
         return _meaning(self.state) == _meaning(other.state)
 
     def identifies_like(self, other: Family) -> bool:
-        """Return whether the same bytes, behind the key group, identify the same row."""
+        """Return whether equal bytes after the key group identify the same row."""
         return self._identified_by == other._identified_by
 
     def rows(self, backend: Backend, groups: Groups) -> Iterator[Row]:
-        """All rows of some key groups, in the order of what identifies them.
+        """Return all rows of some key groups, in the order of their identities.
 
-        Positions of list elements and waiting records only keep them apart: an index stands for
-        them. When a row was written is left out.
+        Positions of list elements and buffered records are replaced by an index. Write times are
+        left out.
         """
         stored = backend.scan(self.name, *group_bounds(*groups))
         if self._kind not in (*_LISTS, WAITING):
@@ -95,7 +95,7 @@ class Family:
         )
 
     def identity(self, row_key: bytes) -> tuple[Any, Any]:
-        """Return the key, and the place among the rows of the key, as JSON has them."""
+        """Return the key, and the place among the rows of the key, as JSON."""
         if self._kind == WAITING:
             return self._identity_of_waiting(row_key)
         if self.is_local:
@@ -118,14 +118,14 @@ class Family:
         return key, [time, record, int.from_bytes(row_key[-_INDEX_BYTES:], "big")]
 
     def value(self, held: bytes) -> Any:
-        """What a row holds, as JSON has it. None for rows that are no more than their identity."""
+        """Return the content of a row as JSON; None for rows without content."""
         return None if self.state is None else self._decode(held)
 
 
 def _identified_by(
     kind: str, operator: OperatorRecord, state: StateRecord | None
 ) -> tuple[Any, ...]:
-    """Return the types of all that rows are identified by."""
+    """Return the types of the parts that identify rows."""
     keys = [part.type for part in operator.key]
     if kind == WAITING:
         return kind, keys, operator.ordered
@@ -136,7 +136,7 @@ def _identified_by(
 
 
 def _meaning(state: StateRecord) -> tuple[Any, ...]:
-    """What decides what the bytes of a row stand for."""
+    """Return the types that give the bytes of a row their meaning."""
     return state.kind, state.codec, state.types, state.generation, state.past
 
 
@@ -149,7 +149,7 @@ def _value_decoder(state: StateRecord, allow_pickle: bool) -> Callable[[bytes], 
 def joined(
     a: Iterator[Row], b: Iterator[Row]
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """Two streams of rows as one: what identifies a row, what it holds in A, and in B.
+    """Merge two streams of rows: yield the identity of a row, its content in A, and in B.
 
     >>> list(joined(iter([(b"1", b"x"), (b"2", b"y")]), iter([(b"2", b"z"), (b"3", b"")])))
     [(b'1', b'x', None), (b'2', b'y', b'z'), (b'3', None, b'')]
@@ -171,7 +171,7 @@ def joined(
 def unpacked(
     directory: Path, families: Sequence[str], rows: Iterable[tuple[str, bytes, bytes]]
 ) -> RocksBackend:
-    """Rows, each with its family, in a database of their own, which the caller closes."""
+    """Store rows, each with its family, in a database of their own, which the caller closes."""
     backend = RocksBackend(directory, families)
     try:
         batch = Batch()
@@ -188,7 +188,7 @@ def unpacked(
 
 
 class InAnyKeyGroups:
-    """The order of rows where key groups, or the types of keys, are not the same on both sides.
+    """The order of rows for different key groups, or different types of keys.
 
     Parameters:
         a, b: a family of both sides.
@@ -205,7 +205,7 @@ class InAnyKeyGroups:
         first_groups: Mapping[int, int],
         directory: Path,
     ) -> RocksBackend:
-        """Rows of one side in a database of their own, which the caller closes.
+        """Store rows of one side in a database of their own, which the caller closes.
 
         Parameters:
             first_groups: of that side, the number of each shard by the first of its key groups.
@@ -216,7 +216,7 @@ class InAnyKeyGroups:
 
     @staticmethod
     def rows(backend: Backend) -> Iterator[Row]:
-        """What `sort` has sorted."""
+        """Yield the sorted rows."""
         return backend.scan(_SORTED, b"", b"\xff" * 16)
 
     def _key(self, family: Family, row_key: bytes) -> bytes:
@@ -225,7 +225,7 @@ class InAnyKeyGroups:
         return json.dumps(family.identity(row_key), sort_keys=True).encode()
 
     def identity(self, key: bytes) -> Sequence[Any]:
-        """As `Family.identity`, of a row that was sorted."""
+        """Return the identity of a sorted row, as `Family.identity`."""
         if self._are_bytes and self._family.is_local:
             _, place = self._family.identity(key)
             return f"shard {group_of_row(key)}", place

@@ -1,9 +1,9 @@
 """Stored values and keys as typed columns, without the user's classes.
 
-What any tool understands is typed: scalars, lists, structs and maps. A set is a list, a tuple a
+Types that every tool knows are kept: scalars, lists, structs and maps. A set is a list, a tuple a
 struct of `_1`, `_2`, …, an enum its value, a timedelta its microseconds, a Decimal and a UUID text.
-What has no such type is JSON text: unions, types that contain themselves, dicts whose keys are no
-scalars, keys of plain dicts. Pickled values are null: nothing is unpickled.
+Other types are JSON text: unions, recursive types, dicts whose keys are not scalars, keys of plain
+dicts. Pickled values are null: nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _WIDE_INT = pa.decimal128(20, 0)  # MessagePack has ints up to 2^64-1
 
 
 class Column(NamedTuple):
-    """A type, and how values become what Arrow takes for it.
+    """A type, and the conversion of values for Arrow.
 
     Parameters:
         type: of the column. Any value may be null.
-        convert: of what is not None; None where values are taken as they are.
+        convert: for values other than None; None for no conversion.
     """
 
     type: pa.DataType
@@ -42,10 +42,10 @@ class Column(NamedTuple):
 
 
 def value_column(schema: Schema, *, wide: bool = False) -> Column:
-    """Return the column for values of a schema, as MessagePack decodes without a type.
+    """Return the column for values of a schema, as MessagePack decodes them without a type.
 
     Parameters:
-        wide: give ints 20 digits, for states that hold some beyond 64 bits with a sign.
+        wide: give ints 20 digits, for states with ints beyond 64 bits with a sign.
     """
     return _Columns(_WIRE_SCALARS, _wire_text, wide).of(schema, {})
 
@@ -93,7 +93,7 @@ _WIRE_SCALARS = {
 
 
 class _Columns:
-    """Columns put together from those of scalars and of what is shown as text."""
+    """Columns of composite types, built from those of scalars and of text."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class _Columns:
         return found._replace(type=self._int) if found.type == _INT else found
 
     def _choice(self, schema: Schema, outer: _Outer) -> Column:
-        """Return the value of an enum's member, or of a literal, if all are of one type."""
+        """Return the column of an enum or a literal, if all of its values have one type."""
         kinds = {type(value) for _, value in schema.values if value is not None}
         if len(kinds) != 1:
             return Column(pa.string(), _json)

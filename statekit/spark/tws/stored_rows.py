@@ -300,7 +300,7 @@ class StoredRows(Process[Any, Any, Any]):
 
     @classmethod
     def of(cls, declared: ProcessorProcess, frame: sql.StructType) -> StoredRows:
-        """For the rows of `stored_frame`."""
+        """Return the process function for the rows of `stored_frame`."""
         puts, key = _Puts(declared, frame.names), declared.grouping
         grouped = GroupingKey(frame, [quoted(name) for name in key.schema.names])
         derived = grouped.as_of(key, frame.names)
@@ -317,4 +317,4 @@ class StoredRows(Process[Any, Any, Any]):
 
 
 def _unheard(timer: Timer) -> None:
-    """Never called: whoever knows what time it is makes the next epoch."""
+    """Never called: no timer is due in an import."""

@@ -33,13 +33,13 @@ _HEARTBEAT = "1 second"
 
 
 class Transformed:
-    """A stream of what a processor yields, with the job that makes it.
+    """The outputs of a processor, with the job that computes them.
 
-    Made by `transform_with_state`, which also takes it in place of a frame: the second processor
+    Created by `transform_with_state`, which also takes it in place of a frame: the second processor
     becomes one more operator of the same job.
 
     Attributes:
-        job: of one operator; of several behind each other.
+        job: with one operator, or several in a row.
         stream: the outputs.
     """
 
@@ -64,8 +64,9 @@ class Transformed:
         self._outputs: dict[str, object] = {}
 
     def sink(self, output: object) -> Transformed:
-        """Say where the outputs go: a sink of `statekit.sinks`, a format such as "noop", or a
-        function `(df, epoch)`. Returns itself."""
+        """Choose the sink of the outputs: a sink of `statekit.sinks`, a format such as "noop", or a
+        function `(df, epoch)`. Returns itself.
+        """
         given = sinks.writer(output) if isinstance(output, str) else output
         if not self._outputs:
             self.stream.sink(_OUTPUT)
@@ -82,17 +83,17 @@ class Transformed:
         trigger: Mapping[str, Any] | str | None = None,
         **options: Any,
     ) -> Query:
-        """Run it, with the options of `Job.start`. The stream's own query is in `.query`.
+        """Run the job, with the options of `Job.start`. The stream's own query is in `.query`.
 
-        Where processing-time timers are set, there is an epoch at least each second, or at the
-        interval of the trigger; `heartbeat=` says otherwise. Over static frames no timer fires,
-        as in Spark, unless there is `drain=True`.
+        If processing-time timers are set, there is an epoch at least each second, or at the
+        interval of the trigger, unless `heartbeat=` sets another one. Over static frames no timer
+        fires, as in Spark, without `drain=True`.
 
         Parameters:
-            from_spark: the checkpoint of a query with this processor and Spark's own
-                `transformWithState`, which a new checkpoint goes on from: with its state and its
-                timers, right behind what it has read. One that was made of it goes on from where it
-                is. The query must have been stopped.
+            from_spark: the checkpoint of a stopped query with this processor and Spark's own
+                `transformWithState`. A new checkpoint is imported from it, with its state and
+                timers, and reads on after its input. A checkpoint that was imported from it before
+                continues.
 
         Raises:
             StatekitError: it cannot start; the class says how.
@@ -130,16 +131,16 @@ class Transformed:
         *,
         parallelism: int | None = None,
     ) -> SparkImport:
-        """What `from_spark=` does before a start: look at it, then call `carry_out()`.
+        """Prepare the import of `from_spark=` without changing anything; then call `carry_out()`.
 
         Parameters:
             from_spark: the checkpoint of the query.
-            checkpoint: the one that is to be made of it.
+            checkpoint: the new one.
             parallelism: shards per operator; None for one per core.
 
         Raises:
             RestoreError: there is nothing to import, or not into this checkpoint.
-            StateSchemaError: the query has not the states, the keys or the timers of the processor.
+            StateSchemaError: the query has other states, keys or timers than the processor.
         """
         return SparkImport(
             self._df.sparkSession,
@@ -163,28 +164,30 @@ def transform_with_state(
     name: str | None = None,
     pandas: bool | None = None,
 ) -> Transformed:
-    """Run a processor that was written for Spark's `transformWithState`, as it is.
+    """Run a processor that was written for Spark's `transformWithState` unchanged.
 
     `df.groupBy(*keys).transformWithState(processor, output_schema, …)` becomes
-    `transform_with_state(df, keys, processor, output_schema, …)`; then say where the outputs go by
-    `.sink(…)`, and `.start(spark, checkpoint=…)` it. docs/from-spark.md says what is the same.
+    `transform_with_state(df, keys, processor, output_schema, …)`. Then choose a sink with
+    `.sink(…)`, and start it with `.start(spark, checkpoint=…)`. docs/from-spark.md lists the
+    differences.
 
     Parameters:
-        df: the rows; or what another processor yields, which this one is run behind.
-        keys: the columns to group by: one name or several, of fields within columns as `a.b`.
+        df: the rows; or the outputs of another processor.
+        keys: the columns to group by: one name or several, fields within columns as `a.b`.
         processor: an instance of the subclass.
-        output_schema: of what it yields, as a StructType or DDL.
+        output_schema: of its outputs, as a StructType or DDL.
         output_mode: "append", "update" or "complete". It makes no difference, as in Spark.
         time_mode: "none", "processingTime" or "eventTime": the clock of timers.
-        initial_state: a grouped frame; `handleInitialState` is given its rows, once.
+        initial_state: a grouped frame; `handleInitialState` gets its rows, once.
         event_time_column: the column of the outputs with their event time, if another processor by
-            event time follows. What `df` has its watermark on need not be said.
-        name: of the operator and of the job; the class's by default. State is found again by it.
+            event time follows. The watermark column of `df` needs no option.
+        name: of the operator and of the job; the class's by default. The checkpoint finds its state
+            by this name.
         pandas: whether the processor takes frames of pandas, as with `transformWithStateInPandas`;
-            None tells by the annotations of `handleInputRows`.
+            None decides by the annotations of `handleInputRows`.
 
     Raises:
-        StateTypeError: something cannot be; the message says what.
+        StateTypeError: an argument is not valid; the message names it.
     """
     if not isinstance(processor, StatefulProcessor):
         raise StateTypeError(
@@ -277,7 +280,7 @@ def _check_output_mode(given: str) -> None:
 
 
 def _initial(given: GroupedData) -> tuple[DataFrame, GroupingKey]:
-    """Return the rows of initial state, and what they are grouped by."""
+    """Return the rows of initial state, and their grouping key."""
     if not isinstance(given, GroupedData):
         raise StateTypeError(
             f"initial_state is {type(given).__name__}: give a grouped frame, df.groupBy(…)"

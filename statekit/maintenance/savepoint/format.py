@@ -1,10 +1,10 @@
 """The savepoint file and the rows of a savepoint's tables.
 
-A savepoint is a directory that may be moved anywhere. It names no file outside of it, and does not
-depend on shards, key groups, or where rows are kept while a job runs:
+A savepoint is a directory that may be moved anywhere. It references no file outside of it, and does
+not depend on shards, key groups or the backend:
 
     savepoint.json                           the job, its types, and every file; written last
-    state.<id>/<operator>/<state>/*.parquet  rows; timers are `_timers`, waiting records `_waiting`
+    state.<id>/<operator>/<state>/*.parquet  rows; timers are `_timers`, buffered records `_waiting`
     spark.<id>/…                             what Spark needs to read on from there
 """
 
@@ -31,11 +31,11 @@ from statekit.names import StoredId, StoredName, StoredText
 
 
 class StateContents(Record):
-    """What a savepoint holds of one state.
+    """The rows of one state in a savepoint.
 
     Parameters:
-        rows: how many.
-        checksum: of all of them, in any order: the sum of the XXH3-64 of each, as 16 hex digits.
+        rows: number of rows.
+        checksum: of all rows, in any order: the sum of the XXH3-64 of each, as 16 hex digits.
         files: Parquet, paths below the savepoint.
     """
 
@@ -45,11 +45,11 @@ class StateContents(Record):
 
 
 class SavepointOperator(Record):
-    """Where an operator stands in a savepoint.
+    """An operator in a savepoint.
 
     Parameters:
         watermark_us, largest_event_us, largest_by_input, late_so_far: as in a manifest.
-        states: by name, with those of timers and waiting records.
+        states: by name, with those of timers and buffered records.
     """
 
     watermark_us: int | None
@@ -60,16 +60,16 @@ class SavepointOperator(Record):
 
 
 class SavepointFile(Sealed):
-    """`savepoint.json`: what a savepoint holds.
+    """`savepoint.json`: the contents of a savepoint.
 
     Parameters:
         id: unique per savepoint.
-        name: as it was given.
-        taken_at_us: wall clock, for people.
+        name: the user's name for it.
+        taken_at_us: wall clock, for display.
         job: the job description in force.
-        epoch: whose state it is; the next epoch of a checkpoint made of it follows that.
+        epoch: the epoch of the state; the next epoch of an imported checkpoint follows it.
         batch, offsets, processing_time_us, drained: as in a manifest.
-        parallelism: how many shards there were; nothing depends on it.
+        parallelism: the number of shards, for information.
         operators: by name.
         spark: files of Spark's part, if the state is that of a stream.
     """
@@ -91,7 +91,7 @@ class SavepointFile(Sealed):
 
     @property
     def spark_folder(self) -> str:
-        """Where Spark's part is, below the savepoint."""
+        """The folder of Spark's part, below the savepoint."""
         return f"spark.{self.id}"
 
 
@@ -99,7 +99,7 @@ def saved_rows(file: IO[bytes], name: str) -> Iterator[SavedRow]:
     """Yield the exact rows of a table's file, in order.
 
     Raises:
-        CorruptCheckpointError: it is no such file.
+        CorruptCheckpointError: it is not such a file.
     """
     try:
         opened = pq.ParquetFile(file)
@@ -121,10 +121,10 @@ def saved_rows(file: IO[bytes], name: str) -> Iterator[SavedRow]:
 
 
 def _check_columns(schema: pa.Schema) -> None:
-    """Make sure that the columns that rows are restored from have their types.
+    """Check the types of the columns that rows are restored from.
 
     Raises:
-        ValueError: one has not, or is there twice.
+        ValueError: a column is missing, has another type, or exists twice.
     """
     for name, type_ in [*((column, pa.binary()) for column in EXACT), ("position", pa.int64())]:
         if name == "position" and name not in schema.names:
@@ -136,11 +136,11 @@ def _check_columns(schema: pa.Schema) -> None:
 
 
 class Savepoint:
-    """A savepoint that was written, wherever it is now.
+    """A written savepoint, wherever it is now.
 
     Parameters:
-        repository: what it is in.
-        folder: where in it; empty if it is all of it.
+        repository: the store that contains it.
+        folder: its folder; empty if it is the whole store.
 
     Raises:
         RestoreError: there is none, or it was written by a newer version.
@@ -174,7 +174,7 @@ class Savepoint:
         return cls(repository)
 
     def rows(self, operator: OperatorRecord) -> Iterator[tuple[str, RowParts, bytes]]:
-        """All rows of an operator, as `stored_rows` gives those of a checkpoint.
+        """Yield all keyed rows of an operator, in the form of `stored_rows`.
 
         Raises:
             CorruptCheckpointError: a file is missing or altered.
@@ -185,7 +185,7 @@ class Savepoint:
                 yield family, parts, row
 
     def table(self, operator: OperatorRecord, family: str) -> Iterator[tuple[RowParts, bytes]]:
-        """Return the rows of one state, or of what stands for timers or waiting records.
+        """Return the rows of one state, of timers or of buffered records.
 
         Raises:
             CorruptCheckpointError: a file is missing or altered.
@@ -194,7 +194,7 @@ class Savepoint:
         return self._rows(operator.name, family, keyed)
 
     def local_rows(self, operator: OperatorRecord) -> dict[str, list[LocalRows]]:
-        """What each operator state holds, for each shard in order.
+        """Return the rows of each operator state, for each shard in order.
 
         Raises:
             CorruptCheckpointError: a file is missing or altered.

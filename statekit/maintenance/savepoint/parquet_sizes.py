@@ -1,8 +1,8 @@
 """Compute the unpacked size of Parquet pages before they are read.
 
-As with batches of Arrow (`arrow_sizes`), a small file can ask for all the memory that there is. The
-sizes in a file's footer are of no use for that, as nobody checks them. Each page has a header with
-its size, compressed and unpacked, and Arrow unpacks just so much.
+A small Parquet file, like a small Arrow file (`arrow_sizes`), can request all memory. The sizes in
+a file's footer do not prevent that, because no reader checks them. Each page has a header with its
+compressed and unpacked size, and Arrow unpacks exactly that much.
 
 Source: https://github.com/apache/parquet-format, `PageHeader` in parquet.thrift, and the compact
 protocol of Thrift.
@@ -16,7 +16,7 @@ from typing import IO, NamedTuple
 import pyarrow.parquet as pq
 
 UNPACKED_BYTES_MAX = (2 << 30) + (64 << 20)
-"""The most that a row group may take: one row of 2 GiB, beside others."""
+"""The largest unpacked row group: one row of 2 GiB, beside others."""
 
 _BATCH_ROWS_MAX = 65_536
 _HEADER_BYTES_MAX = 1 << 20
@@ -36,7 +36,7 @@ def batch_rows(file: IO[bytes], metadata: pq.FileMetaData) -> int:
         metadata: its footer.
 
     Raises:
-        ValueError: a row group takes more than `UNPACKED_BYTES_MAX`, or a page has no header.
+        ValueError: a row group exceeds `UNPACKED_BYTES_MAX`, or a page has no header.
     """
     largest = 1
     for group in range(metadata.num_row_groups):
@@ -79,14 +79,14 @@ def _pages(file: IO[bytes], column: pq.ColumnChunkMetaData) -> Iterator[_Page]:
 
 
 class _Compact:
-    """Reads values of Thrift's compact protocol; of structs, the numbers they begin with."""
+    """Reads values of Thrift's compact protocol; of structs, the leading numbers."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.at = 0
 
     def struct(self, depth: int = 0) -> dict[int, int]:
-        """Return the numbers of a struct by the ids of their fields; what else is in it is skipped."""
+        """Return the numbers of a struct by the ids of their fields, and skip everything else."""
         found: dict[int, int] = {}
         field = 0
         while head := self._byte():

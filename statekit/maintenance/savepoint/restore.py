@@ -1,7 +1,7 @@
-"""`from_savepoint=`: make a checkpoint from a savepoint before a job starts.
+"""`from_savepoint=`: import a savepoint into a new checkpoint before a job starts.
 
 The order of effects is: change files, job file, Spark's part, manifest. Until the manifest is
-committed the checkpoint has no epoch, and an import that was killed is simply begun again.
+committed the checkpoint has no epoch. A start after a killed import repeats it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from statekit.state.base import StateSpec
 
 
 def prepare_from_savepoint(job: Job, repository: Repository, options: RunOptions) -> None:
-    """Make a checkpoint from the savepoint of `from_savepoint=`, unless that was done before.
+    """Import the savepoint of `from_savepoint=`, unless that was done before.
 
-    So a job that is started again with the same arguments continues where it was.
+    So a job that is started again with the same arguments continues.
 
     Raises:
-        RestoreError: there is no such savepoint, it is one of another job, the checkpoint has
-            epochs that do not come from it, or the start is from an epoch as well.
+        RestoreError: there is no such savepoint, it belongs to another job, the checkpoint has
+            epochs of another origin, or `from_epoch=` is given too.
         StateSchemaError: stored and declared state do not match.
-        RescaleError: the parallelism or the number of key groups cannot be.
+        RescaleError: the parallelism or the number of key groups is not valid.
         CorruptCheckpointError: a file of the savepoint is missing or altered.
     """
     url = options.from_savepoint
@@ -74,10 +74,10 @@ def prepare_from_savepoint(job: Job, repository: Repository, options: RunOptions
 
 
 def _is_made_of(repository: Repository, savepoint: Savepoint) -> bool:
-    """Return whether the checkpoint was made of that savepoint and has gone on.
+    """Return whether the checkpoint was imported from that savepoint and has epochs.
 
     Raises:
-        RestoreError: it has epochs that come from elsewhere.
+        RestoreError: it has epochs of another origin.
     """
     latest = repository.latest_epoch()
     if latest is None:
@@ -103,22 +103,22 @@ def import_savepoint(
     specs: Mapping[str, Sequence[StateSpec]] | None = None,
     scratch_bytes: int = SCRATCH_BYTES,
 ) -> EpochManifest:
-    """Make a checkpoint without epochs one that stands where the savepoint does.
+    """Import a savepoint into a checkpoint without epochs.
 
-    Its first epoch has the number of the savepoint's, so that sinks go on counting.
+    Its first epoch has the number of the savepoint's, so that sinks continue with the next one.
 
     Parameters:
-        parallelism: shards per operator; None for as many as there were.
-        key_groups: None for as many as there were.
-        progress: is called with the progress.
+        parallelism: shards per operator; None for the savepoint's.
+        key_groups: None for the savepoint's.
+        progress: called with the progress.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
-        scratch_bytes: how much to gather on the local disk at a time.
+        scratch_bytes: bytes to gather on the local disk at a time.
 
     Raises:
         RestoreError: the checkpoint has epochs.
-        RescaleError: the parallelism or the number of key groups cannot be, or operator state has
-            no rule for it.
+        RescaleError: the parallelism or the number of key groups is not valid, or operator state
+            has no rule for it.
         CorruptCheckpointError: a file of the savepoint is missing or altered.
         FencedError: a job committed an epoch meanwhile.
     """
@@ -184,7 +184,7 @@ def _operator_epoch(
 
 
 def _job_file(savepoint: Savepoint, repository: Repository, groups: int) -> JobFile:
-    """Return the savepoint's job, in this checkpoint."""
+    """Return the savepoint's job file with the id of this checkpoint."""
     found = repository.job_file()  # of a start that never committed
     checkpoint_id = unique_id() if found is None else found[0].id
     return savepoint.file.job.model_copy(
@@ -198,9 +198,9 @@ def _job_file(savepoint: Savepoint, repository: Repository, groups: int) -> JobF
 
 
 def replace_spark_files(repository: Repository, files: Iterable[tuple[str, bytes]]) -> None:
-    """Make Spark continue behind the last micro-batch in the state, under a new query id.
+    """Make Spark continue after the last micro-batch in the state, under a new query id.
 
-    No epoch is committed yet, so files that an earlier start left there are not needed.
+    No epoch is committed yet, so files of an earlier start are not needed.
 
     Parameters:
         repository: a checkpoint without epochs.

@@ -5,14 +5,14 @@ Typed columns come first, for people and tools: the fields of the key under thei
     a map                map_key
     a list               position, from 0
     timers               timer, clock, at
-    waiting records      at
+    buffered records     at
     all but timers       value
-    operator state       shard, in the place of a key
+    operator state       shard, in place of a key
     states with a TTL    written
 
-and at last the exact bytes, from which a savepoint is restored: `_key`, the encoded key, `_subkey`,
-all of the row key but the key, and `_row`. A field of the key whose name is taken gets the prefix
-`key_`; names that differ in case only count as one, as they do for SQL.
+The last columns are the exact bytes, from which a savepoint is restored: `_key`, the encoded key,
+`_subkey`, the rest of the row key, and `_row`. A key field whose name is taken gets the prefix
+`key_`; names are compared without case, as in SQL.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class SavedRow(NamedTuple):
 
     Parameters:
         key: encoded.
-        subkey: all of the row key but key group and key.
+        subkey: the row key without key group and key.
         row: as stored.
-        position: how many rows of the same key come before it.
+        position: the number of rows of the same key before it.
     """
 
     key: bytes
@@ -60,7 +60,7 @@ class SavedRow(NamedTuple):
 
 
 def key_of_shard(shard: int) -> bytes:
-    """What stands for a shard where rows of keys have their key."""
+    """Return the bytes for a shard in place of a key."""
     return shard.to_bytes(4, "big")
 
 
@@ -82,10 +82,10 @@ class _Made(NamedTuple):
 
 
 class StateTable:
-    """How rows of one state of an operator, of its timers or its waiting records look.
+    """The columns of one state of an operator, of its timers or its buffered records.
 
     Parameters:
-        operator: whose rows they are.
+        operator: its operator.
         family: the name of the state, or `TIMERS`, or `WAITING`.
         wide: give ints 20 digits.
     """
@@ -100,7 +100,7 @@ class StateTable:
         self.schema = pa.schema([pa.field(made.name, made.type) for made in self._columns])
 
     def batch(self, rows: Sequence[SavedRow]) -> pa.RecordBatch:
-        """Rows as columns.
+        """Return rows as columns.
 
         Raises:
             TooWide: an int needs a wide table.
@@ -163,7 +163,7 @@ class StateTable:
 
 
 def column_names(wanted: Sequence[str], taken: Sequence[str]) -> list[str]:
-    """Names for the fields of a key that no other column has.
+    """Return names for the fields of a key that differ from all other columns.
 
     >>> column_names(["user", "value", "Value"], ["value"])
     ['user', 'key_value', 'key_key_Value']
@@ -227,7 +227,7 @@ def _state_columns(state: StateRecord, wide: bool) -> Iterable[_Made]:
 
 
 def _values(schema: Schema, codec: str, wide: bool) -> tuple[Column, Callable[[bytes], Any]]:
-    """Return the column of values, and what becomes of their bytes."""
+    """Return the column of values, and the function that decodes them."""
     if codec == PickleCodec.name:
         return Column(pa.string()), lambda _: None
     column = value_column(schema, wide=wide)

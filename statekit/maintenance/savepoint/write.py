@@ -1,8 +1,8 @@
 """Write a savepoint: the whole state after one epoch, as Parquet.
 
-`savepoint.json` is the commit, a create-if-absent like that of an epoch. What a killed attempt left
-lies in folders of its own that no `savepoint.json` names, and goes with the next attempt of that
-name. An attempt that still runs then finds out that the name is taken.
+`savepoint.json` is the commit, a create-if-absent like that of an epoch. Files of a killed attempt
+are in folders of their own that no `savepoint.json` references, and are removed by the next attempt
+with that name. A running attempt with the same name then fails, because the name is taken.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 
 
 def check_name(name: str) -> str:
-    """Return the name, if a savepoint can have it.
+    """Return the name of a savepoint after checking it.
 
     Raises:
-        RestoreError: it cannot.
+        RestoreError: it is not valid.
     """
     fault: str | None = "use letters, digits and any of _ . -, and no dot in front"
     if _NAME.fullmatch(name):
@@ -69,7 +69,7 @@ def check_name(name: str) -> str:
 
 
 def savepoint_folder(name: str) -> str:
-    """Return where the savepoints of a checkpoint are.
+    """Return the folder of a savepoint within its checkpoint.
 
     >>> savepoint_folder("before-upgrade")
     'savepoints/before-upgrade'
@@ -86,17 +86,17 @@ def write_savepoint(
 ) -> SavepointFile:
     """Write the state after an epoch to `savepoints/<name>/` of the checkpoint.
 
-    A job may run meanwhile, and nothing waits. It takes the disk space of one unpacked shard, and
-    of a file per state, whatever the size of the state.
+    A job may run meanwhile, and nothing blocks. The local disk needs the space of one unpacked
+    shard, and of a file per state, for any size of the state.
 
     Parameters:
-        name: no other savepoint of the checkpoint has it.
+        name: unique in the checkpoint.
         epoch: None for the last one.
-        progress: is told how many rows are written.
+        progress: called with the number of written rows.
 
     Raises:
-        RestoreError: the name is taken or cannot be, there is no such epoch or it was collected,
-            or Spark does not know what was read until then: it has forgotten it, or the epoch was
+        RestoreError: the name is taken or not valid, there is no such epoch or it was collected, or
+            Spark no longer has the input until then: it has deleted its log, or the epoch was
             rolled back.
         CorruptCheckpointError: a file of the checkpoint is missing or altered.
     """
@@ -144,7 +144,7 @@ def _taken(repository: Repository, folder: str) -> RestoreError:
 
 
 class _Attempt:
-    """An attempt at writing a savepoint, in folders that nobody else writes to."""
+    """An attempt to write a savepoint, in folders that no other attempt writes to."""
 
     def __init__(self, repository: Repository, folder: str, name: str) -> None:
         self._repository = repository
@@ -157,7 +157,7 @@ class _Attempt:
         )
 
     def withdraw(self) -> None:
-        """Remove all that it has written."""
+        """Remove all of its files."""
         written = self._repository.tree(self._folder)
         self._repository.remove([path for path in written if self.owns(path)])
 
@@ -167,7 +167,7 @@ class _Attempt:
         """Write all files, and `savepoint.json` last.
 
         Raises:
-            FencedError: the name is taken by now.
+            FencedError: the name has been taken meanwhile.
         """
         # First: Spark forgets what it read long ago.
         spark = tuple(self._spark(manifest))
@@ -193,7 +193,7 @@ class _Attempt:
         return made
 
     def _spark(self, manifest: EpochManifest) -> Iterator[FileRef]:
-        """What Spark needs to go on behind the last micro-batch in the state."""
+        """Yield the files that Spark needs to continue after the last micro-batch in the state."""
         if manifest.batch is None:
             return
         repository = self._repository
@@ -273,7 +273,7 @@ class _TableWriter:
         self._closing.close()
 
     def add(self, parts: RowParts, row: bytes) -> None:
-        """Take a row; those of one key come together, in order."""
+        """Add a row. Rows of one key are added together, in order."""
         if parts.key != self._key:
             self._key, self._position = parts.key, -1
         self._position += 1
@@ -281,7 +281,9 @@ class _TableWriter:
         self._append(SavedRow(parts.key, parts.subkey, row, self._position))
 
     def finish(self) -> StateContents:
-        """Write what is left. A table has a file even if it has no rows: it shows the columns."""
+        """Write the remaining rows. A table has a file even without rows, which shows the
+        columns.
+        """
         self._write_group()
         if self._part is not None or not self._refs:
             self._end_part()
@@ -336,7 +338,9 @@ class _TableWriter:
         self._number += 1
 
     def _widen(self) -> None:
-        """Write everything so far once more, with room for wider ints: files of a table agree."""
+        """Write everything so far again with wider ints: all files of a table have the same
+        columns.
+        """
         waiting, self._rows, self._row_bytes = self._rows, [], 0
         if self._part is not None:
             self._end_part()
@@ -353,13 +357,13 @@ class _TableWriter:
 
 
 def _discard(file: IO[bytes]) -> None:
-    """Close a file that is needed no more; on a full disk it cannot write what it holds."""
+    """Close a temporary file. On a full disk it cannot write its buffer."""
     with contextlib.suppress(OSError):
         file.close()
 
 
 def _abandon(writer: pq.ParquetWriter) -> None:
-    """Close a file that is not wanted, unless it is closed."""
+    """Close an unfinished file, unless it is closed."""
     with contextlib.suppress(OSError, ValueError, pa.ArrowException):
         writer.close()
 

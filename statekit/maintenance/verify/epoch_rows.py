@@ -22,22 +22,22 @@ from statekit.timestamp import instant
 from statekit.working_copy.unpacked_shard import ShardRows
 
 Sizes = Mapping[str, StateSize]
-"""What a shard holds, per state."""
+"""The size of a shard, per state."""
 
 _EXAMPLES = 3
 _NONE = StateSize(0, 0)
 
 
 class GivenUpError(Exception):
-    """The epoch whose rows are looked at was given up meanwhile, so nothing is known of it."""
+    """The epoch whose rows are checked was collected meanwhile."""
 
 
 class RowVerification:
-    """Looks at rows, and notes what it finds.
+    """Checks rows, and records findings.
 
     Parameters:
         repository: the checkpoint.
-        found: where it is noted.
+        found: the verification that gets the findings.
         damage: which shards cannot be read.
     """
 
@@ -47,10 +47,10 @@ class RowVerification:
         self._damage = damage
 
     def at_epoch(self, manifest: EpochManifest, job: JobFile) -> None:
-        """Look at the rows of one epoch.
+        """Check the rows of one epoch.
 
         Raises:
-            GivenUpError: it was given up meanwhile.
+            GivenUpError: it was collected meanwhile.
         """
         for operator in job.operators:
             if operator.name in manifest.operators:
@@ -90,7 +90,7 @@ class RowVerification:
         operator: OperatorRecord,
         shard: ShardState,
     ) -> None:
-        """Note what is wrong with rows: a finding for all those of a state that are wrong alike."""
+        """Record faulty rows: one finding for all rows of a state with the same fault."""
         counts: Counter[tuple[FindingKind, str]] = Counter()
         alike: dict[tuple[FindingKind, str], list[RowFault]] = {}
         for fault in faults:
@@ -132,7 +132,7 @@ class RowVerification:
 
 
 def late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
-    """What of a shard would be called too late: its time to wake is behind what is due."""
+    """Yield the clocks whose wake time in a shard is after something that is due."""
     for clock, due in checks.soonest.items():
         wake = shard.wake_us.get(clock)
         if wake is None or wake > due:
@@ -143,12 +143,12 @@ def late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
 def counted_wrongly(
     manifest: EpochManifest, operator: OperatorRecord, held: Mapping[tuple[int, int], Sizes]
 ) -> Iterator[tuple[ShardState | None, str, str]]:
-    """Yield the states of which there is not as much as the manifest says.
+    """Yield the states whose size differs from the manifest.
 
-    Yields the shard, or None if only all of them together are known, the state, and what is wrong.
+    Yields the shard, or None if only the total is known, the state, and the difference.
 
     Parameters:
-        held: what each shard holds.
+        held: the counted size of each shard.
     """
     standing = manifest.operators[operator.name]
     for state in operator.holds:
@@ -175,7 +175,7 @@ def _time(micros: int) -> str:
 
 
 def _key_text(operator: OperatorRecord, fault: RowFault) -> str:
-    """Return a row key as people read it: its key if it has one, else its bytes."""
+    """Return a row key for people: its key if it has one, else its bytes."""
     start = {WAITING: 10, DUE: 11}.get(fault.family, 2)
     shown = f"row key {fault.row_key.hex()}"
     if not operator.key or fault.family == EXPIRY:

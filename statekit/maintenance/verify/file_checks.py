@@ -15,14 +15,14 @@ from statekit.errors import CorruptCheckpointError, RestoreError, StorageError
 
 
 class NamedFile(NamedTuple):
-    """A file that is named with its size and checksum.
+    """A referenced file with its size and checksum.
 
     Parameters:
-        ref: its name.
-        kind: what it is: mutations, other names, or neither.
-        owner: of mutations, the key groups of the shard that made them; None if it may have been
-            several, one after the other.
-        key_groups: how many there are.
+        ref: the reference.
+        kind: whether it contains mutations, other references, or neither.
+        owner: of mutations, the key groups of their shard; None if several shards may have written
+            it, one after the other.
+        key_groups: the number of key groups.
     """
 
     ref: FileRef
@@ -32,7 +32,7 @@ class NamedFile(NamedTuple):
 
 
 class NamedFiles:
-    """The files that shards need. What was followed once is not read again.
+    """The files that shards reference. Each base and history is read once.
 
     Parameters:
         repository: the checkpoint.
@@ -44,14 +44,14 @@ class NamedFiles:
         self._listed: dict[FileRef, BaseSnapshot | History] = {}
 
     def of_manifest(self, manifest: EpochManifest) -> Iterator[NamedFile]:
-        """Every file that an epoch names, itself or through others."""
+        """Yield every file that an epoch references, directly or through others."""
         yield NamedFile(manifest.job_file, "bytes")
         for operator in manifest.operators.values():
             for shard in operator.shards:
                 yield from self.of_shard(shard, manifest.key_groups)
 
     def of_shard(self, shard: ShardState, key_groups: int) -> Iterator[NamedFile]:
-        """Yield the same of one shard."""
+        """Yield every file that a shard references, directly or through others."""
         for ref in shard.redistributed:
             yield NamedFile(ref, "changes", shard.groups, key_groups)
         yield from self._of_contents(shard, shard.groups, key_groups)
@@ -59,7 +59,8 @@ class NamedFiles:
             yield from self._of_contents(piece, None, key_groups)
 
     def strangers(self, manifest: EpochManifest) -> Iterator[tuple[FileRef, str]]:
-        """Bases and histories that are not of the shard that names them, and why.
+        """Yield bases and histories of other shards than those that reference them, with the
+        reason.
 
         Parameters:
             manifest: which was followed before.
@@ -102,7 +103,7 @@ class NamedFiles:
         key_groups: int,
         inside: Callable[[FileRef, int], Iterator[NamedFile]],
     ) -> Iterator[NamedFile]:
-        """Return a file that names others, and those."""
+        """Yield a base or history, and the files that it references."""
         yield NamedFile(ref, "names")
         if ref not in self._inside:
             try:
@@ -130,10 +131,10 @@ class NamedFiles:
 
 
 def check_file(repository: Repository, file: NamedFile) -> None:
-    """Read a file once and hold it against all that is known of it.
+    """Read a file once and compare it with its reference.
 
     Raises:
-        CorruptCheckpointError: it is missing, altered, or not what it is to be.
+        CorruptCheckpointError: it is missing, altered, or of another kind.
     """
     with repository.open_verified(file.ref) as opened:
         if file.kind == "changes":
@@ -141,7 +142,7 @@ def check_file(repository: Repository, file: NamedFile) -> None:
 
 
 def brief_fault(repository: Repository, file: NamedFile) -> str | None:
-    """What is wrong with the bytes of a file, in a few words; None if that cannot be told."""
+    """Return the fault of a file's bytes in a few words; None if there is no short form."""
     try:
         stored = repository.stored(file.ref.path)
         if stored is None:
@@ -158,7 +159,7 @@ def brief_fault(repository: Repository, file: NamedFile) -> str | None:
 
 
 def _check_mutations(opened: IO[bytes], file: NamedFile, where: str) -> None:
-    """Make sure that a change file has as many mutations as was said, all of its shard."""
+    """Check that a change file has the referenced number of mutations, all of its shard."""
     sums = MutationSums.of_file(opened, where, file.key_groups)
     found = sum(sums.of(name, 0, file.key_groups - 1).mutations for name in sums.states)
     if found != file.ref.rows:

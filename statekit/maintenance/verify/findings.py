@@ -24,22 +24,24 @@ FindingKind = Literal[
     "spark",
     "savepoint",
 ]
-"""What is wrong; `unreadable` is what the store would not give, which says nothing of the file."""
+"""The kind of damage. `unreadable`: the store did not return a file, which says nothing about the
+file.
+"""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """One finding.
 
     Parameters:
-        kind: what it is.
-        what: is wrong, for people, and what to do.
-        brief: the same in a few words, of a file whose bytes are not as they should be.
-        path: the file; None where it is no file.
-        epochs: those that it affects.
-        operator, shard, state: whose rows they are; the shard by its first and last key group.
-        rows: how many rows are wrong in the same way.
-        row_keys: those of the first of them, as hex.
+        kind: its kind.
+        what: the damage, and what to do.
+        brief: a short form for a file whose bytes are damaged.
+        path: the file; None if it is not about a file.
+        epochs: the affected epochs.
+        operator, shard, state: the owner of the rows; the shard by its first and last key group.
+        rows: number of rows with the same fault.
+        row_keys: the first of them, as hex.
     """
 
     kind: FindingKind
@@ -56,21 +58,21 @@ class Finding:
 
 @dataclass
 class Verification:
-    """What was looked at, and what was found.
+    """The result of a verification.
 
     Attributes:
-        url: where.
-        epochs: all epochs that are kept, also those whose manifests are missing.
-        given_up: how many epochs a collector gave up while they were looked at.
+        url: of the checkpoint.
+        epochs: all kept epochs, also those whose manifests are missing.
+        given_up: number of epochs that were collected meanwhile.
         abandoned: those that were rolled back, as ranges, first and last.
         looked_at: those whose files were checked.
         rows_of: those whose rows were checked.
-        findings: what is wrong.
-        orphans: files that nothing names. They are no damage.
-        has_all_names: whether all files that name others could be read; if not, what looks like an
-            orphan may be none.
+        findings: the damage.
+        orphans: unreferenced files. They are no damage.
+        has_all_names: whether all bases and histories could be read; if not, an orphan may be a
+            referenced file.
         files, bytes, rows: how much was checked.
-        pickled: `operator.state` of values that were not looked into.
+        pickled: `operator.state` of values that were not decoded.
         savepoints: their names.
     """
 
@@ -91,17 +93,17 @@ class Verification:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no findings."""
         return not self.findings
 
     @property
     def unread(self) -> list[Finding]:
-        """What the store would not give."""
+        """Findings about files that the store did not return."""
         return [finding for finding in self.findings if finding.kind == "unreadable"]
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything is wrong that counts: with more than epochs that were rolled back."""
+        """Whether there are findings that count: about more than epochs that were rolled back."""
         return any(
             finding.kind != "unreadable"
             and not (finding.epochs and all(map(self.is_abandoned, finding.epochs)))
@@ -109,14 +111,14 @@ class Verification:
         )
 
     def is_abandoned(self, epoch: int) -> bool:
-        """Return whether an epoch was rolled back, and is no part of the history."""
+        """Return whether an epoch was rolled back, and is not in the history."""
         return any(first <= epoch <= last for first, last in self.abandoned)
 
     def affecting(self, epoch: int) -> list[Finding]:
-        """What is wrong with an epoch."""
+        """Return the findings about an epoch."""
         return [finding for finding in self.findings if epoch in finding.epochs]
 
 
 def kind_of(error: StatekitError, otherwise: FindingKind) -> FindingKind:
-    """What kind of finding an error is: that of what was read, unless the store failed."""
+    """Return the kind of finding for an error: `otherwise`, unless the store failed."""
     return "unreadable" if isinstance(error, StorageError) else otherwise

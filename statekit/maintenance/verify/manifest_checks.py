@@ -13,7 +13,9 @@ from statekit.maintenance.verify.file_checks import NamedFiles
 def inconsistencies(
     manifest: EpochManifest, job: JobFile | None, previous: EpochManifest | None
 ) -> Iterator[str]:
-    """What in a manifest cannot be, given its job file and the epoch before it, as far as known."""
+    """Yield the faults of a manifest, given its job file and the epoch before it, as far as
+    known.
+    """
     if job is not None:
         if job.name != manifest.job:
             yield f"it is of job {manifest.job!r}, and its job file of {job.name!r}"
@@ -33,7 +35,7 @@ def inconsistencies(
 
 
 def _against(manifest: EpochManifest, previous: EpochManifest) -> Iterator[str]:
-    """What cannot be, given the epoch that it follows."""
+    """Yield the contradictions to the epoch before it."""
     followed = previous.epoch
     if manifest.job != previous.job:
         yield f"it follows epoch {followed}, which is of job {previous.job!r}"
@@ -47,11 +49,11 @@ def _against(manifest: EpochManifest, previous: EpochManifest) -> Iterator[str]:
 
 
 class Damage:
-    """Which epochs and shards need damaged files.
+    """The epochs and shards that need damaged files.
 
     Parameters:
-        named: follows names to files.
-        broken: paths of files that are missing or altered, manifests among them.
+        named: follows references to files.
+        broken: paths of files that are missing or altered, manifests included.
         lost: numbers of epochs whose manifests cannot be read.
 
     Attributes:

@@ -22,15 +22,16 @@ from statekit.checkpoint.repository import Repository
 from statekit.timestamp import datetime_to_micros
 
 OrphanKind = Literal["lost attempt", "base in the making", "draft", "job file", "note", "unknown"]
-"""Changes of an attempt that did not win, or of an epoch that runs right now; files of a base that
-no manifest names yet; a file that was being written; a job file of a start that committed nothing;
-the note of an epoch that is committed; and what statekit did not write."""
+"""Change files of an attempt that lost, or of an epoch that is running; files of a pending base; a
+file that was being written; a job file of a start that committed nothing; the note of a committed
+epoch; and files that statekit did not write.
+"""
 
 _JOB = re.compile(r"job(-[0-9]+)?\.json")
 
 
 class Orphan(NamedTuple):
-    """A file that nothing names.
+    """An unreferenced file.
 
     Parameters:
         path: below the checkpoint.
@@ -46,12 +47,12 @@ class Orphan(NamedTuple):
 
 
 def orphans(repository: Repository, named: Container[str], last: int) -> Iterator[Orphan]:
-    """Yield the files that nothing names.
+    """Yield the unreferenced files.
 
-    What Spark keeps, savepoints, and what a repair put aside are not state, and no orphans.
+    Spark's files, savepoints, and rows that a repair left out are not state, and no orphans.
 
     Parameters:
-        named: the paths of those that are.
+        named: the paths of referenced files.
         last: the number of the last epoch.
     """
     for file in repository.listed(""):

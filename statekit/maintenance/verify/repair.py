@@ -1,14 +1,14 @@
 """Repair: commit a new epoch from the intact parts of a damaged checkpoint.
 
-A repair is an epoch, committed with create-if-absent like any other; nothing is ever removed. There
+A repair is an epoch, committed with create-if-absent like any other. Nothing is ever removed. There
 are two kinds:
 
-1. Where only indexes, counts or times to wake of the last epoch are wrong, these follow from rows
-   that are whole: they are made anew, and the epoch follows the last one. Rows that cannot be read
-   are left out only if that is asked for, and kept in a file beside the state.
-2. Where a file is missing or altered, what it held is not guessed: the epoch stands where the last
-   epoch stood that is whole, as behind a rollback, and the input since then is read again. Single
-   shards never go back alone: what they hold would no longer fit the others.
+1. If only indexes, counts or wake times of the last epoch are wrong, they are computed again from
+  the rows, which are intact. The new epoch follows the last one. Unreadable rows are left out only
+  on request, and kept in a file beside the state.
+2. If a file is missing or altered, its contents are not guessed. The new epoch has the state of the
+  last intact epoch, as after a rollback, and later input is read again. A shard never goes back
+  alone: its state would no longer fit the others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from statekit.maintenance.verify.verify import verify
 from statekit.working_copy.unpacked_shard import ShardRows
 
 _FOLLOWS: frozenset[FindingKind] = frozenset({"timer index", "expiry index", "count", "wake"})
-"""What follows from rows."""
+"""Families that are derived from rows."""
 
 _ROWS: frozenset[FindingKind] = frozenset({"row", "key group"})
 
@@ -45,14 +45,14 @@ _ROUNDS = 3  # what is left out may leave an index behind, which the next round 
 
 @dataclass(frozen=True)
 class Repaired:
-    """A repair that was made.
+    """A completed repair.
 
     Parameters:
         manifest: the new epoch.
-        target: the epoch that it stands where it stood; of a mended one, the last epoch.
+        target: the epoch whose state it has; for a mended one, the last epoch.
         is_mended: whether it is the last epoch, mended, and not an earlier one.
-        mended: how many rows of indexes were put or removed.
-        left_out: how many rows that cannot be read were left out.
+        mended: number of index rows that were written or deleted.
+        left_out: number of unreadable rows that were left out.
         put_aside: files with those rows.
     """
 
@@ -67,19 +67,19 @@ class Repaired:
 def repair(
     repository: Repository, found: Verification, *, drop_rows: bool = False
 ) -> Repaired | None:
-    """Commit an epoch that is whole. None if the last epoch is whole: then there is nothing to do.
+    """Commit an intact epoch. Return None if the last epoch is intact.
 
-    A repair or a rollback that was killed before it had set Spark's part back is finished.
+    Spark's part of a repair or rollback that was killed is completed.
 
     Parameters:
-        found: what a verification of all of the checkpoint found.
-        drop_rows: leave out rows that cannot be read, or that are in a key group that is not
-            theirs, and keep them in a file beside the state.
+        found: a verification of the whole checkpoint.
+        drop_rows: leave out rows that are unreadable or in a wrong key group, and keep them in a
+            file beside the state.
 
     Raises:
-        RestoreError: nothing whole is left, Spark's part cannot be set back, or an epoch was begun
-            and has to be finished first.
-        FencedError: a run committed an epoch meanwhile. Nothing was done.
+        RestoreError: nothing intact is left, Spark's part cannot be set back, or an epoch was begun
+            and must be completed first.
+        FencedError: a run committed an epoch meanwhile. Nothing was changed.
     """
     if not found.epochs:
         raise RestoreError(
@@ -114,7 +114,7 @@ def repair(
 
 
 def _go_back(repository: Repository, found: Verification, *, drops: bool) -> Repaired:
-    """Stand where the last whole epoch stood."""
+    """Commit an epoch with the state of the last intact one."""
     newest, target = _newest(repository, found), _last_whole(repository, found)
     if newest is None or target is None:
         instead = " `--drop-rows` leaves out the rows that cannot be read." if drops else ""
@@ -151,7 +151,7 @@ def _newest(repository: Repository, found: Verification) -> EpochManifest | None
 
 
 def _last_whole(repository: Repository, found: Verification) -> EpochManifest | None:
-    """Return the last epoch whose manifest, files and rows are whole, and that was not rolled back."""
+    """Return the last epoch with an intact manifest, files and rows that was not rolled back."""
     for epoch in reversed(found.epochs[:-1]):
         if found.affecting(epoch) or found.is_abandoned(epoch):
             continue
@@ -164,7 +164,7 @@ def _last_whole(repository: Repository, found: Verification) -> EpochManifest | 
 
 
 def _mend(repository: Repository, last: EpochManifest) -> Repaired:
-    """Make anew what follows from rows."""
+    """Compute indexes, counts and wake times again."""
     check_at_rest(repository, last)
     found = repository.job_file(last.job_file.path)
     assert found is not None, "it was verified"
@@ -198,7 +198,7 @@ class _Mending:
         self.put_aside: list[str] = []
 
     def operator(self, name: str, standing: OperatorEpoch) -> OperatorEpoch:
-        """Return an operator as it is to stand: all of its shards counted, and at rest."""
+        """Return an operator after the repair: all of its shards counted, without records."""
         record = self._job.operator(name)
         assert record is not None, "the manifest was held against the job file"
         rows = ShardRows(self._repository, name, self._last)
@@ -229,7 +229,7 @@ class _Mending:
         return shard.model_copy(update=standing)
 
     def _keep(self, operator: str, made: _Mended) -> None:
-        """Keep what is left out, in a change file that nothing reads."""
+        """Store rows that are left out, in a change file that no command reads."""
         finished = made.aside.finish()
         if finished is not None:
             folder = f"{REPAIRS}/{self._last.epoch + 1:020d}"
@@ -242,13 +242,13 @@ class _Mended:
     """The changes that repair one shard.
 
     Parameters:
-        operator: whose shard it is.
-        families: all that rows may be of.
+        operator: its operator.
+        families: all families of rows.
 
     Attributes:
-        by_key, of_shard: changes of state of keys with its indexes, and of state of the shard.
+        by_key, of_shard: changes of keyed state with its indexes, and of operator state.
         aside: the rows that are left out.
-        mended, left_out: how many rows.
+        mended, left_out: number of rows.
     """
 
     def __init__(self, operator: OperatorRecord, families: Sequence[str]) -> None:
@@ -259,10 +259,10 @@ class _Mended:
         self.mended = self.left_out = 0
 
     def settle(self, shard: ShardState, backend: Backend, checks: RowChecks) -> None:
-        """Put right what is wrong, until nothing is.
+        """Repair faults until none is left.
 
         Raises:
-            CorruptCheckpointError: the same is wrong again.
+            CorruptCheckpointError: a repaired fault appears again.
         """
         for _ in range(_ROUNDS):
             before = self.mended + self.left_out
@@ -309,7 +309,7 @@ class _Mended:
 
 
 def _counted(shard: ShardState, checks: RowChecks) -> dict[str, Any]:
-    """What is in a shard and when it has to wake, as fields of its state."""
+    """Return the counted sizes of a shard and its wake times, as fields of its state."""
     wake = dict(shard.wake_us)
     for clock, due in checks.soonest.items():
         wake[clock] = min(due, wake.get(clock, due))

@@ -1,9 +1,9 @@
 """Check the rows of a shard one by one.
 
-Nothing is unpickled: what was pickled is counted and not looked into.
+Nothing is unpickled: pickled values are counted and not decoded.
 
-Leftovers in `_expiry` are no fault: what is removed before it expires may leave its entry there
-until that is due. An entry that is missing is one: its row would never be removed.
+Leftovers in `_expiry` are no fault: a row that is deleted before it expires may leave its index row
+until that is due. A missing index row is a fault: the row would never be deleted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from statekit.state.ttl import unstamped
 RowKind = Literal["row", "key group", "timer index", "expiry index"]
 
 INDEXED = "_indexed"
-"""A family of the database that rows are checked in: which rows the index of expiry knows."""
+"""A family of the database that rows are checked in: the rows that the expiry index contains."""
 
 _PIECE = 1_000  # so many rows are looked up at a time
 _ALL = b"", b"\xff\xff\xff"
@@ -40,15 +40,14 @@ _POSITION_BYTES = 12
 
 
 class RowFault(NamedTuple):
-    """One row that is wrong.
+    """A faulty row.
 
     Parameters:
-        kind: what about it: the row itself, its key group, or an index.
-        family: the state, or what stands for timers, waiting records and indexes.
+        kind: whether the row itself, its key group, or an index is wrong.
+        family: the state, timers, buffered records or an index.
         row_key: of the row.
-        what: is wrong.
-        mend: the change that puts an index right. None for rows that say something themselves: what
-            they were to say nobody knows.
+        what: the fault.
+        mend: the change that repairs an index. None for rows of state, whose contents are lost.
     """
 
     kind: RowKind
@@ -63,13 +62,13 @@ class RowChecks:
 
     Parameters:
         operator: as in the job file.
-        key_groups: how many there are.
+        key_groups: the number of key groups.
 
     Attributes:
-        families: what a database has to be opened with whose rows are to be checked.
+        families: the families to open a database with for the checks.
         sizes: rows and bytes per state of the shard that was checked last.
-        soonest: per clock, when the first timer or waiting record of it is due.
-        pickled: names of states whose values were not looked into.
+        soonest: per clock, the time of its first timer or buffered record.
+        pickled: names of states whose values were not decoded.
     """
 
     def __init__(self, operator: OperatorRecord, key_groups: int) -> None:
@@ -93,11 +92,11 @@ class RowChecks:
         self.soonest: dict[Clock, int] = {}
 
     def check(self, backend: Backend, groups: tuple[int, int]) -> Iterator[RowFault]:
-        """What is wrong with the rows of a shard.
+        """Yield the faults in the rows of a shard.
 
         Parameters:
-            backend: its rows, opened with `families`. Of `INDEXED` it is written to.
-            groups: the first and the last key group that the shard owns.
+            backend: its rows, opened with `families`. The check writes to `INDEXED`.
+            groups: first and last key group of the shard.
         """
         self.sizes, self.soonest = {}, {}
         if self._expires:
@@ -115,7 +114,7 @@ class RowChecks:
     def _check_family(
         self, backend: Backend, family: str, groups: tuple[int, int]
     ) -> Iterator[RowFault]:
-        """Rows of one family, and whether indexes have what they ask for."""
+        """Yield the faults in the rows of one family and in their index rows."""
         rows = size = 0
         found = backend.scan(family, *_ALL)
         while piece := list(islice(found, _PIECE)):
@@ -143,10 +142,10 @@ class RowChecks:
         self.sizes[family] = StateSize(rows, size)
 
     def check_row(self, family: str, parts: RowParts, row: bytes) -> None:
-        """Make sure that a row, and all parts of its row key, read back.
+        """Check that a row, and all parts of its row key, are readable.
 
         Raises:
-            StatekitError, ValueError, IndexError: they do not.
+            StatekitError, ValueError, IndexError: they are not.
         """
         if parts.key != self._seen:
             _canonical(self._key_codec, parts.key)
@@ -165,7 +164,7 @@ class RowChecks:
     # --------------------------------------------------------------------------------- indexes
 
     def _check_due(self, backend: Backend) -> Iterator[RowFault]:
-        """Return whether each row of `_timers.due` is of a timer."""
+        """Yield the rows of `_timers.due` that belong to no timer."""
         found = backend.scan(DUE, *_ALL)
         while piece := [row_key for row_key, _ in islice(found, _PIECE)]:
             timers: list[tuple[bytes, bytes]] = []
@@ -182,7 +181,7 @@ class RowChecks:
                     yield RowFault("timer index", DUE, due, what, Delete(DUE, due))
 
     def _note_index(self, backend: Backend) -> Iterator[RowFault]:
-        """Note which rows the index of expiry knows, and find what is no entry of it."""
+        """Record the rows that the expiry index contains, and yield its invalid entries."""
         tags = {
             state.name: CLOCK_TAGS[state.ttl.clock]
             for state in self._operator.states
@@ -234,7 +233,7 @@ class RowChecks:
         return lambda row: decode(unstamped(row, era)[0])
 
     def _subkey_check(self, name: str) -> Callable[[bytes], object]:
-        """What follows the key in a row key, by the kind of state."""
+        """Return the check of the row key after the key, by the kind of state."""
         state = next(state for state in self._operator.states if state.name == name)
         if state.shape is RowShape.ENTRIES:
             codec = schema_key_codec(Schema.from_json(state.types["key"]))
@@ -260,7 +259,7 @@ _UNREADABLE = (StatekitError, IndexError, ValueError, struct.error)
 
 
 def _canonical(codec: KeyCodec[Any], data: bytes) -> None:
-    """Make sure that these bytes are a key, and those that this key has.
+    """Check that bytes are the encoding of a key, and the only one.
 
     Raises:
         CorruptCheckpointError: they are not.

@@ -17,14 +17,14 @@ from statekit.maintenance.verify.row_checks import RowChecks
 
 @dataclass(frozen=True)
 class SavepointCheck:
-    """A part of a savepoint that was looked at.
+    """The check of one part of a savepoint.
 
     Parameters:
-        what: is wrong with it; None if nothing is.
+        what: the damage; None if there is none.
         path: the file, below the checkpoint.
-        operator, state: whose rows they are.
-        files, bytes, rows: how much it was.
-        is_unread: whether it is wrong only that the store would not give it.
+        operator, state: the owner of the rows.
+        files, bytes, rows: how much was checked.
+        is_unread: whether the only fault is that the store did not return it.
     """
 
     what: str | None = None
@@ -38,18 +38,18 @@ class SavepointCheck:
 
 
 def savepoint_folders(repository: Repository) -> list[str]:
-    """Return where the savepoints of a checkpoint are. One that was never finished is none."""
+    """Return the folders of savepoints in a checkpoint, without unfinished ones."""
     ending = f"/{SAVEPOINT}"
     found = (path for path in repository.tree(SAVEPOINTS) if path.endswith(ending))
     return sorted(path.removesuffix(ending) for path in found)
 
 
 def check_savepoint(repository: Repository, folder: str, *, rows: bool) -> Iterator[SavepointCheck]:
-    """Look at a savepoint, part by part.
+    """Check a savepoint, part by part.
 
     Parameters:
-        folder: where it is; empty if it is all of the repository.
-        rows: whether to look at rows, and not only at the bytes of files.
+        folder: its folder; empty if it is the whole repository.
+        rows: whether to check rows, and not only the bytes of files.
     """
     at = f"{folder}/" if folder else ""
     try:
@@ -81,7 +81,7 @@ def _bytes_checked(repository: Repository, ref: FileRef, at: str) -> SavepointCh
 def _rows_checked(
     savepoint: Savepoint, operator: OperatorRecord, state: str, checks: RowChecks, path: str
 ) -> SavepointCheck:
-    """Return the rows of one state, which are whole bytes."""
+    """Check the rows of one state, whose bytes are intact."""
     count, what, is_unread = 0, None, False
     local = {found.name for found in operator.states if found.is_local}
     try:

@@ -1,8 +1,7 @@
 """Check Spark's log within a checkpoint, and that it fits the state.
 
-Spark seals none of its files. On a local disk each one has a `.crc` beside it, and any change of a
-byte is found by that. In an object store the store answers for its bytes, and only what cannot be
-read as what it is to be is found.
+Spark's files contain no checksums. On a local disk each one has a `.crc` file, which reveals every
+changed byte. An object store is responsible for its bytes, and only unreadable files are found.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _CRC_HEAD = b"crc\x00"
 
 
 def spark_faults(repository: Repository, last: EpochManifest) -> Iterator[tuple[str | None, str]]:
-    """What is wrong with Spark's part: the file if it is one, and what.
+    """Yield the faults of Spark's part: the file, if it is one, and the fault.
 
     Parameters:
         last: the last epoch.
@@ -44,7 +43,7 @@ def spark_faults(repository: Repository, last: EpochManifest) -> Iterator[tuple[
 def _position_faults(
     repository: Repository, last: EpochManifest, done: int
 ) -> Iterator[tuple[str | None, str]]:
-    """Return whether Spark goes on from where the state stands, as a start will ask."""
+    """Yield the fault if Spark would not continue from the state, as a start checks it."""
     offsets = max(repository.spark_batches("offsets"), default=-1)
     commits = max(repository.spark_batches("commits"), default=-1)
     if offsets < done:
@@ -68,7 +67,7 @@ def _subject(path: str) -> str:
 
 
 def _checksum_fault(repository: Repository, path: str, paths: list[str]) -> str | None:
-    """What is wrong with a file of which Hadoop keeps checksums of so many bytes each."""
+    """Return the fault of a file that Hadoop keeps a checksum of per block of bytes."""
     subject = _subject(path)
     if subject not in paths:
         return None  # Spark removes the file first

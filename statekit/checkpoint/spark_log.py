@@ -224,7 +224,9 @@ def _source_at(paths: list[str], read: _Read, offset: str) -> SparkFiles:
 
 
 def _log_offset(offset: str) -> int | None:
-    """Return the position in its log that a source of files was read up to; None for other sources."""
+    """Return the position in its log that a source of files was read up to; None for other
+    sources.
+    """
     try:
         found = parse_json(offset)
     except ValueError:

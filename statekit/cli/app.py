@@ -70,11 +70,11 @@ AllowPickle = Annotated[
 ]
 
 _DIFFERENT = 3
-"""The exit code of `diff` that tells a difference from an error."""
+"""The exit code of `diff` for a difference, which is not an error."""
 
 
 def main() -> None:
-    """Run the command line; errors that statekit explains become one message and exit code 1."""
+    """Run the command line. A statekit error becomes one message and exit code 1."""
     try:
         app()
     except StatekitError as error:
@@ -96,7 +96,7 @@ def inspect(
 ) -> None:
     """Show what a checkpoint contains: job, operators, states with types and sizes, epochs, skew.
 
-    Of a savepoint, the job, and states with types, sizes and files.
+    For a savepoint: the job, and states with types, sizes and files.
     """
     if Repository(checkpoint, create=False).is_savepoint:
         if epoch is not None:
@@ -136,9 +136,9 @@ def get(
     epoch: Epoch = None,
     allow_pickle: AllowPickle = False,
 ) -> None:
-    """Print what a state holds for one key, as JSON; null if it holds nothing.
+    """Print the state of one key as JSON; null if there is none.
 
-    Of operator state, which belongs to shards and not to keys: a list with what each shard holds.
+    For operator state: a list with the state of each shard.
     """
     reader = CheckpointReader(checkpoint, epoch=epoch, allow_pickle=allow_pickle)
     if key is None:
@@ -177,9 +177,9 @@ def rollback(
     to: Annotated[int, typer.Option(help="Go on from where this epoch stood.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
 ) -> None:
-    """Let a checkpoint go on from an earlier epoch. A job that still runs is fenced.
+    """Continue a checkpoint from an earlier epoch. A running job is fenced.
 
-    Asks for nothing. If it is killed, running it again, or starting the job, finishes it.
+    Does not ask for confirmation. After a kill, run it again or start the job.
     """
     found = rollbacks.plan(Repository(checkpoint, create=False), to)
     cli_rollback.print_plan(found)
@@ -203,7 +203,7 @@ def diff(
 ) -> None:
     """Compare two states: schemas, and the rows of each state.
 
-    The exit code is 0 if they are the same, and 3 if they differ.
+    The exit code is 0 if they are equal, and 3 if they differ.
     """
     found = compare(
         cli_diff.source_of(a), cli_diff.source_of(b), examples=rows, allow_pickle=allow_pickle
@@ -257,7 +257,7 @@ def _print_values(values: Any) -> None:
 
 
 def _finite(held: Any) -> Any:
-    """Return the same with NaN and infinities as text, which JSON has no numbers for."""
+    """Return the data with NaN and infinities as text, because JSON has no such numbers."""
     if isinstance(held, float) and not math.isfinite(held):
         return str(held)
     if isinstance(held, dict):

@@ -21,7 +21,7 @@ from statekit.working_copy.copies import default_working_directory
 from statekit.working_copy.disk_space import CopySpace, FoundCopy
 
 _PATIENCE = StoreOptions(retry_seconds=2, timeout_seconds=3, connect_seconds=2)
-"""For stores that are only asked whose copies these are: one that does not answer is unknown."""
+"""Short time limits: a store that does not answer makes the job of its copies unknown."""
 _ASKED_AT_ONCE = 16
 
 
@@ -44,10 +44,10 @@ def copies(
         bool, typer.Option("--all", help="With --clean: remove all copies that nobody uses.")
     ] = False,
 ) -> None:
-    """Show the working copies on this host, and remove those without use.
+    """Show the working copies on this host, and remove unused ones.
 
-    Jobs may run meanwhile: a copy in use is never removed. A copy is no part of a checkpoint; a job
-    that needs one again makes it anew.
+    Jobs may run meanwhile: a copy in use is never removed. A copy is not part of a checkpoint; a
+    job restores it when needed.
     """
     if everything and not clean:
         raise typer.BadParameter("--all goes with --clean")
@@ -66,7 +66,7 @@ def copies(
 
 
 def _check(space: CopySpace) -> None:
-    """Refuse a directory that is not there, cannot be read, or is something else."""
+    """Refuse a directory that is missing, unreadable, or not a working directory."""
     try:
         is_ours = space.is_ours
     except (FileNotFoundError, NotADirectoryError):
@@ -85,7 +85,7 @@ def _check(space: CopySpace) -> None:
 
 
 def _clean(space: CopySpace, useless: list[FoundCopy]) -> None:
-    """Remove leftovers and copies, and say how much that was."""
+    """Remove leftovers and copies, and print their number and size."""
     leftovers, before = space.remove_leftovers(), space.copies()
     removed = sum(space.remove(copy.home) for copy in useless)
     gone = _taken(before) - _taken(space.copies())
@@ -128,20 +128,20 @@ def _others(paths: list[Path]) -> str:
 
 
 def _taken(found: list[FoundCopy]) -> int:
-    """Return how many bytes copies take together, those that they share once."""
+    """Return the total bytes of copies; shared files count once."""
     sizes = {file: size for copy in found for file, size in copy.files.items()}
     return sum(sizes.values())
 
 
 def _jobs(space: CopySpace, checkpoints: Collection[str]) -> dict[str, str | None]:
-    """Return the jobs of checkpoints, whose stores are asked at the same time."""
+    """Return the jobs of checkpoints. Their stores are asked in parallel."""
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
         found = threads.map(lambda checkpoint: _job(space, checkpoint), checkpoints)
         return dict(zip(checkpoints, found, strict=True))
 
 
 def _job(space: CopySpace, checkpoint_id: str) -> str | None:
-    """Return the job whose copies these are; None if its checkpoint is gone, or is another one now."""
+    """Return the job of copies; None if its checkpoint is deleted or was replaced."""
     url = space.origin(checkpoint_id)
     if url is None:
         return "unknown"

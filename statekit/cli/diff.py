@@ -17,7 +17,7 @@ _WITH_EPOCH = re.compile(r"(.+)@(\d+)")
 
 
 def source_of(text: str) -> StateSource:
-    """Return the state that a word names: a checkpoint, CHECKPOINT@EPOCH, or a savepoint.
+    """Return the state for an argument: a checkpoint, CHECKPOINT@EPOCH, or a savepoint.
 
     Raises:
         StatekitError: there is no such checkpoint, epoch or savepoint.
@@ -30,12 +30,12 @@ def source_of(text: str) -> StateSource:
 
 
 def as_data(found: Difference) -> dict[str, Any]:
-    """Return the difference as JSON has it."""
+    """Return the difference as JSON-able data."""
     return {"same": found.is_same, **dataclasses.asdict(found)}
 
 
 def print_difference(found: Difference) -> None:
-    """Schemas first, then how many rows differ, then those that were asked for."""
+    """Print schemas, then the numbers of different rows, then the requested rows."""
     say(f"A {found.a}\nB {found.b}")
     _print_schemas(found)
     headings = ("rows in A", "rows in B", "added", "removed", "changed")
@@ -54,7 +54,7 @@ def print_difference(found: Difference) -> None:
 
 
 def _print_schemas(found: Difference) -> None:
-    """Operators and states that only one side has, and types that differ."""
+    """Print operators and states that only one side has, and types that differ."""
     for name in dict.fromkeys([*found.operators_a, *found.operators_b]):
         key_a, key_b = found.operators_a.get(name), found.operators_b.get(name)
         if key_a != key_b:

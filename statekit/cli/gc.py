@@ -39,7 +39,7 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Delete epochs that are not to be kept, and files that nothing needs.
+    """Delete old epochs, and files that no kept epoch references.
 
     The job may run meanwhile. Savepoints and Spark's part are never touched.
     """

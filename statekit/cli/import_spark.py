@@ -42,11 +42,10 @@ def import_spark(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
 ) -> None:
-    """Make a checkpoint of the state of a query with Spark's own transformWithState.
+    """Import the state of a query with Spark's own transformWithState into a new checkpoint.
 
-    Stop the query first. Its checkpoint is only read. The job then goes on from the new one where
-    the query stood: with all state and timers, and behind what was read. If it is killed, run it
-    again.
+    Stop the query first. Its checkpoint is only read. The job then continues from the new one: with
+    all state and timers, and after the input that the query has read. After a kill, run it again.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise StatekitError("to import from Spark takes PySpark: pip install 'statekit[spark]'")

@@ -22,11 +22,11 @@ from statekit.working_copy.base_options import replay_seconds
 
 @dataclass(frozen=True)
 class Counted:
-    """What an operator holds.
+    """The size of an operator's state.
 
     Attributes:
         sizes: rows and bytes per state, and of timers.
-        shards: rows of keys per shard; None for one that nobody has counted.
+        shards: rows of keys per shard; None for one that was not counted.
         groups: the same per key group; None if no state was read.
     """
 
@@ -68,7 +68,7 @@ def _from_manifest(reader: CheckpointReader, operator: str) -> Counted:
 
 
 def print_checkpoint(reader: CheckpointReader, operators: Mapping[str, Counted]) -> None:
-    """Return the job, then a table of states and one of shards per operator."""
+    """Print the job, then a table of states and one of shards per operator."""
     manifest, epochs = reader.manifest, reader.epochs
     out.print(f"[bold]job {reader.job.name}[/]  {reader.repository.url}", soft_wrap=True)
     out.print(
@@ -108,7 +108,9 @@ def _print_states(reader: CheckpointReader, operator: str, sizes: dict[str, Stat
 
 
 def _print_skew(reader: CheckpointReader, operator: str, found: Counted) -> None:
-    """How evenly rows of keys are spread: over shards, and over key groups if those were read."""
+    """Print how evenly rows of keys are distributed over shards, and over key groups if they were
+    read.
+    """
     headings = ("shard", "key groups", "rows", "of mean", "fullest group")
     table = empty_table(headings, title=f"skew of {operator}")
     shards = reader.manifest.operators[operator].shards
@@ -136,7 +138,7 @@ def _print_skew(reader: CheckpointReader, operator: str, found: Counted) -> None
 
 
 def _print_restores(shards: Sequence[ShardState]) -> None:
-    """What a restore would read: nothing is to be told of an operator that holds nothing."""
+    """Print the size of a restore; nothing for an operator without state."""
     told = _restores_as_data(shards)
     if not (told["based"] or told["change_files"]):
         return
@@ -149,7 +151,7 @@ def _print_restores(shards: Sequence[ShardState]) -> None:
 
 
 def _restores_as_data(shards: Sequence[ShardState]) -> dict[str, Any]:
-    """What restores of an operator's shards would read, according to the manifest."""
+    """Return the size of restores of an operator's shards, according to the manifest."""
     chains = [shard.chain for shard in shards]
     return {
         "shards": len(shards),
@@ -163,7 +165,7 @@ def _restores_as_data(shards: Sequence[ShardState]) -> dict[str, Any]:
 
 
 def as_data(reader: CheckpointReader, operators: Mapping[str, Counted]) -> dict[str, object]:
-    """Return the same for programs."""
+    """Return the contents of a checkpoint as JSON-able data."""
     return {
         "job": reader.job.name,
         "checkpoint": reader.repository.url,

@@ -15,7 +15,9 @@ from statekit.state.row_versions import value_schema
 
 
 def migrate_and_print(checkpoint: str, application: str, *, dry_run: bool) -> bool:
-    """Migrate a checkpoint, or try to; whether all rows are, or would be, of the declared types."""
+    """Migrate a checkpoint, or try to. Return whether all rows have, or would have, the declared
+    types.
+    """
     migration = Migration(load_job(application), checkpoint)
     refused = migration.refused
     if refused and not dry_run:

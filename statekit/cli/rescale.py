@@ -58,10 +58,10 @@ def rescale(
         ),
     ] = None,
 ) -> None:
-    """Give a checkpoint another parallelism while no job runs on it.
+    """Change the parallelism of a checkpoint while no job runs on it.
 
-    Not needed before a start with another parallelism, which does the same: use it to look at a
-    plan, to have the state verified, or to change the number of key groups.
+    A start with another parallelism does the same. Use this command to see a plan, to have the
+    state verified, or to change the number of key groups.
     """
     if fast and not plan:
         raise typer.BadParameter("--fast goes with --plan: what is committed is always verified")
@@ -98,7 +98,7 @@ def _rewrite(
     key_groups: int | None,
     specs: Mapping[str, Sequence[StateSpec]],
 ) -> None:
-    """Write all state anew."""
+    """Write all state again."""
     begun, verified = stopwatch_s(), list[str]()
 
     def told(operator: str, family: str, contents: RowChecksum) -> None:
@@ -120,7 +120,7 @@ def _rewrite(
 
 
 def print_plan(plans: Sequence[OperatorPlan], *, counted: bool) -> None:
-    """Tables per operator: what goes where, how full shards are, and the fullest key groups."""
+    """Print tables per operator: moves, sizes of shards, and the fullest key groups."""
     for plan in plans:
         if plan.has_keys:
             _print_moves(plan)
@@ -150,7 +150,7 @@ def _print_moves(plan: OperatorPlan) -> None:
 
 
 def _rule_text(shared: Shared) -> str:
-    """What becomes of an operator state."""
+    """Describe how operator state is redistributed."""
     if shared.rule is not None:
         return _RULES[shared.rule]
     if shared.is_refused:
@@ -167,7 +167,7 @@ _RULES: dict[Rule, str] = {
 
 
 def _print_done(done: Rescaled, seconds: float) -> None:
-    """What an offline rescale did."""
+    """Print the result of a rescale."""
     before, after = done.before, done.after
     if not done.is_changed:
         out.print(f"parallelism is {before.parallelism} already: nothing to do")

@@ -13,7 +13,7 @@ from statekit.timestamp import instant
 
 
 def epochs_text(ranges: Iterable[tuple[int, int]]) -> str:
-    """Ranges of epochs as people write them.
+    """Return ranges of epochs as text.
 
     >>> epochs_text([(5, 7), (9, 9)]), epochs_text([(9, 9)])
     ('epochs 5–7, 9', 'epoch 9')
@@ -23,7 +23,7 @@ def epochs_text(ranges: Iterable[tuple[int, int]]) -> str:
 
 
 def rolled_back_text(ranges: Iterable[tuple[int, int]]) -> str:
-    """Return the same as a sentence of what became of them.
+    """Return that ranges of epochs were rolled back, as a sentence.
 
     >>> rolled_back_text([(9, 9)])
     'epoch 9 was rolled back'
@@ -33,7 +33,7 @@ def rolled_back_text(ranges: Iterable[tuple[int, int]]) -> str:
 
 
 def print_plan(found: Rollback) -> None:
-    """What the rollback does, before it is done."""
+    """Print the effects of a rollback before it is done."""
     last, target, made = found.last, found.target, found.manifest
     out.print(f"[bold]job {target.job}[/]  {found.repository.url}")
     if found.is_committed:
@@ -59,7 +59,7 @@ def print_plan(found: Rollback) -> None:
 
 
 def print_done(found: Rollback, *, dry_run: bool) -> None:
-    """How it ended."""
+    """Print the result."""
     made, to = found.manifest.epoch, found.target.epoch
     if dry_run:
         out.print("dry run: nothing was changed")
@@ -73,7 +73,7 @@ def _committed(manifest: EpochManifest) -> str:
 
 
 def _rows(last: EpochManifest, target: EpochManifest) -> Table:
-    """Rows per state at both epochs, as the manifests say."""
+    """Return a table with the rows per state at both epochs, from the manifests."""
     headings = [f"rows at epoch {manifest.epoch}" for manifest in (last, target)]
     table = empty_table(headings, texts=("state",))
     now, then = _counted(last), _counted(target)
@@ -83,7 +83,7 @@ def _rows(last: EpochManifest, target: EpochManifest) -> Table:
 
 
 def _counted(manifest: EpochManifest) -> dict[str, int]:
-    """Rows per `operator.state`."""
+    """Return the rows per `operator.state`."""
     return {
         f"{name}.{state}": rows
         for name, operator in manifest.operators.items()

@@ -29,7 +29,7 @@ def savepoint(
         typer.Option(help="Save this epoch instead of the last one.", show_default=False),
     ] = None,
 ) -> None:
-    """Write all state to Parquet files of its own, to keep, to read, or to start other jobs from.
+    """Write all state to Parquet files, to keep, to read, or to start other jobs from.
 
     The job may run meanwhile. Nothing ever deletes a savepoint.
     """
@@ -43,7 +43,7 @@ def savepoint(
 
 
 def inspect_savepoint(url: str, *, as_json: bool) -> None:
-    """Print what a savepoint holds."""
+    """Print the contents of a savepoint."""
     found = Savepoint.at(url)
     if as_json:
         print_json(_as_data(found.file, found.url))

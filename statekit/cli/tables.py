@@ -23,7 +23,7 @@ _SHOWN_AT_ENDS = 4
 
 
 def chosen(sizes: Sequence[int]) -> Iterator[int | None]:
-    """Yield the numbers of all; of many, the first, the fullest and the last, None in between.
+    """Yield all numbers; of many, the first, the fullest and the last, with None in between.
 
     >>> list(chosen([5, 0, 7])), list(chosen([1] * 50 + [9] + [1] * 49))
     ([0, 1, 2], [0, 1, 2, 3, None, 50, None, 96, 97, 98, 99])
@@ -48,8 +48,8 @@ def empty_table(
     """Return a table without rows.
 
     Parameters:
-        numbers: headings of the columns on the right, which are flush right.
-        texts: headings of the columns on the left, whose long texts are folded.
+        numbers: headings of the right columns, which are flush right.
+        texts: headings of the left columns, whose long texts are wrapped.
     """
     table = Table(title=Text(title) if title else None, title_justify="left")
     for heading in texts:
@@ -62,7 +62,7 @@ def empty_table(
 def add_rows_of_shards(
     table: Table, sizes: Sequence[int], cells_of: Callable[[int], Sequence[str]]
 ) -> None:
-    """Add a row per number that `chosen` chooses, and "…" where it leaves some out.
+    """Add a row per number that `chosen` yields, and "…" for None.
 
     Parameters:
         cells_of: returns the cells of a number.
@@ -72,7 +72,7 @@ def add_rows_of_shards(
 
 
 def size_cells(size: StateSize | None) -> tuple[str, str]:
-    """Rows and bytes as cells of a table; – where nobody knows.
+    """Return rows and bytes as cells of a table; – if they are unknown.
 
     >>> size_cells(StateSize(1200, 34000)), size_cells(None)
     (('1,200', '34,000'), ('–', '–'))
@@ -90,7 +90,7 @@ def count_text(number: int, one: str, many: str) -> str:
 
 
 def say(text: str) -> None:
-    """Print a line as it is, however long it is."""
+    """Print a line unwrapped."""
     out.print(text, markup=False, soft_wrap=True)
 
 
@@ -100,17 +100,17 @@ def print_json(data: object) -> None:
 
 
 def print_error(error: StatekitError) -> None:
-    """Print an error that says what to do."""
+    """Print an error."""
     err.print(f"[bold red]{type(error).__name__}[/] ({error.kind})")
     err.print(str(error), markup=False)
 
 
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show a bar. Yields a function to call with what is done, and of how much; silent in a log.
+    """Show a bar. Yields a function to call with the number done and the total; silent in a log.
 
     Parameters:
-        what: is counted, such as "rows".
+        what: the unit, such as "rows".
     """
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn(what), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as shown:
@@ -119,7 +119,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 def range_text(groups: tuple[int, int]) -> str:
-    """Key groups, first and last, as people write them.
+    """Return key groups, first and last, as text.
 
     >>> range_text((3, 7)), range_text((3, 3))
     ('3–7', '3')

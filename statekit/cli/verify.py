@@ -36,7 +36,7 @@ _ADVICE = (
     "each message in full"
 )
 _DO = re.compile(r"[:.] [Rr]estore .*", re.DOTALL)
-"""Where a message goes on with what to do."""
+"""The words at which the advice in a message starts."""
 _FINDINGS_MAX = 50  # of more, the table shows the first
 
 
@@ -68,9 +68,9 @@ def verify(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Check every file, row, count and index of a checkpoint, and what nothing names.
+    """Check every file, row, count and index of a checkpoint, and find orphans.
 
-    The exit code is 0 if it is whole, 1 if it is damaged, and 2 if it cannot be checked. Changes
+    The exit code is 0 if it is intact, 1 if it is damaged, and 2 if it cannot be checked. Changes
     nothing without --repair. A job may run meanwhile, but not during a repair.
     """
     if mend and (epoch is not None or no_rows):
@@ -89,7 +89,7 @@ def verify(
 
 
 def _print_error(error: StatekitError, found: dict[str, Any] | None, *, as_json: bool) -> None:
-    """Say what ended the command; as data together with what was found before."""
+    """Print the error that ended the command; as data together with the findings so far."""
     if as_json:
         print_json({**(found or {}), "error": {"kind": error.kind, "message": str(error)}})
     print_error(error)
@@ -181,7 +181,7 @@ def _print_findings(findings: Sequence[Finding], url: str) -> None:
 
 
 def _short(finding: Finding, url: str) -> str:
-    """What is wrong, without what the table says in other places."""
+    """Return a finding without the words that the table has elsewhere."""
     if finding.brief is not None:
         return finding.brief
     if finding.path is None:

@@ -66,7 +66,9 @@ def unwrap(annotation: Any) -> Any:
 
 
 def with_metadata(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the annotation as `unwrap` returns it, and the metadata of all `Annotated` around it."""
+    """Return the annotation as `unwrap` returns it, and the metadata of all `Annotated` around
+    it.
+    """
     metadata: tuple[Any, ...] = ()
     while True:
         origin = typing.get_origin(annotation)

@@ -436,7 +436,9 @@ class KeyCodec(Generic[T]):
     annotation: Any
 
     def encode_all(self, keys: Sequence[T]) -> list[bytes]:
-        """Return the bytes of several keys; StateTypeError where the type cannot hold one of them."""
+        """Return the bytes of several keys; StateTypeError where the type cannot hold one of
+        them.
+        """
         encode_several = _ENCODE_SEVERAL.get(self.schema.kind)
         encoded = None if encode_several is None else encode_several(keys)
         return list(map(self.encode, keys)) if encoded is None else encoded

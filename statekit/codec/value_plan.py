@@ -62,7 +62,9 @@ def plan_scalar(schema: Schema, annotation: Any) -> ValuePlan:
 
 
 def is_map(schema: Schema) -> bool:
-    """Return whether a dict is written as a map, not as pairs: MessagePack readers know its keys."""
+    """Return whether a dict is written as a map, not as pairs: MessagePack readers know its
+    keys.
+    """
     key = schema.items[0].kind
     return key in SCALARS.keys() - {"null"} or key == "enum"
 
@@ -155,7 +157,9 @@ def plan_sequence(schema: Schema, item: ValuePlan) -> ValuePlan:
 
 
 def plan_set(schema: Schema, item: ValuePlan) -> ValuePlan:
-    """Return a set or frozenset: an array sorted by encoded element, whatever the order of hashing."""
+    """Return a set or frozenset: an array sorted by encoded element, whatever the order of
+    hashing.
+    """
     cls: Any = set if schema.kind == "set" else frozenset
     item_to_wire, item_from_wire = item.to_wire or unchanged, item.from_wire or unchanged
 
@@ -181,7 +185,9 @@ def _check_pairs(checks: list[Check]) -> Check:
 
 
 def plan_dict(schema: Schema, key: ValuePlan, item: ValuePlan) -> ValuePlan:
-    """Return a dict: a map, or an array of pairs where MessagePack readers may not know such keys."""
+    """Return a dict: a map, or an array of pairs where MessagePack readers may not know such
+    keys.
+    """
     wire: Any = dict[key.wire, item.wire]  # type: ignore[name-defined]
     if not is_map(schema):
         wire = list[tuple[key.wire, item.wire]]  # type: ignore[name-defined]

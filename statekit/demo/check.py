@@ -88,7 +88,7 @@ class Comparison:
 
 
 def compare(spark: SparkSession, csv: Path, home: Path) -> list[Comparison]:
-    """Ask the raw file what the job was asked, and hold the answers against each other."""
+    """Ask the raw file the job's questions, and compare the answers."""
     raw = spark.read.csv(str(csv), header=True, inferSchema=True, nullValue="NA")
     raw.createOrReplaceTempView("csv_flights")
     for sink in ("late", "turnarounds", "grounded", "hours"):
@@ -122,7 +122,7 @@ def compare(spark: SparkSession, csv: Path, home: Path) -> list[Comparison]:
 
 
 def _totals(spark: SparkSession, asked: tuple[str, str, str], *questions: str) -> list[Comparison]:
-    """Return the same totals of what the job wrote to a sink, and of what SQL finds."""
+    """Compare totals of the job's output with those of SQL."""
     query, sink, totals = asked
     spark.sql(query).createOrReplaceTempView(f"expected_{sink}")
     written = spark.sql(totals.format(source=sink)).collect()[0]
@@ -134,7 +134,9 @@ def _totals(spark: SparkSession, asked: tuple[str, str, str], *questions: str) -
 
 
 def _late(spark: SparkSession, home: Path) -> list[Comparison]:
-    """Return which flights are late depends on how Spark cuts its input, whether they are does not."""
+    """Compare the number of late flights. Which flights are late depends on how Spark cuts its
+    input.
+    """
     epoch = CheckpointReader(home / "checkpoint").manifest.operators["turnaround"]
     hours = LATENESS // timedelta(hours=1)
     confirmed = spark.sql(_LATE.format(hours=hours)).collect()[0][0]
@@ -142,7 +144,7 @@ def _late(spark: SparkSession, home: Path) -> list[Comparison]:
 
 
 def _states(spark: SparkSession, home: Path) -> list[Comparison]:
-    """What the states hold, read from the checkpoint's files, against the raw file."""
+    """Compare states, read from the checkpoint's files, with the raw file."""
     reader = CheckpointReader(home / "checkpoint")
     with tempfile.TemporaryDirectory() as directory:
         visits = list(reader.rows("turnaround", "visits", Path(directory) / "visits"))

@@ -21,7 +21,7 @@ SINKS = ("turnarounds", "late", "airports", "grounded", "hours")
 
 
 def session() -> SparkSession:
-    """Local Spark on two cores, quiet, with everything in this process."""
+    """Return local Spark on two cores, quiet, in this process."""
     logging.getLogger("py4j").setLevel(logging.ERROR)
     spark = (
         SparkSession.builder.master("local[2]")
@@ -40,7 +40,7 @@ def session() -> SparkSession:
 
 
 def stream(home: Path, parallelism: int, epochs: int | None) -> None:
-    """Stream the input from where the checkpoint stands; stop after `epochs`, or at the end."""
+    """Stream the input from the checkpoint on; stop after `epochs`, or at the end."""
     spark = session()
     flights = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     query = build_job().start(
@@ -78,7 +78,7 @@ def _watermark(at: datetime) -> str:
 
 
 def results(home: Path) -> None:
-    """Check what the job left behind, and tell its results."""
+    """Check the job's output, and print its results."""
     spark = session()
     _tell(
         airports=airports(spark, home),

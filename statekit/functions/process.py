@@ -391,7 +391,9 @@ class Process(Generic[R, P, U]):
         return sum(taken[numbers] if self.traits.takes_columns else map(itemgetter(numbers), taken))
 
     def key_of(self) -> Callable[[Any], Any]:
-        """Return a function from a record to its key: a scalar, a tuple for several fields, or ()."""
+        """Return a function from a record to its key: a scalar, a tuple for several fields, or
+        ().
+        """
         if not self.key:
             return lambda record: ()
         return self.taken.getter(self.key)

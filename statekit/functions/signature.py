@@ -187,7 +187,9 @@ def _is_state(hints: dict[str, Any], parameter: inspect.Parameter) -> bool:
 def _checked_parameters(
     name: str, parameters: list[inspect.Parameter], hints: dict[str, Any], takes: str
 ) -> list[inspect.Parameter]:
-    """Return the parameters given at each call: the record or timer first, then states and context."""
+    """Return the parameters given at each call: the record or timer first, then states and
+    context.
+    """
     if not parameters:
         raise StateTypeError(f"{name}: the first parameter takes the {takes}; there is none")
     given = []

@@ -81,7 +81,9 @@ class RecordDeclaration:
         return tuple(self.fields or ())
 
     def column_annotation(self, field: Field) -> Any:
-        """Return the type of a column of this field: null stands for an absent key of a TypedDict."""
+        """Return the type of a column of this field: null stands for an absent key of a
+        TypedDict.
+        """
         absent = self.flavour == "typeddict" and not field.required
         return typing.Optional[field.annotation] if absent else field.annotation  # noqa: UP045
 

@@ -270,7 +270,9 @@ class OutputType:
             raise self._explained(records, error) from error
 
     def _explained(self, records: list[Any], error: Exception) -> ProcessError:
-        """Return the error about the first output that does not fit, found by checking one by one."""
+        """Return the error about the first output that does not fit, found by checking one by
+        one.
+        """
         subject, cause = "a batch of outputs", error
         for index, record in enumerate(records):
             try:

@@ -399,7 +399,9 @@ def _read(record: RecordType, table: pa.Table) -> list[Any]:
 
 
 def has_columns(record: RecordType, fields: Iterable[str]) -> bool:
-    """Return whether fields can be combined: columns contain their values, and rows can have them."""
+    """Return whether fields can be combined: columns contain their values, and rows can have
+    them.
+    """
     if record.may_change_fields:
         return False
     try:

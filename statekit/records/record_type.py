@@ -197,7 +197,9 @@ class RecordReader:
         return self._build(self._values(batch.columns[self._first :]), batch.num_rows)
 
     def _explained(self, batch: Any, error: Exception) -> ProcessError:
-        """Return the error about the first row that does not fit, found by reading them one by one."""
+        """Return the error about the first row that does not fit, found by reading them one by
+        one.
+        """
         record_type = self.record_type
         subject, cause = "a batch", error
         for index in range(batch.num_rows):

@@ -263,7 +263,9 @@ class BaseKeeping:
     def _choice(
         self, shard: ShardState, copy: Copy, row_bytes: int
     ) -> tuple[Choice, list[dict[str, FileRef]]]:
-        """Return what to upload, and the tables of each database that the checkpoint has already."""
+        """Return what to upload, and the tables of each database that the checkpoint has
+        already.
+        """
         base = None if shard.base is None else shard.base.path
         tables = [tables_in(path) for path in copy.paths]
         known = [{} if base is None else read_stored(path, base) for path in copy.paths]

@@ -107,7 +107,9 @@ def put_together(
 
 
 def _kept(pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the pieces that stay databases, in order: the large ones, or the largest if none is."""
+    """Return the pieces that stay databases, in order: the large ones, or the largest if none
+    is.
+    """
     largest = sorted(pieces, key=lambda piece: piece.size, reverse=True)[:FRAGMENTS_MAX]
     chosen = [piece for piece in largest if piece.size >= COPIED_BYTES] or largest[:1]
     return [piece for piece in pieces if piece in chosen]

@@ -85,7 +85,9 @@ class WorkingCopies(Protocol):
 
 
 def default_working_directory() -> str:
-    """Return the default directory of working copies: `statekit-<uid>` in the temporary directory."""
+    """Return the default directory of working copies: `statekit-<uid>` in the temporary
+    directory.
+    """
     return os.path.join(tempfile.gettempdir(), f"statekit-{os.getuid()}")
 
 
@@ -186,7 +188,9 @@ class DiskCopies:
 
 
 def _used_groups(plans: Sequence[ShardPlan]) -> set[tuple[int, int]]:
-    """Return the key groups of the planned shards, and of the shards that they are assembled from."""
+    """Return the key groups of the planned shards, and of the shards that they are assembled
+    from.
+    """
     sources = {piece.shard for plan in plans for piece in plan.base.slices}
     return sources | {plan.base.groups for plan in plans}
 

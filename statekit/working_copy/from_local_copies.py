@@ -155,7 +155,9 @@ class Assembly:
         return found
 
     def _later(self, wanted: Slice, mark: Mark) -> Sequence[FileRef] | None:
-        """Return the change files from a copy's state to the slice; None if they do not lead there."""
+        """Return the change files from a copy's state to the slice; None if they do not lead
+        there.
+        """
         if mark.attempt is None or mark.attempt == wanted.attempt:
             return None if mark.attempt is None else ()
         first, last = wanted.shard

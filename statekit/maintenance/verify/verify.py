@@ -1,8 +1,8 @@
 """`statekit verify`: check all files and rows of a checkpoint, and report what is affected.
 
-Nothing is changed, and nothing ends it early: what cannot be read is a finding, and the rest is
-looked at all the same. Each file is read once for its bytes, several at a time, and those of the
-rows that are asked for once more, shard by shard, unpacked on the local disk.
+The check changes nothing and does not stop at damage: what cannot be read is a finding, and the
+check continues. Each file is read once for its checksum, several in parallel. Files with checked
+rows are read once more, shard by shard, and unpacked on the local disk.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def verify(
     rows: bool = True,
     progress: Progress = lambda done: None,
 ) -> Verification:
-    """Look at everything in a checkpoint, or in a savepoint. Changes nothing.
+    """Check a whole checkpoint, or a savepoint. Changes nothing.
 
     Parameters:
-        epoch: look at this epoch only: its files, and its rows.
-        all_rows: look at the rows of every epoch, and not of the last one only.
-        rows: whether to look at rows at all.
-        progress: is called with the progress.
+        epoch: check this epoch only: its files, and its rows.
+        all_rows: check the rows of every epoch, and not of the last one only.
+        rows: whether to check rows at all.
+        progress: called with the progress.
 
     Raises:
         RestoreError: there is nothing to verify: no such epoch, or nothing was ever committed.
@@ -78,17 +78,17 @@ def verify(
 
 
 class _Looking:
-    """One round of looking at a checkpoint, which a job may go on with meanwhile.
+    """One pass over a checkpoint, which a job may change meanwhile.
 
-    The job may give up what is being looked at. So whatever is wrong counts only if, behind that,
-    an epoch that it affects is still kept: what such an epoch needs is never deleted. A job that
-    gives up its epochs faster than their rows are read is told to leave one, by a note.
+    The job may collect epochs during the pass. So a finding counts only if one of its epochs is
+    still kept afterwards: the files of a kept epoch are never deleted. If a job collects its epochs
+    faster than their rows are read, a note keeps one.
 
     Parameters:
         repository: the checkpoint.
-        epoch: the one to look at; None for all.
-        whole: path and checksum of files that were found to be whole; more are added.
-        progress: is called with the progress.
+        epoch: the epoch to check; None for all.
+        whole: path and checksum of files that are known to be intact; more are added.
+        progress: called with the progress.
     """
 
     def __init__(
@@ -116,13 +116,13 @@ class _Looking:
         """Paths of what cannot be read and names others."""
 
     def look(self, *, rows: bool, all_rows: bool, holding: bool) -> bool:
-        """Look at all there is now. False if the last epoch of that was given up meanwhile.
+        """Check everything that exists now. Return False if the last epoch was collected meanwhile.
 
         Parameters:
-            holding: whether to leave a note that keeps the last epoch.
+            holding: whether to write a note that keeps the last epoch.
 
         Raises:
-            RestoreError: there is nothing to look at, or it was given up.
+            RestoreError: there is nothing to check, or it was collected.
         """
         if self._is_emptied():
             return True
@@ -145,7 +145,9 @@ class _Looking:
         return True
 
     def _leave_note(self, epoch: int, reading: contextlib.ExitStack) -> None:
-        """Let an epoch be kept while it is read. Without permission to write, it is just read."""
+        """Keep an epoch while it is read. Without permission to write, it is read without a
+        note.
+        """
         try:
             reading.enter_context(held(self._repository, epoch))
         except StorageError:
@@ -156,11 +158,11 @@ class _Looking:
         self._noted = epoch
 
     def _is_kept(self, epoch: int) -> bool:
-        """Return whether an epoch is to be there, as far as is known."""
+        """Return whether an epoch should exist, as far as is known."""
         return epoch >= self._first or epoch == self._noted
 
     def _is_emptied(self) -> bool:
-        """Return whether all epochs are missing, which is a finding, and the only one."""
+        """Return whether all epochs are missing, which is the only finding then."""
         if self._repository.epochs():
             return False
         try:
@@ -170,9 +172,7 @@ class _Looking:
         return not self._found.is_whole
 
     def _list(self) -> None:
-        """Return the epochs that are to be there: from the first that is kept to the last, all of
-        them.
-        """
+        """List the epochs that should exist: all from the first kept one to the last."""
         there = self._repository.epochs()
         if not there or (self._epoch is not None and self._epoch > there[-1]):
             raise self._unknown(self._epoch)
@@ -189,7 +189,7 @@ class _Looking:
             raise self._unknown(self._epoch)
 
     def _unknown(self, epoch: int | None) -> RestoreError:
-        """That there is no such epoch, or none at all."""
+        """Return the error that there is no such epoch, or none at all."""
         if epoch is not None:
             collected = collected_error(self._repository, epoch, RestoreError)
             if isinstance(collected, RestoreError):
@@ -202,7 +202,7 @@ class _Looking:
         )
 
     def _cut(self) -> bool:
-        """Leave out the epochs that were given up meanwhile. Whether there were any."""
+        """Leave out the epochs that were collected meanwhile. Return whether there were any."""
         first = self._repository.first_kept()
         if first <= self._first:
             return False
@@ -218,7 +218,7 @@ class _Looking:
     # ----------------------------------------------------------------------------------- files
 
     def at_files(self) -> None:
-        """Manifests, all files that they name, and what is affected by what is wrong."""
+        """Check manifests and all files that they reference, and find the affected epochs."""
         broken: dict[str, Finding] = {}
         lost = self._at_manifests(broken)
         whole = (number for number in self._found.looked_at if number not in lost)
@@ -237,7 +237,7 @@ class _Looking:
             self._found.has_all_names &= path not in self._hiding
 
     def _follow(self, broken: Mapping[str, Finding], lost: Collection[int]) -> None:
-        """Find out which epochs need what is wrong."""
+        """Find the epochs that need damaged files."""
         self._damage = Damage(self._named, broken, lost)
         if broken or lost:
             for number in self._found.looked_at:
@@ -245,7 +245,7 @@ class _Looking:
                     self._damage.add(manifest)
 
     def _at_manifests(self, broken: dict[str, Finding]) -> set[int]:
-        """Each manifest by itself and against the one before. Returns those that are lost."""
+        """Check each manifest by itself and against the one before. Return the unreadable ones."""
         lost: set[int] = set()
         previous: EpochManifest | None = None
         there = {*self._found.epochs}
@@ -268,7 +268,9 @@ class _Looking:
         return lost
 
     def _check_beginning(self) -> None:
-        """Return whether the first epoch is one: without a mark that others were given up, it is."""
+        """Check that the first epoch is the first of the job, or that a mark says that others were
+        collected.
+        """
         first = self._manifest(self._found.epochs[0])
         if self._first or first is None or first.previous is None:
             return
@@ -285,7 +287,7 @@ class _Looking:
             self._note(Finding("manifest", what, path, (manifest.epoch,)))
 
     def _named_by(self, epochs: Iterable[int], broken: dict[str, Finding]) -> Iterator[NamedFile]:
-        """What epochs name. A file of another shard than the one that names it is broken."""
+        """Yield the files that epochs reference. A base or history of another shard is damage."""
         for number in epochs:
             if (manifest := self._manifest(number)) is not None:
                 yield from self._named.of_manifest(manifest)
@@ -294,7 +296,7 @@ class _Looking:
                     broken.setdefault(ref.path, Finding("file", told, ref.path))
 
     def _distinct(self, files: Iterable[NamedFile]) -> Iterator[NamedFile]:
-        """Each file once; twice if it is named with another size or checksum."""
+        """Yield each file once; twice if it is referenced with another size or checksum."""
         seen: set[tuple[str, str]] = set()
         for file in files:
             ref = file.ref
@@ -304,7 +306,7 @@ class _Looking:
                 yield file
 
     def _check_files(self, files: Sequence[NamedFile], broken: dict[str, Finding]) -> None:
-        """Check so many files, several at a time."""
+        """Check files, several in parallel."""
 
         def check(file: NamedFile) -> StatekitError | None:
             if (file.ref.path, file.ref.checksum) in self._whole:
@@ -334,7 +336,9 @@ class _Looking:
     # ------------------------------------------------------------------------------------ rows
 
     def at_rows(self, wanted: Sequence[int]) -> None:
-        """Return the rows of these epochs, as far as their files are whole and the epochs are kept."""
+        """Check the rows of these epochs, as far as their files are intact and the epochs are
+        kept.
+        """
         for number in wanted:
             apart = Verification(self._found.url)
             looking = RowVerification(self._repository, apart, self._damage)
@@ -353,7 +357,9 @@ class _Looking:
     # -------------------------------------------------------------------------------- the rest
 
     def at_the_rest(self, *, rows: bool) -> None:
-        """What belongs to no epoch: job files, notes, Spark's part, savepoints, orphans."""
+        """Check the files that belong to no epoch: job files, notes, Spark's part, savepoints,
+        orphans.
+        """
         self._at_job_files()
         self._at_notes()
         self._at_spark()
@@ -366,7 +372,7 @@ class _Looking:
         )
 
     def _at_job_files(self) -> None:
-        """Those that no manifest names: a start reads the newest one, whoever wrote it."""
+        """Check unreferenced job files: a start reads the newest one, whoever wrote it."""
         for path in self._repository.job_paths():
             if path not in self._known:
                 try:
@@ -376,7 +382,7 @@ class _Looking:
                         self._note(Finding(kind_of(error, "job file"), str(error), path))
 
     def _at_notes(self) -> None:
-        """Return the note of the epoch that comes next: a start goes by it."""
+        """Check the note of the next epoch, which a start uses."""
         number = self._found.epochs[-1] + 1
         try:
             self._repository.begun(number)
@@ -384,7 +390,9 @@ class _Looking:
             self._note(Finding(kind_of(error, "note"), str(error), instant_path(number)))
 
     def _at_spark(self) -> None:
-        """Spark's part. A query may go on meanwhile: what is wrong is so twice, between commits."""
+        """Check Spark's part. A query may run meanwhile, so a finding counts if it appears
+        twice.
+        """
         before: list[Finding] = []
         for _ in range(_LOOKS):
             last = max(self._repository.epochs(), default=self._found.epochs[-1])
@@ -396,7 +404,7 @@ class _Looking:
         self._found.findings += found
 
     def _spark_findings(self, last: int) -> list[Finding]:
-        """What is wrong with Spark's part, beside the last epoch."""
+        """Return the findings about Spark's part after the last epoch."""
         manifest = self._manifest(last)
         if manifest is None:
             return []
@@ -412,7 +420,7 @@ class _Looking:
         self._found.findings.append(finding)
 
     def _manifest(self, number: int | None) -> EpochManifest | None:
-        """Return a manifest; None if there is none that can be read, which was said before."""
+        """Return a manifest; None if it is unreadable, which was reported before."""
         if number is None:
             return None
         if self._last_read is None or self._last_read.epoch != number:
@@ -423,7 +431,7 @@ class _Looking:
         return self._last_read
 
     def _job(self, manifest: EpochManifest) -> JobFile | None:
-        """Return a job file; None if it cannot be read, which is said when its bytes are checked."""
+        """Return a job file; None if it is unreadable, which the check of its bytes reports."""
         path = manifest.job_file.path
         if path not in self._jobs:
             try:
@@ -437,7 +445,7 @@ class _Looking:
 def _look_at_savepoint(
     repository: Repository, folder: str, found: Verification, *, rows: bool
 ) -> None:
-    """Check a savepoint, and note what is wrong with it."""
+    """Check a savepoint, and record findings."""
     found.savepoints.append(folder or repository.url)
     for fault in check_savepoint(repository, folder, rows=rows):
         found.files += fault.files

@@ -143,7 +143,7 @@ def show(annotation: Any) -> str:
 class Field:
     """One field of a class.
 
-    Args:
+    Parameters:
         name: its name.
         annotation: its type, resolved.
         required: it has no default, and a TypedDict may not lack it.

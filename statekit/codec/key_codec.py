@@ -423,7 +423,7 @@ class KeyCodec(Generic[T]):
 
     No encoded key is a prefix of another of the same type, so encodings can be concatenated.
 
-    Args:
+    Parameters:
         encode: the bytes of a key; StateTypeError where the type cannot hold it.
         decode: `(data, offset=0)` to the key and the offset after it; CorruptCheckpointError.
         schema: the type as data.

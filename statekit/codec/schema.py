@@ -66,7 +66,7 @@ _OTHERWISE = (
 class StructField:
     """One field of a struct: its name, its type, and whether a row may lack it.
 
-    Args:
+    Parameters:
         name: the field's name in code and in stored rows.
         schema: the type of the field.
         required: a row without the field cannot be read.
@@ -83,7 +83,7 @@ class StructField:
 class Schema:
     """A type as data: frozen, hashable and the same in every process.
 
-    Args:
+    Parameters:
         kind: "int", "list", "struct", …; "ref" names an enclosing struct.
         items: element types; for a dict the key and the value.
         name: of a struct, an enum, a referenced struct or a pickled class.
@@ -223,7 +223,7 @@ def _text(schema: Schema, *, brief: bool) -> str:
 def schema_of(annotation: object) -> Schema:
     """Return the schema of a type.
 
-    Args:
+    Parameters:
         annotation: scalars, bytes, dates, UUID, Decimal, Enum, Literal, tuples, list, dict, set,
             frozenset, unions, dataclasses, NamedTuples, TypedDicts, msgspec Structs, pydantic
             models, and any nesting of those. `Annotated`, `NewType` and aliases are seen through.

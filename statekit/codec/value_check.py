@@ -31,7 +31,7 @@ Predicate = Callable[[Any], bool]
 class Check:
     """A predicate over values, in the forms from which larger checks are compiled.
 
-    Args:
+    Parameters:
         one: checks one value.
         types: set where a value's exact class alone decides.
         term: the same as `one`, as source text over `{0}`; None where only a call will do.

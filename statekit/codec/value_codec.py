@@ -56,7 +56,7 @@ T = TypeVar("T")
 class ValueCodec(Generic[T]):
     """Values of one type as bytes. Each attribute is a plain callable, to be bound locally.
 
-    Args:
+    Parameters:
         name: how the bytes are written: "msgpack" or "pickle".
         schema: the type as data.
         annotation: the type as declared.

@@ -44,7 +44,7 @@ class OutputType:
 
     A type without an Arrow type is accepted; only `arrow_schema` and `to_batch` refuse it.
 
-    Args:
+    Parameters:
         annotation: the declared type.
         where: the declaration, for messages.
         noun: what messages call one of the values.

@@ -44,7 +44,7 @@ class RecordUnion:
         return any(member.may_change_fields for member in self.members)
 
     def coerce(self, value: Any) -> Any:
-        """Return an instance of one of the types passes as it is.
+        """Return an instance of one of the types unchanged.
 
         Raises:
             ProcessError: it is something else. A mapping could be of several types, and an instance

@@ -76,7 +76,7 @@ class CheckpointReader:
         with still_kept(self.repository, wanted, QueryError):
             self.manifest: EpochManifest = self.repository.manifest(wanted)
             found = self.repository.job_file(self.manifest.job_file.path)
-        assert found is not None, "the manifest names it, so reading it fails or finds it"
+        assert found is not None, "the manifest references it"
         self.job: JobFile = found[0]
 
     @property
@@ -306,7 +306,7 @@ def key_schema(operator: OperatorRecord) -> Schema:
     """Return the schema of the whole key: of the one field, or of a tuple of the fields."""
     fields = [Schema.from_json(field.type) for field in operator.key]
     if not fields:
-        raise StatekitError(f"operator {operator.name!r} has no key: it holds no keyed state")
+        raise StatekitError(f"operator {operator.name!r} has no key and no keyed state")
     if len(fields) == 1 or fields[0].kind == "dynamic":
         return fields[0]
     return Schema(kind="tuple", items=tuple(fields))

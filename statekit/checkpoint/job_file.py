@@ -115,7 +115,9 @@ class StateRecord(Record):
     @model_validator(mode="after")
     def _has_the_types_of_its_kind(self) -> Self:
         if self.kind not in STATE_KINDS:
-            raise ValueError(f"state {self.name} is of the kind {self.kind!r:.80}, which is none")
+            raise ValueError(
+                f"state {self.name} has the kind {self.kind!r:.80}, which does not exist"
+            )
         for types in (self.types, *(past.types for past in self.past)):
             if ("key" in types) != (self.shape is RowShape.ENTRIES):
                 raise ValueError(f"a {self.kind} state cannot have types of {[*types]}")

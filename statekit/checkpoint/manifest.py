@@ -85,7 +85,7 @@ class ShardState(Contents):
         if (self.attempt is None) != (self.changed is None):
             raise ValueError("attempt and changed come together")
         if self.slices and (self.files or self.base or self.history):
-            raise ValueError("a shard that has changed is no longer made of slices of others")
+            raise ValueError("a shard that has changed cannot consist of slices of others")
         return self
 
     @property

@@ -24,7 +24,7 @@ def last_epoch(repository: Repository) -> tuple[EpochManifest, JobFile]:
         )
     manifest = repository.manifest(latest)
     found = repository.job_file(manifest.job_file.path)
-    assert found is not None, "the manifest names it, so reading it fails or finds it"
+    assert found is not None, "the manifest references it"
     return manifest, found[0]
 
 
@@ -46,6 +46,6 @@ def check_at_rest(repository: Repository, last: EpochManifest) -> None:
     if what is not None:
         raise RestoreError(
             f"epoch {last.epoch + 1} of {repository.url} was begun as {what!r} and not committed, "
-            "and a sink may hold its output: start the job again and let it finish that epoch, "
-            "then stop it. To rescale, that start is all it takes, if it says parallelism="
+            "and a sink may have its outputs: start the job again, let it complete that epoch, "
+            "then stop it. To rescale, start it with another parallelism= instead"
         )

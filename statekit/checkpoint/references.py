@@ -53,14 +53,14 @@ def misfit(
     if (listed.operator, listed.shard) != (operator, shard):
         return (
             f"is of operator {listed.operator!r}, key groups {listed.shard[0]} to "
-            f"{listed.shard[1]}, and is named as one of operator {operator!r}, key groups "
-            f"{shard[0]} to {shard[1]}"
+            f"{listed.shard[1]}, and is referenced by operator {operator!r}, key groups {shard[0]} "
+            f"to {shard[1]}"
         )
     if isinstance(listed, BaseSnapshot):
         if any(ref.path == listed.follows for ref in files):
-            return f"holds {listed.follows}, which is named as a change on top of it"
+            return f"contains {listed.follows}, which is referenced as a later change"
         if epoch is not None and listed.epoch > epoch:
-            return f"is of epoch {listed.epoch}, and epoch {epoch} names it"
+            return f"is of epoch {listed.epoch}, and epoch {epoch} references it"
     return None
 
 

@@ -73,8 +73,8 @@ class Repository(Store):
         if self.is_savepoint:
             raise RestoreError(
                 f"{self.url} is a savepoint, and not a checkpoint: nothing ever changes it. Pass a "
-                "checkpoint; to go on from the savepoint, start the job with a new checkpoint and "
-                "from_savepoint="
+                "checkpoint; to continue from the savepoint, start the job with a new checkpoint "
+                "and from_savepoint="
             )
 
     def check_nothing_lost(self) -> None:
@@ -170,9 +170,9 @@ class Repository(Store):
         latest = self._last_listed()
         if latest is None and (first := self.first_kept()):
             raise CorruptCheckpointError(
-                f"{self.at('epochs')} has a mark that epochs before {first} were given up, and no "
-                "epoch from there on: they were deleted, or this is a copy that took longer than "
-                "the job keeps epochs. Restore the checkpoint from a backup, or copy it again"
+                f"{self.at('epochs')} has a mark that epochs before {first} were collected, and no "
+                "later epoch: they were deleted, or this is a copy that took longer than the job "
+                "keeps epochs. Restore the checkpoint from a backup, or copy it again"
             )
         return latest
 

@@ -218,7 +218,7 @@ def _check_owner(repository: Repository, ref: FileRef, what: str | None) -> None
     if what is not None:
         raise CorruptCheckpointError(
             f"{repository.at(ref.path)} {what}: nothing is read from it. Start from an epoch "
-            "before the one that names it, or restore the checkpoint from a backup"
+            "before the one that references it, or restore the checkpoint from a backup"
         )
 
 

@@ -132,7 +132,7 @@ class FirstKept(Sealed):
         epoch: the first kept epoch.
     """
 
-    title: ClassVar[str] = "a mark that epochs were given up"
+    title: ClassVar[str] = "a mark that epochs were collected"
 
     epoch: Count
 

@@ -125,14 +125,14 @@ def for_start(repository: Repository, job: str, epoch: int) -> Rollback | None:
     if last.has_abandoned(epoch):
         raise RestoreError(
             f"from_epoch={epoch}: this epoch of {repository.url} was rolled back itself. Leave "
-            f"from_epoch out to go on from epoch {last.epoch}, or get it back with {by_hand}"
+            f"from_epoch out to continue from epoch {last.epoch}, or get it back with {by_hand}"
         )
     done = next((end + 1 for first, end in last.abandoned if first == epoch + 1), None)
     if done is not None and done != last.epoch:
         raise RestoreError(
             f"from_epoch={epoch}: {repository.url} was rolled back to it by epoch {done}, and has "
-            f"gone on to epoch {last.epoch}. Leave from_epoch out to go on from there; to give up "
-            f"what was done since, use {by_hand}"
+            f"continued to epoch {last.epoch}. Leave from_epoch out to continue from there; to "
+            f"discard later epochs, use {by_hand}"
         )
     return None if last.epoch == epoch else plan(repository, epoch)
 
@@ -253,8 +253,9 @@ def check_batch(repository: Repository, last: EpochManifest, epoch: EpochManifes
     if epoch.batch is not None and not (is_known and _batch(common) == _batch(epoch)):
         raise RestoreError(
             f"epoch {epoch.epoch} of {repository.url} was rolled back, and with it Spark's "
-            f"micro-batch {epoch.batch}: Spark gives that number to other input, and could not go "
-            "on behind this one. `--epoch` of `statekit get`, `inspect` and `diff` still read it"
+            f"micro-batch {epoch.batch}: Spark uses that number for other input and cannot "
+            "continue after this epoch. `--epoch` of `statekit get`, `inspect` and `diff` still "
+            "read it"
         )
 
 
@@ -268,9 +269,9 @@ def check_can_go_back(repository: Repository, target: EpochManifest, last: Epoch
     if not _knows(offsets, batch):
         raise RestoreError(
             f"epoch {target.epoch} of {repository.url} ends with Spark's micro-batch {batch}, and "
-            "Spark no longer has the offsets to go on from there: it keeps those of the last "
-            "spark.sql.streaming.minBatchesToRetain micro-batches, and a rollback removes those "
-            f"it goes behind. {_still_possible(repository, last, offsets)}"
+            "Spark no longer has the offsets to continue from there: it keeps those of the last "
+            "spark.sql.streaming.minBatchesToRetain micro-batches, and a rollback removes later "
+            f"ones. {_still_possible(repository, last, offsets)}"
         )
     check_batch(repository, last, target)
     files_at(_sparks_files(repository), _reader(repository), batch)

@@ -80,8 +80,8 @@ def files_at(
     for needed in range(max(0, batch - 1), batch + 1):
         if f"offsets/{needed}" not in files:
             raise RestoreError(
-                f"Spark's part does not know micro-batch {needed} any more: it keeps those that "
-                "spark.sql.streaming.minBatchesToRetain says. Take an epoch that is not as long ago"
+                f"Spark's part no longer has micro-batch {needed}: it keeps the last "
+                "spark.sql.streaming.minBatchesToRetain ones. Choose a later epoch"
             )
     sources: dict[str, list[str]] = defaultdict(list)
     for name in known:

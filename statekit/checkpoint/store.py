@@ -209,8 +209,8 @@ class Store:
         found = self.read_if_there(path)
         if found is None:
             raise CorruptCheckpointError(
-                f"{self.at(path)} is missing: restore it from a backup, or start from an epoch "
-                "that is whole"
+                f"{self.at(path)} is missing: restore it from a backup, or start from an intact "
+                "epoch"
             )
         return found
 
@@ -483,14 +483,14 @@ def _altered(where: str, found: str, ref: FileRef) -> CorruptCheckpointError:
     return CorruptCheckpointError(
         f"{where} is truncated or altered: {found}, the manifest says {ref.size} and "
         f"{ref.checksum}. Restore it from a backup, or start from an epoch before the one that "
-        "names it"
+        "references it"
     )
 
 
 def _missing(where: str) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        f"{where} is missing: restore it from a backup, or start from an epoch before "
-        "the one that names it"
+        f"{where} is missing: restore it from a backup, or start from an epoch before the one that "
+        "references it"
     )
 
 

@@ -174,7 +174,7 @@ app.command(
 @app.command(epilog="Example: statekit rollback ./checkpoint --to 12 --dry-run")
 def rollback(
     checkpoint: Checkpoint,
-    to: Annotated[int, typer.Option(help="Go on from where this epoch stood.", show_default=False)],
+    to: Annotated[int, typer.Option(help="The epoch to go back to.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
 ) -> None:
     """Continue a checkpoint from an earlier epoch. A running job is fenced.

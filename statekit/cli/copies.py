@@ -29,8 +29,7 @@ def copies(
     directory: Annotated[
         str | None,
         typer.Argument(
-            help="A working directory on this host; the one that jobs use if they are not told "
-            "another.",
+            help="A working directory on this host; by default that of jobs without working_directory=.",
             show_default=False,
         ),
     ] = None,
@@ -41,7 +40,7 @@ def copies(
         ),
     ] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="With --clean: remove all copies that nobody uses.")
+        bool, typer.Option("--all", help="With --clean: remove all copies that are not in use.")
     ] = False,
 ) -> None:
     """Show the working copies on this host, and remove unused ones.
@@ -96,8 +95,8 @@ def _clean(space: CopySpace, useless: list[FoundCopy]) -> None:
     stuck = [c.home for c in useless if os.path.isdir(c.home / "db") and not c.is_in_use]
     if stuck:
         raise StorageError(
-            f"{stuck[0]} cannot be removed{_others(stuck)}, though nobody uses it: run this as a "
-            f"user that may write there and in {space.root}"
+            f"{stuck[0]} cannot be removed{_others(stuck)}, although it is not in use: run this as "
+            f"a user that may write there and in {space.root}"
         )
 
 

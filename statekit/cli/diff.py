@@ -48,7 +48,7 @@ def print_difference(found: Difference) -> None:
         for row in state.examples:
             say(f"{state.operator}.{state.state} {_row_text(row)}")
     read = "1 shard was" if found.shards_read == 1 else f"{found.shards_read:,} shards were"
-    skipped = f", {found.shards_skipped:,} that stand at the same attempt were not"
+    skipped = f", {found.shards_skipped:,} of the same attempt were not"
     out.print(f"{read} read{skipped if found.shards_skipped else ''}")
     out.print("the same" if found.is_same else "different")
 

@@ -32,8 +32,10 @@ def gc(
     grace: Annotated[
         str,
         typer.Option(
-            help="Delete what no epoch ever named if it was stored so long before the last commit. "
-            "0 if nothing is under way: no job, no savepoint, no other command."
+            help=(
+                "Delete orphans that were stored this long before the last commit. 0 if no job, "
+                "savepoint or other command is running."
+            )
         ),
     ] = f"{GRACE.total_seconds() / 3600:g}h",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,

@@ -95,7 +95,7 @@ def _print_states(reader: CheckpointReader, operator: str, sizes: dict[str, Stat
     table = empty_table(("rows", "bytes"), texts=("state", "type"), title=title)
     for state in record.states:
         table.add_row(state.name, Text(state_text(state)), *size_cells(sizes[state.name]))
-    for name, what in ((TIMERS, "timers"), (WAITING, "waiting records")):
+    for name, what in ((TIMERS, "timers"), (WAITING, "buffered records")):
         if name in sizes:
             table.add_row(name, what, *size_cells(sizes[name]))
     if table.row_count:

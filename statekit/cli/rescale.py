@@ -43,8 +43,10 @@ def rescale(
     key_groups: Annotated[
         int | None,
         typer.Option(
-            help="Write all state anew in so many key groups: more than there are allow for more "
-            "shards.",
+            help=(
+                "Rewrite all state with this number of key groups; a larger number allows more "
+                "shards."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -52,8 +54,10 @@ def rescale(
         str | None,
         typer.Option(
             "--app",
-            help="The job, as module:attribute: held against the state, and needed if functions of "
-            "it redistribute operator state.",
+            help=(
+                "The job, as module:attribute. It is checked against the state, and needed if "
+                "its functions redistribute operator state."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -64,7 +68,7 @@ def rescale(
     state verified, or to change the number of key groups.
     """
     if fast and not plan:
-        raise typer.BadParameter("--fast goes with --plan: what is committed is always verified")
+        raise typer.BadParameter("--fast needs --plan: a rescale always verifies")
     job = None if application is None else load_job(application)
     repository = Repository(checkpoint, create=False)
     last, stored = last_epoch(repository)
@@ -77,7 +81,7 @@ def rescale(
     if anew:
         say(
             f"{last.parallelism} shards of {last.key_groups} key groups → {to} of {key_groups}: "
-            "all rows are written anew"
+            "all rows are written again"
         )
     if plan:
         reader = CheckpointReader(checkpoint)

@@ -38,8 +38,8 @@ def print_plan(found: Rollback) -> None:
     out.print(f"[bold]job {target.job}[/]  {found.repository.url}")
     if found.is_committed:
         out.print(
-            f"epoch {made.epoch} stands where epoch {target.epoch} stood already; Spark's part is "
-            "set back if it is not yet",
+            f"epoch {made.epoch} has the state of epoch {target.epoch} already; Spark's part is "
+            "set back if needed",
         )
         return
     out.print(f"from epoch {_committed(last)}")
@@ -64,7 +64,7 @@ def print_done(found: Rollback, *, dry_run: bool) -> None:
     if dry_run:
         out.print("dry run: nothing was changed")
     else:
-        out.print(f"[green]epoch {made} stands where epoch {to} stood[/]")
+        out.print(f"[green]epoch {made} has the state of epoch {to}[/]")
 
 
 def _committed(manifest: EpochManifest) -> str:
@@ -93,10 +93,10 @@ def _counted(manifest: EpochManifest) -> dict[str, int]:
 
 def _input_text(last: EpochManifest, target: EpochManifest) -> str:
     if last.batch is not None:
-        behind = "from its start" if target.batch is None else f"behind micro-batch {target.batch}"
-        return f"input: Spark goes on {behind}; micro-batch {last.batch} was the last"
+        behind = "from its start" if target.batch is None else f"after micro-batch {target.batch}"
+        return f"input: Spark continues {behind}; micro-batch {last.batch} was the last"
     read = [
-        f"{name} goes on behind record {target.offsets.get(name, 0):,} of {count:,}"
+        f"{name} continues after record {target.offsets.get(name, 0):,} of {count:,}"
         for name, count in last.offsets.items()
     ]
     return f"input: {', '.join(read) if read else 'no position is kept for this job'}"

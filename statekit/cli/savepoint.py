@@ -54,7 +54,7 @@ def inspect_savepoint(url: str, *, as_json: bool) -> None:
 def _print(made: SavepointFile, url: str) -> None:
     out.print(f"[bold]savepoint {made.name}[/] of job {made.job.name}")
     say(url)
-    behind = "" if made.batch is None else f", Spark goes on behind micro-batch {made.batch}"
+    behind = "" if made.batch is None else f", Spark continues after micro-batch {made.batch}"
     taken = f"{instant(made.taken_at_us):%Y-%m-%d %H:%M:%S} UTC"
     out.print(f"epoch {made.epoch}{behind}, taken {taken}")
     table = empty_table(("rows", "bytes", "files"), texts=("operator.state", "type"))
@@ -64,7 +64,7 @@ def _print(made: SavepointFile, url: str) -> None:
             size = sum(file.size for file in held.files)
             table.add_row(
                 f"{operator.name}.{name}",
-                Text(types.get(name, "timers" if name == TIMERS else "waiting records")),
+                Text(types.get(name, "timers" if name == TIMERS else "buffered records")),
                 f"{held.rows:,}",
                 f"{size:,}",
                 str(len(held.files)),

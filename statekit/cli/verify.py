@@ -32,8 +32,8 @@ from statekit.maintenance.verify.verify import verify as verify_all
 
 _DAMAGED, _UNCHECKED = 1, 2
 _ADVICE = (
-    "Restore these files from a backup, or let --repair make an epoch of what is whole; --json has "
-    "each message in full"
+    "Restore these files from a backup, or use --repair to commit a new epoch from what is "
+    "intact; --json has the full messages"
 )
 _DO = re.compile(r"[:.] [Rr]estore .*", re.DOTALL)
 """The words at which the advice in a message starts."""
@@ -57,7 +57,7 @@ def verify(
     ] = False,
     mend: Annotated[
         bool,
-        typer.Option("--repair", help="Make a new epoch of what is whole. Removes nothing."),
+        typer.Option("--repair", help="Commit a new epoch from what is intact. Removes nothing."),
     ] = False,
     drop_rows: Annotated[
         bool,
@@ -159,9 +159,9 @@ def _print_found(found: Verification, took: float, *, rows: bool) -> None:
     elif found.unread:
         out.print("[bold red]not everything could be read[/]")
     elif found.findings:
-        out.print("[green]whole[/]: only epochs that were rolled back are damaged")
+        out.print("[green]intact[/]: only epochs that were rolled back are damaged")
     else:
-        out.print("[green]whole[/]")
+        out.print("[green]intact[/]")
 
 
 def _print_findings(findings: Sequence[Finding], url: str) -> None:
@@ -241,7 +241,7 @@ def _age_text(age_us: int) -> str:
 
 def _print_repair(made: Repaired | None) -> None:
     if made is None:
-        out.print("nothing to repair: the last epoch is whole")
+        out.print("nothing to repair: the last epoch is intact")
         return
     for line in _repair_lines(made):
         say(line)
@@ -252,7 +252,7 @@ def _repair_lines(made: Repaired) -> list[str]:
     if not made.is_mended:
         gone = epochs_text([(target + 1, epoch - 1)])
         return [
-            f"epoch {epoch} stands where epoch {target} stood, the last one that is whole",
+            f"epoch {epoch} has the state of epoch {target}, the last intact one",
             f"lost: what {gone} did. The input since epoch {target} is read again, as far as its "
             "source still has it",
             f"outputs of {gone}: Parquet sinks take them back when the job next writes; callbacks "
@@ -260,7 +260,10 @@ def _repair_lines(made: Repaired) -> list[str]:
         ]
     lines = [f"epoch {epoch} is epoch {target}, mended: {made.mended:,} rows of indexes"]
     if not made.left_out:
-        return [*lines, "lost: nothing; all rows of states, timers and waiting records were whole"]
+        return [
+            *lines,
+            "lost: nothing; all rows of states, timers and buffered records were intact",
+        ]
     kept = ", ".join(made.put_aside)
     return [*lines, f"lost: {made.left_out:,} rows that cannot be read, kept in {kept}"]
 

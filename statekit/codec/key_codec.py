@@ -83,7 +83,7 @@ def _encode_str(value: Any) -> bytes:
             value = value.replace("\0", "\0\x01")
         data: bytes = value.encode()
     except UnicodeEncodeError:
-        raise _no_key("str", value, "it has lone surrogates, which no UTF-8 can hold") from None
+        raise _no_key("str", value, "it has lone surrogates, which UTF-8 cannot encode") from None
     return data + b"\0\0"
 
 
@@ -412,8 +412,8 @@ _KEY_ERRORS = (ValueError, IndexError, KeyError, OverflowError, struct.error, Re
 
 def _corrupt_key(name: str, data: bytes, why: object) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        f"{data.hex()!r:.100} does not hold a key of type {name} ({why}):"
-        " check that the type of the key was not changed, else restore an earlier epoch"
+        f"{data.hex()!r:.100} is not a key of type {name} ({why}): check that the type of the key "
+        "was not changed, else restore an earlier epoch"
     )
 
 

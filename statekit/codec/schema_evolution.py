@@ -128,7 +128,7 @@ class _Comparison:
             if name not in before:
                 reason = f"{part} is new and has no default" if field.required else None
             elif field.required and may_lack and not before[name].required:
-                reason = f"{part} may be absent in what is stored, and has no default"
+                reason = f"{part} may be absent in stored rows, and has no default"
             else:
                 reason = self.reason(before[name].schema, field.schema, part)
             if reason:

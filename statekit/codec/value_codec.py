@@ -210,8 +210,8 @@ def checked_decode(
 
 def _corrupt_value(name: str, data: bytes, why: object) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        f"{len(data)} bytes {bytes(data[:32]).hex()!r} do not hold a value of type {name} ({why}):"
-        " check that the declared type can read what was stored, else restore an earlier epoch"
+        f"{len(data)} bytes {bytes(data[:32]).hex()!r} are not a value of type {name} ({why}): "
+        "check that the declared type can read the stored rows, else restore an earlier epoch"
     )
 
 

@@ -39,8 +39,8 @@ def run(home: Path) -> bool:
     csv = raw_csv(home)
     flights, behind = write_input(csv, home / "input")
     _console.print(
-        f"[bold]{flights:,} flights of 2013[/] come in by schedule, in {FILES} epochs; "
-        f"{behind:.1%} of them really left before one that came in earlier\n"
+        f"[bold]{flights:,} flights of 2013[/] arrive by schedule, in {FILES} epochs; {behind:.1%} "
+        "of them actually left before a flight that arrived earlier\n"
     )
     _console.print(Text(str(build_job())), soft_wrap=True)
     _console.print()
@@ -155,7 +155,7 @@ def _print_airports(rows: list[tuple[str, int, float, float]]) -> None:
 
 
 def _print_comparisons(found: list[Comparison]) -> None:
-    table = Table(title="held against plain SQL on the raw file", title_justify="left")
+    table = Table(title="compared with plain SQL on the raw file", title_justify="left")
     for heading in ("question", "streaming job", "batch SQL", ""):
         table.add_column(heading, overflow="fold")
     for item in found:

@@ -75,7 +75,7 @@ def _check_effects(handler: Signature) -> None:
     if handler.emits is not None:
         raise StateTypeError(
             f"{handler.name}: it returns {annotation_text(handler.hints['return'])}, which each "
-            "shard would put out: return None, and put out what follows where records are handled"
+            "shard would emit: return None, and emit outputs from the process function"
         )
     if handler.context_parameter is not None:
         raise StateTypeError(

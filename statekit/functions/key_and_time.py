@@ -69,8 +69,8 @@ def codec_of_waiting(records: Records) -> ValueCodec[Any]:
     """
     if _are_untyped(records):
         raise StateTypeError(
-            f"{records.where}: ordered=True keeps records in state, and dict says nothing of what "
-            "is in them: annotate it with a NamedTuple, dataclass, TypedDict, Struct or pydantic "
+            f"{records.where}: ordered=True stores records, and dict does not declare their "
+            "fields: annotate it with a NamedTuple, dataclass, TypedDict, Struct or pydantic "
             "model"
         )
     made: ValueCodec[Any] = explained(records.where, lambda: value_codec(records.cls))

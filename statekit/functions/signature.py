@@ -169,13 +169,14 @@ def _records_given(hint: Any, where: str) -> tuple[bool, Any]:
     is_bare = not args and (origin or hint) in (Iterator, *_SEVERAL)
     if is_bare or any(typing.get_origin(arg) is Iterator for arg in args):
         raise StateTypeError(
-            f"{where}: {annotation_text(hint)} cannot be given: for all records of a key annotate "
+            f"{where}: {annotation_text(hint)} is not supported: for all records of a key annotate "
             "it with Iterator[Event], where Event is their type, or Iterator[Order | Payment]"
         )
     if origin in _SEVERAL and args:
         raise StateTypeError(
-            f"{where}: {annotation_text(hint)} cannot be given: for all records of a key annotate "
-            f"it with Iterator[{annotation_text(args[0])}], for one with {annotation_text(args[0])}"
+            f"{where}: {annotation_text(hint)} is not supported: for all records of a key annotate "
+            f"it with Iterator[{annotation_text(args[0])}], for one with "
+            f"{annotation_text(args[0])}"
         )
     return False, hint
 
@@ -191,7 +192,7 @@ def _checked_parameters(
     context.
     """
     if not parameters:
-        raise StateTypeError(f"{name}: the first parameter takes the {takes}; there is none")
+        raise StateTypeError(f"{name}: the first parameter takes the {takes}, and is missing")
     given = []
     for position, parameter in enumerate(parameters):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

@@ -107,7 +107,7 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
         explained(where, lambda: spec.codec.encode(spec.default))
     if spec.reduce is not None and spec.reduce.known == "count" and not spec.codec.accepts(1):
         raise StateTypeError(
-            f"{where}: Reduce('count') makes an int, and {spec.codec.schema} cannot hold one: "
+            f"{where}: Reduce('count') returns an int, which {spec.codec.schema} does not allow: "
             "declare ReducingState[int]"
         )
     return spec

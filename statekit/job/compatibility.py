@@ -31,7 +31,7 @@ def continued_job_file(
     if job.key_groups not in (None, stored.key_groups):
         raise RescaleError(
             f"{url} has {stored.key_groups} key groups, the job asks for {job.key_groups}: leave "
-            "key_groups out to keep what is stored; changing it means rewriting the checkpoint"
+            "key_groups out to keep the stored number; `statekit rescale --key-groups` changes it"
         )
     return next_job_file(stored, job.operators, allow_dropped_state=allow_dropped_state)
 
@@ -138,19 +138,19 @@ def _given_up_text(operator: str, again: list[str]) -> str:
     """Return why dropped states cannot be declared again."""
     if TIMERS in again:
         return (
-            f"operator {operator!r} handles timers, and gave up all of its timers earlier: they "
-            "are still in the checkpoint, and would come due; go on without callbacks for timers, "
-            "or give the operator another name="
+            f"operator {operator!r} has callbacks for timers, but its earlier timers were dropped: "
+            "they are still in the checkpoint and would fire; remove the callbacks, or give the "
+            "operator another name="
         )
     if WAITING in again:
         return (
-            f"operator {operator!r} is ordered, and gave up the records that waited earlier: they "
-            "are still in the checkpoint, and would be handled; go on without ordered=True, or "
+            f"operator {operator!r} is ordered, but its earlier buffered records were dropped: "
+            "they are still in the checkpoint and would be processed; remove ordered=True, or "
             "give the operator another name="
         )
     return (
-        f"operator {operator!r} declares {again}, names of states that it gave up earlier: rows of "
-        "the old states are still in the checkpoint; choose other names"
+        f"operator {operator!r} declares {again}, names of dropped states: their rows are still in "
+        "the checkpoint; choose other names"
     )
 
 
@@ -271,7 +271,7 @@ def _refuse_dropped(operator: str, stored: StateRecord) -> NoReturn:
 def _held_text(operator: OperatorRecord) -> str:
     contents = [f"states {[state.name for state in operator.states]}"] if operator.states else []
     contents += ["timers"] if operator.timers else []
-    contents += ["waiting records"] if operator.ordered is not None else []
+    contents += ["buffered records"] if operator.ordered is not None else []
     return " and ".join(contents)
 
 

@@ -161,11 +161,10 @@ def _check_hooks(record: StateRecord, hooks: Sequence[Hook]) -> None:
 
 def _changed_text(stored: StateRecord, declared: StateRecord, why: str) -> str:
     return (
-        f"changed its type, and what is stored would be misread: {why}.\n"
-        f"{_compared(stored, declared)}\n"
-        "Declare the stored type again, or give a new field a default, or give "
-        f"{_hook_text(stored)} a function that makes a new value of an old one; or give the state "
-        "another name"
+        "changed its type, and stored rows would be misread: "
+        f"{why}.\n{_compared(stored, declared)}\nDeclare the stored type again, or give a new "
+        f"field a default, or give {_hook_text(stored)} a function that converts old values; or "
+        "give the state another name"
     )
 
 

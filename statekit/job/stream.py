@@ -111,8 +111,8 @@ class Stream(Generic[T]):
         broadcasts = _names_of(self._job, "process(broadcast=…)", given)
         if declared.traits.combiner is not None and len(self._names) > 1:
             raise StateTypeError(
-                f"{declared.name} takes what is made of the records of one stream, and {self.name} "
-                "is a union: ask for windows of the union itself"
+                f"{declared.name} takes combined records of one stream, and {self.name} is a "
+                "union: call window on the union itself"
             )
         self._check_fed(declared.name, declared.record_type, self._names)
         self._check_broadcast(declared, broadcasts)
@@ -296,8 +296,8 @@ class Stream(Generic[T]):
         if others:
             told = " | ".join(member.name for member in found.values())
             raise StateTypeError(
-                f"stream {self.name!r} has {told}, and {doing}s are of records of one type: "
-                "use a process function"
+                f"stream {self.name!r} has {told}, and {doing}s need records of one type: use a "
+                "process function"
             )
         return first
 

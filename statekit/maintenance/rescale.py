@@ -97,7 +97,7 @@ def rescale_offline(
     if repository.manifest(done.after.epoch) != done.after:
         raise CorruptCheckpointError(
             f"epoch {done.after.epoch} of {repository.url} does not read back as it was written: "
-            "check the store; the epoch before it is whole"
+            "check the store; the epoch before it is intact"
         )
     return done
 
@@ -263,7 +263,7 @@ def _check_redistributed(
     rows, size = after.rows, after.bytes
     told = {state: StateSize(rows.get(state, 0), size.get(state, 0)) for state in local}
     if (held := backend.sizes()) != told:
-        raise _differs(name, f"its operator state is to have {told} and has {held}")
+        raise _differs(name, f"its operator state should have {told} and has {held}")
 
 
 def _origins(operator: OperatorEpoch) -> list[tuple[tuple[int, int], str | None]]:

@@ -310,8 +310,8 @@ def verify(
 
 def _differs(operator: str, family: str, found: str) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        f"what was written of {operator}.{family} is not what was read: {found}. Nothing is "
-        "committed, and the old state is as it was: check the disks and the memory of this "
+        f"the written rows of {operator}.{family} differ from the read ones: {found}. Nothing is "
+        "committed, and the old state is unchanged: check the disks and the memory of this "
         "machine, then try again"
     )
 
@@ -344,9 +344,9 @@ def stored_rows(
     for family, count in found.items():
         if count != counted.get(family, 0):
             raise CorruptCheckpointError(
-                f"{repository.url}, epoch {manifest.epoch}: the files hold {count} rows of "
-                f"{operator.name}.{family}, the manifest says {counted.get(family, 0)}. Restore "
-                "the checkpoint from a backup, or start from an earlier epoch or a savepoint"
+                f"{repository.url}, epoch {manifest.epoch}: the files have {count} rows of "
+                f"{operator.name}.{family}, the manifest has {counted.get(family, 0)}. Restore the "
+                "checkpoint from a backup, or start from an earlier epoch or a savepoint"
             )
 
 

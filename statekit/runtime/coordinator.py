@@ -125,9 +125,9 @@ class Coordinator:
         drain = self._drains = what == "drain"
         if self.last is not None and self.last.drained and not drain and self.has_event_time:
             raise RestoreError(
-                f"{self.repository.url} was drained in epoch {self.last.epoch}: event time came to "
-                "its end, and all further records would be late. Start with a new checkpoint; to "
-                "go on after a bounded run, run it with drain=False"
+                f"{self.repository.url} was drained in epoch {self.last.epoch}: event time has "
+                "ended, and all further records would be late. Start with a new checkpoint; to "
+                "continue after a bounded run, run it with drain=False"
             )
         self.watermarks_us = self._watermarks(drain, to or {})
         asked = self._instant(what) if at_us is None else at_us
@@ -312,8 +312,8 @@ class Coordinator:
             raise self.repository.overtaken(self.epoch)
         raise CorruptCheckpointError(
             f"{self.repository.at(epoch_path(self.last.epoch))} is missing, and job "
-            f"{self.job.name!r} committed it: somebody removed files of the checkpoint while the "
-            f"job runs. Nothing of epoch {self.epoch} is committed: restore the checkpoint from a "
+            f"{self.job.name!r} committed it: files of the checkpoint were removed while the job "
+            f"runs. Nothing of epoch {self.epoch} is committed: restore the checkpoint from a "
             "backup, then start the job again"
         )
 

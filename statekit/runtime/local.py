@@ -264,7 +264,7 @@ def _behind(name: str, records: Iterable[Any], count: int) -> Iterator[Any]:
     found = sum(1 for _ in islice(rest, count))
     if found < count:
         raise RestoreError(
-            f"input {name!r} has {found} records, and {count} of it are in the state: a run that "
-            "goes on is given the same records again, from the first one on, and what follows them"
+            f"input {name!r} has {found} records, and {count} of it are in the state: pass the "
+            "same records again, from the first one on, followed by new ones"
         )
     return rest

@@ -252,8 +252,7 @@ def _owned(plan: ShardPlan, batches: Iterator[KeyedBatch]) -> Iterator[KeyedBatc
             if not start <= group <= end:
                 raise CorruptCheckpointError(
                     f"shard {plan.shard} of operator {plan.operator!r} owns key groups "
-                    f"{start}..{end} and was given a record of group {group}: the records were "
-                    "moved between partitions behind statekit's back; nothing of this epoch is "
-                    "committed"
+                    f"{start}..{end} and got a record of key group {group}: another operation "
+                    "moved the records between partitions; nothing of this epoch is committed"
                 )
         yield batch

@@ -81,9 +81,9 @@ class _ParquetEpoch:
         later = max((name for name in names if name.startswith("epoch-")), default="")
         if later[: len(self._prefix)] > self._prefix:
             raise RestoreError(
-                f"{self._directory} holds {later}, which is later than epoch "
-                f"{self._attempt.epoch} of this checkpoint: it was written by a "
-                "job with another checkpoint. Choose an empty directory, or empty this one"
+                f"{self._directory} contains {later}, which is later than epoch "
+                f"{self._attempt.epoch} of this checkpoint: it was written by a job with another "
+                "checkpoint. Choose an empty directory, or empty this one"
             )
 
     def _is_obsolete(self, name: str) -> bool:

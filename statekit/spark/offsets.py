@@ -60,18 +60,18 @@ def check_sparks_part(coordinator: Coordinator) -> None:
     way_out = "restore both parts from the same backup, or start with a new checkpoint"
     if done >= 0 and offsets < 0:
         raise RestoreError(
-            f"{where} is missing or empty, but the state holds micro-batches up to {done}. Going "
-            f"on would read the input from its start and count it twice: {way_out}"
+            f"{where} is missing or empty, but the state contains micro-batches up to {done}. "
+            f"Continuing would read the input from its start and count it twice: {way_out}"
         )
     if offsets < done:
         raise RestoreError(
-            f"{where} knows micro-batches up to {offsets}, the state holds {done}. Going on would "
-            f"count input twice: {way_out}"
+            f"{where} has micro-batches up to {offsets}, the state those up to {done}. Continuing "
+            f"would count input twice: {way_out}"
         )
     if offsets > done + 1 or commits > done:
         raise RestoreError(
-            f"{where} has gone on to micro-batch {max(offsets, commits)}, the state holds {done}. "
-            f"Going on would leave input out: {way_out}"
+            f"{where} has continued to micro-batch {max(offsets, commits)}, the state is at "
+            f"{done}. Continuing would leave input out: {way_out}"
         )
 
 

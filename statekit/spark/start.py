@@ -102,14 +102,14 @@ def start_query(
 def _check_end(options: StartOptions, *, is_streaming: bool) -> None:
     """Check the options that depend on whether and how the input ends."""
     if options.heartbeat is not None and not is_streaming:
-        raise StateTypeError("heartbeat= is for streams that go on: these frames are static")
+        raise StateTypeError("heartbeat= needs a stream that continues: these frames are static")
     if options.drain and is_streaming and not options.spark_trigger.get("availableNow"):
         raise StateTypeError(
             "drain=True is for streams that end with their input: use "
             'trigger={"availableNow": True}'
         )
     if options.heartbeat is not None and options.ends_with_input:
-        raise StateTypeError("heartbeat= is for streams that go on: this trigger lets it end")
+        raise StateTypeError("heartbeat= needs a stream that continues: this trigger lets it end")
 
 
 def _sink(name: str, output: object) -> Sink:

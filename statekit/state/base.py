@@ -149,9 +149,9 @@ class State:
         """
         if not given:
             raise StateTypeError(
-                f"{cls.__name__} cannot be made by calling it: a state belongs to a key of an "
-                "operator. Declare it as a parameter of a process function, such as "
-                f"`def count(event: Event, seen: sk.{cls.__name__}[...])`; to call the function "
+                f"{cls.__name__} cannot be created by calling it: a state belongs to a key of an "
+                "operator. Declare it as a parameter of a process function, such as `def "
+                f"count(event: Event, seen: sk.{cls.__name__}[...])`; to call the function "
                 "directly in a test, use statekit.testing.bind"
             )
         return super().__new__(cls)

@@ -272,9 +272,9 @@ def moved_rows(
     if state.kind == "object":
         declare = "give its class split_state and merge_states"
     raise RescaleError(
-        f"{where} holds something in {sum(map(bool, held))} of {len(held)} shards, and nobody says "
-        f"what becomes of it with {shards}: {declare}, or start with "
-        f"parallelism={len(held)}; nothing was changed"
+        f"{where} has values in {sum(map(bool, held))} of {len(held)} shards, and no rule "
+        f"redistributes them to {shards}: {declare}, or start with parallelism={len(held)}; "
+        "nothing was changed"
     )
 
 
@@ -287,10 +287,10 @@ def check_type(operator: str, state: StateRecord, spec: StateSpec) -> None:
     stored, declared = value_schema(state), spec.codec.schema
     if state.codec != spec.codec.name or not is_same_type(stored, declared):
         raise RescaleError(
-            f"operator state {state.name!r} of operator {operator!r} holds {stored.brief}, and the "
-            f"job declares {declared.brief}, which its functions redistribute: start the job with "
-            "parallelism=..., which changes both; from a savepoint, start with its parallelism "
-            "first. Nothing was changed"
+            f"operator state {state.name!r} of operator {operator!r} has the stored type "
+            f"{stored.brief}, and the job declares {declared.brief}, which its functions "
+            "redistribute: start the job with parallelism=..., which changes both; from a "
+            "savepoint, start with its parallelism first. Nothing was changed"
         )
 
 

@@ -170,7 +170,7 @@ def generation_codec(
         generation, value = generation_of(row)
         if generation not in older:
             raise CorruptCheckpointError(
-                f"a row is of generation {generation}, of which the job file knows nothing: "
+                f"a row is of generation {generation}, which the job file does not contain: "
                 "restore an earlier epoch"
             )
         return older[generation](value)
@@ -237,8 +237,8 @@ def row_decoder(state: StateRecord, allow_pickle: bool = False) -> Decode:
         generation, value = generation_of(row)
         if generation not in decoders:
             raise CorruptCheckpointError(
-                f"a row of state {state.name!r} is of generation {generation}, of which the job "
-                "file knows nothing: restore an earlier epoch"
+                f"a row of state {state.name!r} is of generation {generation}, which the job file "
+                "does not contain: restore an earlier epoch"
             )
         return decoders[generation](value)
 

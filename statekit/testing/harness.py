@@ -319,7 +319,7 @@ class Harness:
         """Write all committed epochs to a directory, from which `restore` can start."""
         target = Repository(path)
         if target.job_file() is not None:
-            raise StatekitError(f"{path} holds a checkpoint already: choose an empty directory")
+            raise StatekitError(f"{path} contains a checkpoint already: choose an empty directory")
         self._repository.copy_to(target)
 
     @classmethod
@@ -350,7 +350,7 @@ class Harness:
                 specs={declared.name: declared.states},
             )
         else:
-            raise RestoreError(f"{path} holds no checkpoint: write one with checkpoint(path)")
+            raise RestoreError(f"{path} contains no checkpoint: write one with checkpoint(path)")
         made = cls.__new__(cls)
         made._allow_dropped_state = allow_dropped_state
         made._open(_declared(process), repository, parallelism, key_groups, backend)

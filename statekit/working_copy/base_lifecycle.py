@@ -136,8 +136,8 @@ class BaseKeeping:
 
     def _drop(self, snapshot: StagedSnapshot, why: str) -> None:
         _logger.warning(
-            "%s, a base of operator %r, key groups %s, is dropped: %s. The "
-            "job goes on with the change files, and a later epoch takes another one",
+            "%s, a base of operator %r, key groups %s, is dropped: %s. The job continues with the "
+            "change files, and a later epoch takes another one",
             snapshot.place,
             self.plan.operator,
             self.plan.base.groups,

@@ -148,8 +148,8 @@ def _checked(piece: Piece, path: Path, options: RocksOptions) -> RocksBackend:
     if piece.sequence is not None and (piece.sequence,) != backend.sequences:
         backend.close()
         raise StorageError(
-            f"the database that the working copy at {path} was to be made of is not what its mark "
-            "says: remove the working directory, then start the job again; nothing is lost"
+            f"the database for the working copy at {path} does not match its mark: remove the "
+            "working directory, then start the job again; nothing is lost"
         )
     return backend
 

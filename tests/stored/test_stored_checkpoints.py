@@ -80,7 +80,7 @@ def test_the_command_line_shows_records_that_wait(capsys: pytest.CaptureFixture[
     waiting = reader.manifest.operators["in_order"].rows["_waiting"]
     assert waiting
     cli.inspect(str(ALL_KINDS))
-    assert re.search(rf"_waiting +│ waiting records +│ +{waiting} ", capsys.readouterr().out)
+    assert re.search(rf"_waiting +│ buffered records +│ +{waiting} ", capsys.readouterr().out)
     cli.inspect(str(ALL_KINDS), as_json=True)
     shown = {found["name"]: found for found in json.loads(capsys.readouterr().out)["operators"]}
     assert (shown["in_order"]["waiting"], shown["ledger"]["waiting"]) == (waiting, None)

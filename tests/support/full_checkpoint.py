@@ -47,7 +47,7 @@ def share(step: Step, shared: Shared, names: Newest) -> Iterator[Told]:
 
 
 def job(*processes: Any) -> sk.Job:
-    """Rows of every kind: state with and without TTL, timers, waiting records, operator state.
+    """Rows of every kind: state with and without TTL, timers, buffered records, operator state.
 
     Parameters:
         processes: what runs; all there are if none is given.

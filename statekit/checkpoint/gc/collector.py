@@ -272,7 +272,7 @@ class Collector:
         `done`.
         """
         found: dict[int, EpochManifest] = {}
-        why = dict.fromkeys(self._read, "somebody reads it")
+        why = dict.fromkeys(self._read, "a process reads it")
         back = self._back.items()
         why |= {to: f"a rollback to it was begun, as epoch {n}" for to, n in back if n > last}
         for number in sorted(why.keys() & set(gone)):

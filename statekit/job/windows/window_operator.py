@@ -157,8 +157,8 @@ class Windowing:
             )
         if ordered and allowed_us:
             raise self._results.error(
-                "with ordered=True no record comes behind the end of its window, so that "
-                "allowed_lateness= has nothing to allow: add it to lateness="
+                "with ordered=True no record arrives after the end of its window, so "
+                "allowed_lateness= has no effect: add it to lateness="
             )
         for name in (*self._key, event_time):
             self._results.annotation(name)
@@ -248,8 +248,9 @@ class Windowing:
         types |= {"start": dt.datetime, "end": dt.datetime, result.field: result.type}
         if len(types) < len(self._key) + 3:
             raise self._results.error(
-                f"{name} would put out the fields {', '.join((*self._key, 'start', 'end'))} and "
-                f"{result.field}, two of one name: rename the field of {self._record.name}"
+                f"{name} would have the fields {', '.join((*self._key, 'start', 'end'))} and "
+                f"{result.field}, two of them with one name: rename the field of "
+                f"{self._record.name}"
             )
         output, make = self._results.result_class(name, types, into)
         rows: SlidingRows | SessionRows

@@ -67,7 +67,7 @@ class Family:
         """The declared type as text."""
         if self.state is not None:
             return state_text(self.state)
-        return "timers" if self.name == TIMERS else "waiting records"
+        return "timers" if self.name == TIMERS else "buffered records"
 
     def means_the_same_as(self, other: Family) -> bool:
         """Return whether equal bytes mean equal values in both."""

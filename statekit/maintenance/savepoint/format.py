@@ -222,9 +222,9 @@ class Savepoint:
                     yield parts, saved.row
         if (found.rows, found.checksum) != (contents.rows, contents.checksum):
             raise CorruptCheckpointError(
-                f"{self.url} holds {found} of {operator}.{family}, and its {SAVEPOINT} "
-                f"says {contents.rows} rows with checksum {contents.checksum}: restore the "
-                "savepoint from a backup"
+                f"{self.url} has {found} of {operator}.{family}, and its {SAVEPOINT} has "
+                f"{contents.rows} rows with checksum {contents.checksum}: restore the savepoint "
+                "from a backup"
             )
 
     def spark(self) -> Iterator[tuple[str, bytes]]:

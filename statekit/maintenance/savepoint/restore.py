@@ -83,13 +83,13 @@ def _is_made_of(repository: Repository, savepoint: Savepoint) -> bool:
     if latest is None:
         return False
     found = repository.job_file(repository.manifest(latest).job_file.path)
-    assert found is not None, "the manifest names it, so reading it fails or finds it"
+    assert found is not None, "the manifest references it"
     if found[0].savepoint == savepoint.file.id:
         return True
     raise RestoreError(
         f"{repository.url} has epochs up to {latest}, which do not come from {savepoint.url}: a "
         "savepoint is restored into a new checkpoint. Pass another checkpoint, or leave "
-        "from_savepoint= out to go on from what this one holds"
+        "from_savepoint= out to continue from this one"
     )
 
 

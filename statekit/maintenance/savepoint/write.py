@@ -103,7 +103,7 @@ def write_savepoint(
     folder = savepoint_folder(name)
     manifest = _manifest(repository, epoch)
     stored = repository.job_file(manifest.job_file.path)
-    assert stored is not None, "the manifest names it, so reading it fails or finds it"
+    assert stored is not None, "the manifest references it"
     before = list(repository.tree(folder))
     if f"{folder}/{SAVEPOINT}" in before:
         raise _taken(repository, folder)

@@ -165,7 +165,7 @@ def counted_wrongly(
 
 def _count_text(found: Sequence[int], told: Sequence[int]) -> str:
     return (
-        f"there are {found[0]:,} rows of {found[1]:,} bytes, and the manifest says {told[0]:,} of "
+        f"there are {found[0]:,} rows of {found[1]:,} bytes, and the manifest has {told[0]:,} of "
         f"{told[1]:,}"
     )
 

@@ -164,8 +164,8 @@ def _check_mutations(opened: IO[bytes], file: NamedFile, where: str) -> None:
     found = sum(sums.of(name, 0, file.key_groups - 1).mutations for name in sums.states)
     if found != file.ref.rows:
         raise CorruptCheckpointError(
-            f"{where} holds {found} mutations, and {file.ref.rows} are said to be in it: "
-            "restore the manifest and the file from one backup"
+            f"{where} has {found} mutations instead of {file.ref.rows}: restore the manifest and "
+            "the file from one backup"
         )
     if file.owner is None:
         return
@@ -173,6 +173,6 @@ def _check_mutations(opened: IO[bytes], file: NamedFile, where: str) -> None:
     own = sum(sums.of(name, first, last).mutations for name in sums.states)
     if own != found:
         raise CorruptCheckpointError(
-            f"{where} holds {found - own} mutations of other key groups than those of its shard, "
+            f"{where} has {found - own} mutations of other key groups than those of its shard, "
             f"{first} to {last}: restore the manifest and the file from one backup"
         )

@@ -45,7 +45,7 @@ def _against(manifest: EpochManifest, previous: EpochManifest) -> Iterator[str]:
         yield f"its micro-batch is {manifest.batch}, that of epoch {followed} {previous.batch}"
     passed = ((followed + 1, manifest.epoch - 1),) if followed + 1 < manifest.epoch else ()
     if manifest.abandoned != (*previous.abandoned, *passed):
-        yield f"it follows epoch {followed}, and says that {manifest.abandoned} were abandoned"
+        yield f"it follows epoch {followed}, and lists {manifest.abandoned} as abandoned"
 
 
 class Damage:

@@ -90,8 +90,8 @@ def repair(
     wrong = {finding.kind for finding in found.affecting(last)}
     if "unreadable" in {finding.kind for finding in found.findings}:
         raise RestoreError(
-            f"{repository.url}: not everything could be read, so nobody knows what is damaged. "
-            "Nothing was changed: verify again when the store answers"
+            f"{repository.url}: some files could not be read, so the damage is unknown. Nothing "
+            "was changed: verify again when the store answers"
         )
     if not wrong:
         if repository.latest_epoch() == last:  # else a job has gone on from there
@@ -101,9 +101,9 @@ def repair(
         return None
     if wrong == {"spark"}:
         raise RestoreError(
-            f"{repository.url}: the state is whole, and Spark's part is not; what it is to be does "
-            "not follow from the state. Nothing was changed: restore both from one backup, or write"
-            " a savepoint of an epoch that Spark still knows and start a new checkpoint from it"
+            f"{repository.url}: the state is intact, and Spark's part is damaged; it cannot be "
+            "computed from the state. Nothing was changed: restore both from one backup, or write "
+            "a savepoint of an epoch that Spark still has and start a new checkpoint from it"
         )
     if wrong <= (_FOLLOWS | _ROWS if drop_rows else _FOLLOWS):
         return _mend(repository, repository.manifest(last))
@@ -119,15 +119,15 @@ def _go_back(repository: Repository, found: Verification, *, drops: bool) -> Rep
     if newest is None or target is None:
         instead = " `--drop-rows` leaves out the rows that cannot be read." if drops else ""
         raise RestoreError(
-            f"{repository.url} has no epoch that is whole, so there is nothing to go back to. "
-            f"Nothing was changed: restore the files that are named above from a backup, or start "
-            f"a new checkpoint from a savepoint.{instead}"
+            f"{repository.url} has no intact epoch to go back to. Nothing was changed: restore the "
+            "files listed above from a backup, or start a new checkpoint from a "
+            f"savepoint.{instead}"
         )
     if max(repository.spark_batches("offsets"), default=-1) < (newest.batch or 0) - 1:
         raise RestoreError(
-            f"{repository.url}: Spark's part stands before epoch {newest.epoch}, so an epoch that "
-            "cannot be read went back, and nobody knows where to. Nothing was changed: restore the "
-            "manifests that are named above from a backup"
+            f"{repository.url}: Spark's part is before epoch {newest.epoch}, so an unreadable "
+            "epoch was a rollback, and its target is unknown. Nothing was changed: restore the "
+            "manifests listed above from a backup"
         )
     check_can_go_back(repository, target, newest)
     manifest = standing_at(
@@ -277,8 +277,8 @@ class _Mended:
             if self.mended + self.left_out == before:
                 return
         raise CorruptCheckpointError(
-            f"shard {shard.groups} of operator {self._name!r} cannot be mended: rows that were put "
-            "right are wrong again. Nothing was changed: restore the checkpoint from a backup"
+            f"shard {shard.groups} of operator {self._name!r} cannot be repaired: repaired rows "
+            "are wrong again. Nothing was changed: restore the checkpoint from a backup"
         )
 
     def _take(self, fault: RowFault, backend: Backend, batches: dict[Changes, Batch]) -> None:

@@ -177,7 +177,7 @@ class RowChecks:
             stored = backend.get_many(TIMERS, [timer for _, timer in timers])
             for (due, _), row in zip(timers, stored, strict=True):
                 if row is None:
-                    what = "it stands for a timer that is not there"
+                    what = "it belongs to a timer that does not exist"
                     yield RowFault("timer index", DUE, due, what, Delete(DUE, due))
 
     def _note_index(self, backend: Backend) -> Iterator[RowFault]:
@@ -271,14 +271,14 @@ def _canonical(codec: KeyCodec[Any], data: bytes) -> None:
 
 def _check_nothing(row: bytes) -> None:
     if row:
-        raise CorruptCheckpointError(f"it is to be empty and holds {len(row)} bytes")
+        raise CorruptCheckpointError(f"it should be empty and has {len(row)} bytes")
 
 
 def _missing_timers(backend: Backend, entries: list[Entry]) -> Iterator[RowFault]:
     stored = backend.get_many(DUE, [entry.row_key for entry in entries]) if entries else []
     for entry, row in zip(entries, stored, strict=True):
         if row is None:
-            what = "a timer is set and would never be called: the index of what is due lacks it"
+            what = "a timer is set and would never fire: the index of due timers lacks it"
             mend = Put(DUE, entry.row_key, b"")
             yield RowFault("timer index", DUE, entry.row_key, what, mend)
 

@@ -50,12 +50,13 @@ def _position_faults(
         way_out = "restore both parts from one backup"
         yield (
             f"{SPARK}/offsets/{done}",
-            f"Spark knows micro-batches up to {offsets}, and the state holds {done}: {way_out}",
+            f"Spark has micro-batches up to {offsets}, and the state has those up to {done}: "
+            f"{way_out}",
         )
     elif (offsets > done + 1 or commits > done) and not last.sets_spark_back:
         yield (
             None,
-            f"Spark has gone on to micro-batch {max(offsets, commits)}, and the state holds "
+            f"Spark has continued to micro-batch {max(offsets, commits)}, and the state is at "
             f"{done}: restore both parts from one backup",
         )
 
@@ -77,10 +78,10 @@ def _checksum_fault(repository: Repository, path: str, paths: list[str]) -> str 
         return None  # meanwhile
     at, beside = repository.at(f"{SPARK}/{subject}"), repository.at(f"{SPARK}/{path}")
     if len(sums) < 8 or not sums.startswith(_CRC_HEAD):
-        return f"{beside} holds no checksums: restore it and its file from a backup"
+        return f"{beside} contains no checksums: restore it and its file from a backup"
     (size,) = struct.unpack_from(">i", sums, 4)
     pieces = [data[start : start + size] for start in range(0, len(data), size)] if size > 0 else []
     expected = b"".join(struct.pack(">I", zlib.crc32(piece)) for piece in pieces)
     if size <= 0 or expected != sums[8:]:
-        return f"{at} is not what {beside} says: restore both from a backup"
+        return f"{at} does not match {beside}: restore both from a backup"
     return None

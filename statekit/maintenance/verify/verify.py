@@ -277,7 +277,7 @@ class _Looking:
         path = epoch_path(first.previous)
         what = (
             f"{self._repository.at(path)} is missing: epoch {first.epoch} follows it, and no mark "
-            "says that it was given up. Restore it, or the mark, from a backup"
+            "says that it was collected. Restore it, or the mark, from a backup"
         )
         self._note(Finding("manifest", what, path, (first.previous,)))
 

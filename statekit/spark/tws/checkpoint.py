@@ -121,8 +121,8 @@ class TwsCheckpoint:
             raise _unopened(self.url, error) from error
         if len(folders) < 2 or not self._exists(METADATA):
             raise RestoreError(
-                f"{self.url} is no checkpoint of a streaming query of Spark's: it lacks metadata, "
-                "offsets/ or commits/. Pass what was given to it as checkpointLocation"
+                f"{self.url} is not a checkpoint of a Spark streaming query: it lacks metadata, "
+                "offsets/ or commits/. Pass the query's checkpointLocation"
             )
         path = self._path(self.url)
         if path.toUri().toString() != path.toString():
@@ -172,7 +172,7 @@ class TwsCheckpoint:
         last = position.batch if position.planned is None else position.planned
         if ended != position.batch or max(noted, default=None) != last:
             raise RestoreError(
-                f"{self.url} has gone on behind micro-batch {position.batch} while it was read: "
+                f"{self.url} has continued after micro-batch {position.batch} while it was read: "
                 "the query still runs. Stop it, then import again; nothing was imported"
             )
 
@@ -211,9 +211,9 @@ class TwsCheckpoint:
             )
         if len(names) > 1:
             raise RestoreError(
-                f"{self.url} is of a query with several stateful operators: {shown}. All of them "
-                "stand at one micro-batch, and only a query whose one such operator is a "
-                "transformWithState can be imported: the others would begin without state"
+                f"{self.url} is of a query with several stateful operators: {shown}. Only a query "
+                "whose one stateful operator is a transformWithState can be imported: the others "
+                "would begin without state"
             )
         return self._operator(found[0])
 
@@ -236,8 +236,8 @@ class TwsCheckpoint:
             ]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RestoreError(
-                f"{self.url} is of a version of Spark that says of its transformWithState what "
-                f"this statekit does not know ({type(error).__name__}: {error}; it says "
+                f"{self.url} has metadata of a transformWithState that this statekit does not know "
+                f"({type(error).__name__}: {error}; the metadata is "
                 f"{row.operatorProperties!r:.300}): upgrade statekit, or run a micro-batch with "
                 "Spark 4.1 or newer"
             ) from error

@@ -262,11 +262,11 @@ def _is_made_of(repository: Repository, found: TwsCheckpoint) -> bool:
         repository.check_checkpoint()
         return False
     job = repository.job_file(repository.manifest(latest).job_file.path)
-    assert job is not None, "the manifest names it, so reading it fails or finds it"
+    assert job is not None, "the manifest references it"
     if job[0].imported == found.query:
         return True
     raise RestoreError(
         f"{repository.url} has epochs up to {latest}, which do not come from {found.url}: state is "
         "imported into a new checkpoint. Pass another one, or start the job without importing to "
-        "go on from what this one holds"
+        "continue from this one"
     )

@@ -67,8 +67,8 @@ def stored_frame(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> DataF
         frames.append(found.select("key", F.lit(len(asked)).alias(_STATE), time))
     if not frames:
         raise StateSchemaError(
-            f"{checkpoint.url} holds none of the states that the processor asks for: pass the "
-            "processor that made them"
+            f"{checkpoint.url} has none of the states that the processor declares: pass the "
+            "processor that wrote them"
         )
     wanted = declared.grouping.schema
     for frame in frames:
@@ -116,9 +116,8 @@ def _check_asked(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> None:
     lost = sorted(operator.states.keys() - declared.asked.keys() - declared.deleted)
     if lost:
         raise StateSchemaError(
-            f"{url} holds {', '.join(map(repr, lost))}, for which the processor does not ask: pass "
-            "the processor that made it. State that is no longer wanted can go once it has been "
-            "imported"
+            f"{url} has {', '.join(map(repr, lost))}, which the processor does not declare: pass "
+            "the processor that wrote it. Drop the state after the import"
         )
     for name, of in declared.asked.items():
         if (kept := operator.states.get(name)) is not None:
@@ -256,8 +255,8 @@ def _holder(of: Declared, state: Any) -> Callable[[Any, Any], None]:
 
 def _two_in_one(what: str, one: object, other: object) -> StateTypeError:
     return StateTypeError(
-        f"the query holds {what} {one!r} and {other!r}, which are one key in statekit: remove one "
-        "of them in the query. Nothing was imported"
+        f"the query has {what} {one!r} and {other!r}, which are one key in statekit: remove one of "
+        "them in the query. Nothing was imported"
     )
 
 

@@ -267,7 +267,7 @@ def _row_of(above: Transformed | None) -> Any:
 def _time_mode(given: str) -> TimeMode:
     found = next((mode for mode in _TIME_MODES if mode == str(given).lower()), None)
     if found is None:
-        raise StateTypeError(f"time_mode={given!r}: there are none, processingTime and eventTime")
+        raise StateTypeError(f"time_mode={given!r}: choose none, processingTime or eventTime")
     return found
 
 

@@ -270,7 +270,7 @@ def test_what_cannot_be_is_refused(spark: SparkSession) -> None:
     refused("map<string,int>, which rows cannot be grouped by", keys="pairs")
     refused("an instance of a subclass", processor=Sums)
     refused("there are append, update and complete", output_mode="other")
-    refused("there are none, processingTime and eventTime", time_mode="Some")
+    refused("choose none, processingTime or eventTime", time_mode="Some")
     refused("as a StructType or a text", output_schema=5)
     refused("grouped frame", initial_state=df)
     refused("is grouped by .'bigint'., and rows by .'string'.", initial_state=df.groupBy("n"))

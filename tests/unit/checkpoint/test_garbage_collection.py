@@ -306,7 +306,7 @@ def test_a_reader_that_holds_an_epoch_is_waited_for_and_one_that_died_is_not() -
     ledger, words = ledger_of(5, repository := TimedRepository.empty())
     with held(repository, 2):
         done = collect(repository, 1)
-        assert done.held == {2: "somebody reads it"}
+        assert done.held == {2: "a process reads it"}
         assert repository.epochs() == [4]
         ledger.check(2)
         repository.now += 25 * HOUR

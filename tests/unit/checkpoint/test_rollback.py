@@ -589,7 +589,7 @@ def next_input(found: dict[str, bytes], done: int) -> set[int] | None:
 
 
 def check_is_whole(repository: Repository, before: Path, to: int) -> None:
-    """The state is the old or the new one, and Spark goes on behind it or is refused."""
+    """The state is the old or the new one, and Spark continues after it or is refused."""
     epochs = repository.epochs()
     found = sparks_part(repository)
     if epochs[-1] == BATCHES:

@@ -404,7 +404,7 @@ def test_diff_tells_rows_that_differ_and_says_so_by_its_exit_code(going: Path) -
         assert told in done.stdout
     same = statekit("diff", f"{going}@3", going)
     assert same.returncode == 0
-    assert "0 shards were read, 2 that stand at the same attempt were not" in same.stdout
+    assert "0 shards were read, 2 of the same attempt were not" in same.stdout
 
 
 def test_diff_prints_json(going: Path) -> None:
@@ -511,7 +511,7 @@ def test_rescale_prints_that_rows_are_written_again_and_verified(
     shutil.copytree(checkpoint, copy)
     done = statekit("rescale", copy, "--to", 3, "--key-groups", 64)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "2 shards of 128 key groups → 3 of 64: all rows are written anew" in done.stdout
+    assert "2 shards of 128 key groups → 3 of 64: all rows are written again" in done.stdout
     assert "written, read back and found the same in" in done.stdout
     assert "follow.airports: 3 rows with checksum" in done.stdout
     assert "committed as epoch 2. Earlier epochs are as they were." in done.stdout

@@ -160,7 +160,7 @@ def test_a_type_that_reads_every_stored_value_is_allowed(stored: Any, declared: 
         (set[int], set[float], "value was set[int] and is set[float]"),
         (dict[int, str], dict[float, str], "value.keys() was int and is float"),
         (Shorter, Longer, "value.gate is new and has no default"),
-        (Maybe, Leg, "value.origin may be absent in what is stored, and has no default"),
+        (Maybe, Leg, "value.origin may be absent in stored rows, and has no default"),
         (Leg, Other, "value would lose all its fields, origin, minutes"),
         (list[Leg], list[Longer], "value[…].gate is new and has no default"),
         (colors(RED="r"), colors(RED="g"), "value: Color has no longer RED as it was"),

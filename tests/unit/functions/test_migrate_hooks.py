@@ -121,7 +121,7 @@ def test_the_error_shows_both_types_side_by_side_and_says_what_to_do(tmp_path: P
     with pytest.raises(StateSchemaError) as caught:
         started(keeping(Leg), tmp_path)
     assert str(caught.value) == (
-        "state 'held' of operator 'keep' changed its type, and what is stored would be misread: "
+        "state 'held' of operator 'keep' changed its type, and stored rows would be misread: "
         "value.minutes was int and is str.\n"
         "    stored in the checkpoint   declared in the code\n"
         "    value state                value state\n"
@@ -130,7 +130,7 @@ def test_the_error_shows_both_types_side_by_side_and_says_what_to_do(tmp_path: P
         "  ≠   minutes: int               minutes: str\n"
         "  +                              tags: frozenset[str] = …\n"
         "Declare the stored type again, or give a new field a default, or give "
-        "@process(migrate={'held': …}) a function that makes a new value of an old one; or give "
+        "@process(migrate={'held': …}) a function that converts old values; or give "
         "the state another name"
     )
 

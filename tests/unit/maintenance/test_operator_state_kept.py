@@ -298,7 +298,7 @@ def test_other_key_groups_are_planned_written_and_verified_by_the_command(tmp_pa
     planned = subprocess.run([*command, "--plan"], capture_output=True, text=True, check=False)
     assert planned.returncode == 0, planned.stderr
     for told in (
-        "3 shards of 16 key groups → 2 of 32: all rows are written anew",
+        "3 shards of 16 key groups → 2 of 32: all rows are written again",
         "operator follow: 3 → 2 shards",
         "16–31",
         "fullest key groups:",

@@ -161,7 +161,7 @@ def test_a_checkpoint_is_not_written_over_another(tmp_path: Path) -> None:
     harness = Harness(count)
     harness.send(Event("a", 1, 1))
     harness.checkpoint(tmp_path)
-    with pytest.raises(sk.StatekitError, match="holds a checkpoint already"):
+    with pytest.raises(sk.StatekitError, match="contains a checkpoint already"):
         harness.checkpoint(tmp_path)
 
 
@@ -236,7 +236,7 @@ def test_a_function_with_a_context_can_be_called_directly() -> None:
 
 
 def test_restoring_from_a_directory_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(sk.RestoreError, match="holds no checkpoint"):
+    with pytest.raises(sk.RestoreError, match="contains no checkpoint"):
         Harness.restore(records, tmp_path)
 
 

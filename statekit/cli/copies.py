@@ -29,7 +29,7 @@ def copies(
     directory: Annotated[
         str | None,
         typer.Argument(
-            help="A working directory on this host; by default that of jobs without working_directory=.",
+            help="A working directory on this host; default: that of jobs without one.",
             show_default=False,
         ),
     ] = None,

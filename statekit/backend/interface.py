@@ -214,7 +214,7 @@ def first_of_groups(
         here = row[:2] + tag
         if row.startswith(here):
             return row
-        # Of another tag: before ours in its key group, or behind.
+        # A row of another tag, before or after ours in its key group.
         start = here if row < here else pack_group(group_of_row(row) + 1) + tag
     return None
 

@@ -29,7 +29,7 @@ PUT = 0
 DELETE = 1
 DELETE_RANGE = 2
 
-# A batch is handed on once it holds this much, so that an epoch of any size fits in memory.
+# A batch is flushed at this size, so that an epoch of any size fits in memory.
 BATCH_ROWS_MAX = 65_536
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 

@@ -62,7 +62,7 @@ class FragmentedBackend:
     def getter(
         self, state: str, next_keys: NextKeys | None = None
     ) -> Callable[[bytes], bytes | None]:
-        # Keys of the next fragment may be among those that come: they are asked for there again.
+        # The keys may belong to the next fragment, which is asked again for them.
         getters = [fragment.getter(state, next_keys) for fragment in self._fragments]
         bounds = self._bounds
 
@@ -101,7 +101,9 @@ class FragmentedBackend:
         places = [bisect_right(self._bounds, key) for key in keys]
         for number, fragment in enumerate(self._fragments):
             own = [key for key, place in zip(keys, places, strict=True) if place == number]
-            if own or not number:  # the first says if the state or the backend cannot be asked
+            if (
+                own or not number
+            ):  # the first fragment raises for an unknown state or a closed backend
                 found |= zip(own, fragment.get_many(state, own), strict=True)
         return [found[key] for key in keys]
 

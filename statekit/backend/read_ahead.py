@@ -116,7 +116,7 @@ class SortedReads:
                 if self._ahead and keys[at] > self._last:
                     self._read_ahead(keys[at], rows[-1] if rows else None)
                 end = bisect_right(keys, self._last, at) if keys[at] >= self._first else at
-                if end == at:  # there is no block, or it begins behind
+                if end == at:  # there is no block, or it starts later
                     rows += self._look(list(keys[at:]))
                     break
                 self._asked += end - at

@@ -44,14 +44,14 @@ from statekit.errors import StatekitError, StorageError
 SORTED_RUNS_MAX = 24
 
 # Tables of rows that are merged, or loaded in order. Each that is read in an epoch is opened, which
-# takes some 50 µs; but what it takes to write one, and its filter, grow with its rows.
+# takes some 50 µs; but the cost of writing one, and its filter, grow with its rows.
 _TABLE_BYTES_MAX = 128 * 1024 * 1024
 
-# A disk that is slower than the writer leaves full write buffers waiting. Over so many times what
-# they may take together, the writer waits for the disk.
+# If the disk is slower than the writer, full write buffers accumulate. Above this multiple of
+# their limit, the writer waits for the disk.
 _WRITE_MEMORY_FACTOR = 1.5
 
-# What RocksDB says where there is no space.
+# RocksDB's message for a full disk.
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 # What a scan gives before its first row. From Python 3.12 on, a generator that never began keeps
@@ -83,7 +83,7 @@ def _rocksdb_options(options: RocksOptions, *, create: bool) -> rocksdict.Option
         tables.set_bloom_filter(options.bloom_bits, False)
     # A quarter as large, as keys of neighbours are alike.
     tables.set_index_block_restart_interval(16)
-    # Otherwise what they take grows with the rows of all shards that are open.
+    # Otherwise their memory grows with the rows of all open shards.
     tables.set_cache_index_and_filter_blocks(True)
     tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
     made = rocksdict.Options(raw_mode=True)

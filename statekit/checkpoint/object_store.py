@@ -219,7 +219,7 @@ class RemoteObjects:
             obstore.put(store, path, data, chunk_size=_PART_BYTES)
 
     def create(self, path: str, data: bytes) -> None:
-        # One request, so that whoever asks knows which try was not answered.
+        # One request, so that the caller knows which try was not answered.
         with _failures(), _nothing_there_is_a_failure():
             obstore.put(self._once, path, data, mode="create", use_multipart=False)
 

@@ -254,7 +254,7 @@ class Repository(Store):
         """
         self.create(epoch_path(manifest.epoch), manifest.to_bytes())
         # Its number was free, but so it would be if others had got so far that it was collected.
-        # Then the mark is there, which came first, and nobody ever looks at what was just made.
+        # Then the mark exists, which was written first, and no process reads the new epoch.
         if self._is_followed(manifest.epoch) and manifest.epoch < self.first_kept():
             raise self.overtaken(manifest.epoch)
 

@@ -229,7 +229,7 @@ def _of_slices(
     slices: Sequence[Slice],
     epoch: int | None,
 ) -> RestorePlan:
-    # What the slices were cut out of may have been made of slices that reach further. Those are
+    # The shards of the slices may themselves consist of slices of more key groups. Those are
     # left out before they are followed: else each change of parallelism would multiply the reads.
     parts = []
     for piece in slices:

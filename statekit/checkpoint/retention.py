@@ -163,7 +163,7 @@ class ReaderNote(Sealed):
     epoch: Count
 
 
-# ------------------------------------------------------------------------------- given up or not
+# ------------------------------------------------------------------------------ collected or not
 
 
 def collected_error(
@@ -256,7 +256,7 @@ def going_back(paths: Iterable[str]) -> dict[int, int]:
     return found
 
 
-# ----------------------------------------------------------------------------------- what is staged
+# ------------------------------------------------------------------------------------- staged files
 
 
 def may_adopt(repository: Repository, path: str, new: BaseSnapshot, plan: ShardPlan) -> bool:
@@ -297,7 +297,7 @@ def may_be_named(
         taken: the epoch whose state they contain.
     """
     if plan.base_epoch is None or taken < plan.since:
-        return False  # what was stored before a rollback may have been named before it
+        return False  # a file from before a rollback may have been referenced before it
     last = repository.stored(epoch_path(plan.base_epoch))
     if last is None:
         return False

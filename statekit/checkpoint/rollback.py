@@ -70,7 +70,7 @@ class Rollback:
             try:
                 self.repository.commit(self.manifest)
             except FencedError:
-                self.repository.discard(note)  # the number is taken, so nobody needs it
+                self.repository.discard(note)  # the number is taken, so the note is not needed
                 raise
             self.repository.forget_instant(self.manifest.epoch)
             self.repository.discard(note)
@@ -247,7 +247,7 @@ def check_batch(repository: Repository, last: EpochManifest, epoch: EpochManifes
     common, first = epoch, repository.first_kept()
     while last.has_abandoned(common.epoch) and common.previous is not None:
         if common.previous < first:
-            break  # given up: nobody knows which micro-batch it ended with
+            break  # collected: its last micro-batch is unknown
         common = repository.manifest(common.previous)
     is_known = not last.has_abandoned(common.epoch) or common.previous is None
     if epoch.batch is not None and not (is_known and _batch(common) == _batch(epoch)):

@@ -65,7 +65,7 @@ def _laid_out(
     rows = added(operator.undivided_rows, *(shard.rows for shard in divided))
     sizes = added(operator.undivided_bytes, *(shard.bytes for shard in divided))
     parts = [number for number, shard in enumerate(shards) if shard.is_part]
-    if len(parts) == 1:  # it holds all that is not divided
+    if len(parts) == 1:  # it has all rows that are not divided
         whole = shards[parts[0]]
         counted = {"rows": added(rows, whole.rows), "bytes": added(sizes, whole.bytes)}
         shards[parts[0]] = whole.model_copy(update={**counted, "is_part": False})

@@ -209,7 +209,7 @@ def _number(found: dict[str, Any], of: str, name: str) -> int:
 def _offsets(data: bytes, name: str) -> dict[str, str]:
     """How far each source was read: version 1 has them in the order of sources, 2 by name."""
     version = _lines(data, name)[0]
-    offsets = _known(data, name, _OFFSET_VERSIONS)[1:]  # behind the metadata of the batch
+    offsets = _known(data, name, _OFFSET_VERSIONS)[1:]  # after the metadata of the batch
     if version == "v1":
         return {str(source): offset for source, offset in enumerate(offsets)}
     return dict(line.split(":", 1) for line in offsets if ":" in line)

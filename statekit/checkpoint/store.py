@@ -57,7 +57,7 @@ from statekit.names import path_fault
 
 T = TypeVar("T")
 
-# Files of an object store up to this size are held in memory while they are verified; larger ones
+# Files of an object store up to this size are verified in memory; larger ones
 # go through a temporary file.
 _SPOOL_BYTES_MAX = 32 * 1024 * 1024
 _PIECE_BYTES = 8 * 1024 * 1024
@@ -370,7 +370,7 @@ class Store:
             yield from self._pieces(ref)
             return
         with self._opened(ref) as file:
-            # To make room for each piece anew would take as long as to copy it.
+            # Allocating memory for each piece would take as long as copying it.
             room = memoryview(bytearray(_CHUNK_BYTES))
             while size := self._asked("read", ref.path, lambda: cast("Any", file).readinto(room)):
                 yield room[:size]

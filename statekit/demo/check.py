@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from statekit.demo.flights import LATENESS
 from statekit.reader import CheckpointReader
 
-# Everything that left, in the order in which it comes in, with how far it is behind.
+# All departures in the order of arrival, with their delay against event time.
 _FLIGHTS = """
 create or replace temp view raw as
 select *, max(departed) over (order by time_hour, minute, carrier, flight, origin

@@ -30,7 +30,7 @@ class SourceForm:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        # Other kinds of record types, such as rows of Spark, make records anew in `coerce`.
+        # Other record types, such as rows of Spark, create new records in `coerce`.
         self._by_class = {
             member.cls: OutputType(member.cls, f"{records.where}, input", noun="record")
             for member in records.members

@@ -64,7 +64,7 @@ class RowChecksum:
     def add(self, key: bytes, row: bytes) -> None:
         """Add a row. `key` is the row key without its key group."""
         self.rows += 1
-        # The seed tells where the key ends.
+        # The seed distinguishes keys of different lengths.
         self.total += xxhash.xxh3_64_intdigest(key + row, seed=len(key))
 
     @property
@@ -475,7 +475,7 @@ def rewrite_checkpoint(
     groups = check_groups(last.key_groups if key_groups is None else key_groups)
     shards = check_parallelism(last.parallelism if parallelism is None else parallelism, groups)
     check_at_rest(repository, last)
-    # The rows of states that were given up are left behind.
+    # The rows of dropped states are not copied.
     job = stored.model_copy(update={"key_groups": groups, "dropped": {}})
     count = RowCount(2 * rows_to_read(job, last), progress)
     new_shards = write_operators(

@@ -108,7 +108,9 @@ Combined(customer='bob', number=1, part_1=1, part_2=1)]
         fields = dict.fromkeys((*key, *(part.field for part in parts if part.field), *times))
         types = {name: _annotation(record, name) for name in fields}
         self._required = [name for name, annotation in types.items() if not peel(annotation)[1]]
-        name = record.name if record.name.isidentifier() else "Record"  # a generic model's is none
+        name = (
+            record.name if record.name.isidentifier() else "Record"
+        )  # that of a generic model is not
         self._projected = _named_tuple(name, types, record.where)
         pane, self.number, *values, time = _free_names(key, len(self._parts))
         self._group_names = key if panes is None else (*key, pane)

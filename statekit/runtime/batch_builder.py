@@ -31,7 +31,7 @@ class KeyedBatchBuilder:
 
     @cached_property
     def _key_of(self) -> Callable[[Any], Any]:
-        # Not made before it is needed: rows may have keys that only columns hold.
+        # Created on first use: the keys of rows may only be in their columns.
         return self._process.key_of()
 
     def keys(self, records: Sequence[Any]) -> list[Any]:

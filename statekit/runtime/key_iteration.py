@@ -130,7 +130,7 @@ class KeyIteration:
                 if end == count:
                     records = chain(records, continued(batch.tokens[-1]))
                 yield records
-                deque(records, maxlen=0)  # those that the function did not take
+                deque(records, maxlen=0)  # records that the function did not read
                 if self.unread is not None:  # and the function caught the error
                     raise self.unread
                 start = end

@@ -211,7 +211,7 @@ class ShardTask:
         """
         clocks: Sequence[Clock] = CLOCKS
         for clock in self._plan.due_clocks:
-            self.wake_us.pop(clock, None)  # what is not due yet sets it again
+            self.wake_us.pop(clock, None)  # timers that are not due set it again
         if self._buffer is not None:
             yield from self._handle_buffered(self._buffer)
             clocks = ("processing",)

@@ -93,7 +93,7 @@ class EpochLoop:
     def run_bounded(self, inputs: Mapping[str, DataFrame], *, drain: bool) -> None:
         """Run one epoch over static frames, and then drain."""
         self._no_input = {name: df.limit(0) for name, df in inputs.items()}
-        # Spark logs nothing of a bounded run: our log says that outputs may have been published.
+        # Spark has no log of a bounded run: this note says that outputs may have been published.
         self._coordinator.notes_beginnings = True
         try:
             if self._coordinator.was_draining:
@@ -178,7 +178,7 @@ class EpochLoop:
 
     def stop(self) -> None:
         """Stop the stream, after the running micro-batch was abandoned."""
-        self._is_stopped = True  # so that nobody takes this for the end of the input
+        self._is_stopped = True  # so that this does not count as the end of the input
         if self._stream is None:
             return  # a bounded run has ended
         self._stream.stop()

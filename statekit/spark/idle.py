@@ -55,7 +55,7 @@ class IdleEpochs(threading.Thread):
         try:
             self._query.awaitTermination()
         except PySparkException:
-            return False  # raised to whoever waits for the query
+            return False  # raised in `awaitTermination` of the query
         failed = self._stopped.is_set() or self._query.exception() is not None
         return not failed and _has_read_all(self._query)
 

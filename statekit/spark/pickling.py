@@ -138,7 +138,7 @@ def _resolve_annotations(cls: type) -> None:
     own = inspect.get_annotations(cls)
     if not own:
         return
-    # A name that is unknown here concerns nobody: it would have been refused at decoration.
+    # A name that is unknown here is not used: decoration would have refused it.
     with contextlib.suppress(NameError, TypeError, AttributeError):
         hints = typing.get_type_hints(cls, include_extras=True)
         cls.__annotations__ = {name: hints.get(name, given) for name, given in own.items()}

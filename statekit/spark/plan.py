@@ -19,8 +19,8 @@ from statekit.spark.pickling import PickledFunction
 from statekit.spark.worker import CombineStep, LateStep, ShardStep, Stage, output_schema
 from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
 
-_NUMBER_BITS = 63  # of what is not the sign, in the number that rows are sorted by
-# Of them, for the input and the partition that a row came from: as many can be told apart.
+_NUMBER_BITS = 63  # bits without the sign of the number that rows are sorted by
+# Of these, bits for the input and the partition of a row.
 _ORIGIN_BITS = 10
 _ROW_BITS = 33  # of a row's number within its partition, in monotonically_increasing_id()
 
@@ -60,7 +60,7 @@ def _check_consumers(df: DataFrame, stream: str, job: Job) -> None:
     """Check the columns of a stream against all consumers of its records, late ones too."""
     for operator in job.consumers_of(stream):
         if stream not in operator.inputs:
-            continue  # what is broadcast needs no key
+            continue  # broadcast records need no key
         for name in operator.declared.key:
             key_expression(df, name, operator.name)
         _check_event_time(df, operator)
@@ -308,7 +308,7 @@ def order_of(df: DataFrame, options: FrameOptions, inputs: int = 1) -> list[Colu
     if options.by_number:
         return [by_one_number(df, key, shards, groups, inputs=inputs)]
     first = _sorted_first(df, key[0] if key else None, shards, groups)
-    # Texts by their bytes: of a collation, one text may stand between two that are the same.
+    # Texts by their bytes: in a collation, another text may sort between two equal ones.
     keys = [F.col(quoted(name)).cast(_sort_type(df, name)) for name in key]
     arrival = [F.col(ARRIVAL)] if inputs == 1 else [F.col(INPUT), F.col(ARRIVAL)]
     return [first, *keys, *arrival]
@@ -359,13 +359,13 @@ def _sorted_first(
             cut = f"if({value} is null, {first - 1}L, {within})"
             is_whole = f"{cut} not in ({first}L, {last}L)"
     number = f"shiftleft(bigint({GROUP}), {bits}) + shiftleft({cut}, {origin_bits})"
-    # A mark stands before all that may be in the first key group of its shard.
+    # A mark sorts before all rows of the first key group of its shard.
     first_group = f"(({FIRST_MARK} - {GROUP}) * {groups} + {shards - 1}) div {shards}"
     mark = f"shiftleft(bigint({first_group}), {bits}) - {end << origin_bits}L"
     if origin_bits:
         origin = _origin(inputs, origin_bits)
         number += f" + if({is_whole}, {origin}, 0L)"
-        if inputs > 1:  # broadcast rows have the place of a mark and come behind it
+        if inputs > 1:  # broadcast rows have the number of a mark and sort after it
             last_origin = (1 << origin_bits) - 1
             mark += f" + if({INPUT} is null, 0L, least(1L + {origin}, {last_origin}L))"
     return F.expr(f"if({GROUP} < 0, {mark}, {number})")

@@ -52,7 +52,7 @@ class Outputs:
         builder, (start, end) = KeyedBatchBuilder(next_process, key_groups), plan.base.groups
         for outputs in self:
             output_type = self._process.output_type
-            if output_type is not None:  # else nobody takes them
+            if output_type is not None:  # otherwise no operator reads them
                 outputs = output_type.received(output_type.stored(outputs))
             records = next_process.combined(outputs, plan)
             keys = builder.keys(records)

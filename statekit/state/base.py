@@ -42,8 +42,8 @@ from statekit.state.row_versions import Hook, generation_codec
 from statekit.state.ttl import Expiry
 from statekit.watermark import END
 
-# A state hands its pending rows on when it holds this many for one key, so that a key with
-# millions of elements or entries never sits in memory as a whole.
+# A state writes its pending rows when it has this many for one key, so that a key with
+# millions of elements or entries is never completely in memory.
 PENDING_ROWS_MAX = 32_768
 
 # The same for bytes of rows, so that a few large ones do not either.
@@ -53,7 +53,7 @@ PENDING_BYTES_MAX = 16 * 1024 * 1024
 # many: what expires must not come faster than it goes.
 SWEPT_MIN = 10_000
 
-# The same when event time has come to its end, where nobody waits for the epoch but the sweep.
+# The same when event time has ended, and the epoch has nothing else to do.
 SWEPT_AT_END = 200_000
 
 
@@ -158,7 +158,7 @@ class State:
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         self._spec = spec
-        # By how much this epoch changed what the shard holds; negative when it shrank.
+        # The change of the shard's size in this epoch; negative if it shrank.
         self.rows_added = 0
         self.bytes_added = 0
         self._name = spec.name

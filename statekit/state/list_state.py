@@ -56,9 +56,9 @@ class ListState(ManyRowState, Sequence[T]):
         self._pending_bytes = 0
         # When each was appended, of a list that expires.
         self._times: list[int] = []
-        # When stored elements were read, where that makes their time begin anew.
+        # When stored elements were read, if reads restart the TTL.
         self._again: dict[bytes, int] = {}
-        # Running number of everything appended in this epoch by this shard, whatever the key:
+        # Running number of all elements that this shard appended in this epoch, for all keys:
         # it only grows, so positions within one key are in order of appending.
         self._appended = 0
         self._position = scope.epoch.to_bytes(6, "big")

@@ -172,7 +172,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     def _pairs(
         self, lo: K | None = None, hi: K | None = None, *, decode: bool = True
     ) -> Iterator[tuple[K, Any]]:
-        # Not itself a generator: what is iterated is settled here, not at the first `next`.
+        # Not a generator itself: the rows are fixed at the call, not at the first `next`.
         rows = self._rows_between(*self._bounds(lo, hi))
         return self._decoded(rows, len(self._scope.prefix), decode=decode)
 

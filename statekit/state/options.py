@@ -97,7 +97,7 @@ class Reduce:
             case "sum":
                 return operator.add
             case "min":
-                return min  # of what is equal, the first: what there was
+                return min  # of equal values the first, which is the present one
             case "max":
                 return max
             case "count":

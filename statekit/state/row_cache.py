@@ -143,7 +143,7 @@ class RowCache(State):
     def _put_changed(self) -> None:
         known, sizes = self._known, self._sizes
         row_keys = list(self._changed)
-        if len(sizes) < len(known):  # something was set without a look at what was there
+        if len(sizes) < len(known):  # a row was set without reading the old one
             self._look_back([row_key for row_key in row_keys if row_key not in sizes])
         found = list(map(known.__getitem__, row_keys))
         if self._has_removed:

@@ -244,12 +244,12 @@ class _Accumulating(SingleRowState):
         self._set(prefix, before)
 
     def _expire(self) -> None:
-        if self._scope.prefix not in self._spoiled:  # what was half changed has to fail
+        if self._scope.prefix not in self._spoiled:  # a half-changed value must fail the epoch
             super()._expire()
 
     def clear(self) -> None:
         """Remove the value of this key."""
-        self._spoiled.pop(self._scope.prefix, None)  # whatever was half changed is gone
+        self._spoiled.pop(self._scope.prefix, None)  # the half-changed value is gone
         super().clear()
 
     def _put_changed(self) -> None:
@@ -283,7 +283,7 @@ class ReducingState(_Accumulating, Generic[T]):
         if self._counts:
             self._accumulated(1 if current is ABSENT else current + 1)
             return
-        # What a reducer returns may share mutable parts with what it is given.
+        # The result of a reducer may share mutable parts with its arguments.
         if not self._immutable or not self._exact(value):
             value = self._stored_form(value)
         if current is not ABSENT:
@@ -328,7 +328,7 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
         assert spec.added is not None
         self._aggregate = spec.aggregate
         self._added = spec.added
-        # An accumulator that can be changed may keep parts of what is added.
+        # A mutable accumulator may keep parts of the added value.
         self._copies_added = not (self._immutable or spec.added.immutable)
 
     def add(self, value: In) -> None:

@@ -300,7 +300,7 @@ class Timers:
         self._rows_added += 1 if is_set else -1
         self._bytes_added += size if is_set else -size
         if self._stored.get(row) is is_set:
-            del self._changed[row]  # back to what is stored
+            del self._changed[row]  # back to the stored timers
         else:
             self._changed[row] = is_set
         if len(self._stored) + len(self._changed) >= state.PENDING_ROWS_MAX:

@@ -48,7 +48,7 @@ _STAMP = Struct(">cBQ")
 _STAMP_BYTES = _STAMP.size
 _SIGN = 1 << 63
 _MARKS_PER_TTL = 16
-_PIECE = 1_000  # so many rows of the index are dealt with at a time
+_PIECE = 1_000  # rows of the index per step
 
 
 def unstamped(row: bytes, era: int) -> tuple[bytes, int]:
@@ -225,7 +225,7 @@ class Expiry:
                 continue
             if before in (PERMANENT, UNWRITTEN):
                 self._index(row_key, written)
-            elif written < before:  # written without a look at what was there
+            elif written < before:  # written without reading the old row
                 written = before
             if packed_for != written:
                 stamp = _STAMP.pack(ROW_MARK, self._era, written + _SIGN)
@@ -279,7 +279,7 @@ class Expiry:
         """
         self.tick()
         self.wake_us = None
-        # What is of another clock, or of a state that expires no more, is removed as a whole.
+        # Index rows of another clock, or of a state without a TTL, are all removed.
         until = self._expired_until if self._ttl is not None else PERMANENT - 1
         # A row that was cleared and written again, or by both clocks, has two rows in the index.
         gone: set[bytes] = set()

@@ -148,7 +148,7 @@ class BaseKeeping:
     def _settle(self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]) -> None:
         """Record the tables of a base that a manifest references, and remove the staged files."""
         if self._is_cut_smaller(snapshot, finished, paths):
-            return  # the copy is made anew of these tables
+            return  # the copy is assembled again from these tables
         staged = finished.staged
         for number, path in zip(range(len(staged.databases)), paths, strict=False):
             source = snapshot.database(number)

@@ -14,7 +14,7 @@ _ROWS_PER_S = 1_500_000
 _BYTES_PER_S = 500_000_000
 _FILE_S = 0.002
 
-# A database that holds so much more than its rows is uploaded merged into one piece: each byte
+# A database this much larger than its rows is merged before the upload: each byte
 # stays in the checkpoint until the next base.
 SLACK_MAX = 1.3
 

@@ -112,7 +112,7 @@ class Lease:
             lock.touch()
             remove_abandoned(home)
             return cls(home, lock, private=False)
-        while lock is None:  # somebody may take a new directory for an abandoned one, and remove it
+        while lock is None:  # another process may consider a new directory abandoned, and remove it
             alone = home / f"private.{unique_id()}"
             lock = DirectoryLock.take(alone)
         return cls(alone, lock, private=True)

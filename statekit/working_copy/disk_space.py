@@ -36,8 +36,8 @@ _LEAVING_NAME = re.compile(rf"removed\.{_ID}")
 # Everybody who runs shards on a host looks at most this often, together.
 _BETWEEN_LOOKS_US = 60 * 1_000_000
 
-# What was used since is in the way of nobody who runs now: space on a disk that is short of it, for
-# whatever reason, is not made by having running jobs restore their copies again and again.
+# Copies that were used more recently stay, so that a disk that is short of space for
+# another reason does not make running jobs restore their copies again and again.
 _IDLE_US = 10 * 60 * 1_000_000
 
 _LOOK = os.R_OK | os.X_OK
@@ -132,7 +132,7 @@ class CopySpace:
                 path.write_text(url)
 
     def _homes(self, checkpoint_id: str, operator: str = "*") -> Iterator[Path]:
-        # Unlike that of `Path`, this one takes what is removed meanwhile for absent.
+        # Unlike that of `Path`, this one ignores files that are removed meanwhile.
         for name in glob.iglob(f"{checkpoint_id}/{operator}/*", root_dir=self.root):
             parts = name.split("/")
             if _CHECKPOINT_NAME.fullmatch(parts[0]) and _HOME_NAME.fullmatch(parts[2]):
@@ -207,7 +207,7 @@ class CopySpace:
                     (home / part).unlink(missing_ok=True)
             (home / "lock").unlink()
         except OSError:
-            return False  # it lost its mark first, so nobody trusts what is left
+            return False  # its mark was removed first, so the rest is not trusted
         finally:
             lock.release()
             for directory in leaving:
@@ -262,7 +262,7 @@ def _is_time(directory: Path) -> bool:
                 return False
         note.touch()
     except FileNotFoundError:
-        return False  # somebody else has just removed it, and with it all that was in there
+        return False  # another process has just removed it with all its contents
     except OSError as error:
         raise unusable(directory, error) from error
     return True

@@ -117,7 +117,7 @@ class Assembly:
         for number, piece in enumerate(self.plan.base.slices):
             try:
                 yield from self._taken(piece, self.home / "pieces" / f"linked-{number}")
-            except OSError:  # such as a source that somebody deletes
+            except OSError:  # such as a source that is deleted meanwhile
                 continue
 
     def _source(self, piece: Slice) -> Path:

@@ -19,7 +19,7 @@ from typing import Self
 
 from statekit.errors import StorageError
 
-# Others hold a lock for an instant, to see whether a directory is in use or to link its files.
+# Other processes lock a directory briefly, to check whether it is in use or to link its files.
 _TRIES = 20
 _BETWEEN_TRIES_S = 0.005
 

@@ -130,4 +130,4 @@ def _read(directory: Path) -> _Note | None:
     try:
         return _Note.model_validate_json((directory / NOTE).read_bytes())
     except (OSError, ValidationError):
-        return None  # there is none, or it was cut short: then nothing is known
+        return None  # the note is missing or truncated: then nothing is known

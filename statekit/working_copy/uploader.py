@@ -96,7 +96,7 @@ class Uploader:
     def close(self, timeout_s: float = _EXIT_S) -> None:
         """End the thread, also in the middle of work. Another process can resume the work later."""
         if os.getpid() != self._pid:
-            return  # forked: there is no thread here, and its lock may be held for ever
+            return  # forked: the thread does not exist here, and its lock may be held for ever
         with self._changed:
             self._ends = True
             self._names -= {name for name, _ in self._waiting}

@@ -51,7 +51,7 @@ class BackgroundCollection:
         try:
             done = collector.collect(sweep=None)
         except StatekitError as error:
-            # What is there stays, and the job can go on; the next collection tries again.
+            # Nothing is lost, and the job continues; the next collection tries again.
             _log.warning("garbage of %s was not collected: %s", self._repository.url, error)
             return
         if done is not None and done.given_up:

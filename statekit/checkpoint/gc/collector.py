@@ -181,7 +181,7 @@ class Collector:
             except CorruptCheckpointError:
                 if self._repository.first_kept() <= first:
                     raise
-                # Another collector has given up more meanwhile, of what this one was reading.
+                # Another collector has collected an epoch that this one was reading.
 
     def _collect(self, sweep: bool | None) -> Collected | None:
         """Collect once."""
@@ -219,7 +219,7 @@ class Collector:
         """
         numbers = _Numbers.of(self._repository)
         if not numbers.kept:
-            self._repository.latest_epoch()  # which tells epochs that were lost from none at all
+            self._repository.latest_epoch()  # distinguishes lost epochs from none at all
             return None
         last = self._repository.manifest(numbers.kept[-1])
         self._check_job_file(last)
@@ -228,7 +228,7 @@ class Collector:
         if first not in numbers.firsts and first > numbers.kept[0] and not self._dry_run:
             with contextlib.suppress(FencedError):  # another collector gives up the same
                 self._repository.create(first_path(first), FirstKept(epoch=first).to_bytes())
-        # Notes are looked for behind the mark, and epochs behind that.
+        # Notes are listed after the mark was written, and epochs after that.
         self._back = going_back(self._repository.names("begun"))
         self._read = set(held_epochs(self._repository.listed(HELD), max(committed.values())))
         numbers = _Numbers.of(self._repository)
@@ -293,7 +293,7 @@ class Collector:
         try:
             manifest = self._repository.manifest(number)
         except CorruptCheckpointError:
-            dying = dict[str, FileRef]()  # it leads nowhere; a sweep finds what it named
+            dying = dict[str, FileRef]()  # it cannot be followed; a sweep finds its files
         else:
             dying = {ref.path: ref for ref in kept.not_among(manifest)}
         new = [ref for path, ref in dying.items() if path not in before]
@@ -381,7 +381,7 @@ class Collector:
             yield from named_by(self._repository, self._repository.manifest(number), opened)
         except CorruptCheckpointError:
             if number >= self._repository.first_kept():
-                raise  # not given up by another collector meanwhile
+                raise  # not collected by another collector meanwhile
 
     def _now(self) -> dt.datetime:
         """Return the time of the store's clock."""

@@ -386,7 +386,7 @@ class SessionRows:
         """
         add, grows = self._add, not self._deadlines.closes_again
         row, start, end, held = LAST, LAST, LAST, None
-        # Whether the row is older than `held`, and where the next session begins.
+        # Whether the row is older than `held`, and the start of the next session.
         is_behind, limit = False, None
         for value in values:
             at = ctx.event_time

@@ -273,7 +273,7 @@ class _OperatorComparison:
         if not self._are_aligned:
             return [((of_a[0][0], of_a[-1][1]), (of_b[0][0], of_b[-1][1]))]
         # Of two parallelisms, the later one knows its shards under the names that it gave them. If
-        # nothing is known, the coarser one: what is not cut into shards is read once per piece.
+        # nothing is known, the coarser one: a side without shards is read once per piece.
         return [(groups, groups) for groups in max((of_a, of_b), key=self._spared)]
 
     def _spared(self, pieces: Sequence[Groups]) -> tuple[int, int]:

@@ -169,7 +169,7 @@ class _Attempt:
         Raises:
             FencedError: the name has been taken meanwhile.
         """
-        # First: Spark forgets what it read long ago.
+        # First, because Spark deletes its old logs.
         spark = tuple(self._spark(manifest))
         operators = {
             operator.name: self._operator(operator, manifest, count) for operator in job.operators
@@ -178,7 +178,7 @@ class _Attempt:
             id=self._id,
             name=name,
             taken_at_us=now_us(),
-            job=job.model_copy(update={"dropped": {}}),  # what was given up has no rows here
+            job=job.model_copy(update={"dropped": {}}),  # dropped states have no rows here
             epoch=manifest.epoch,
             batch=manifest.batch,
             offsets=manifest.offsets,

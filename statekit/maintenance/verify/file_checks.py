@@ -78,7 +78,7 @@ class NamedFiles:
         while older is not None and isinstance(listed := self._listed.get(older), History):
             if (what := misfit(listed, operator, owner, (), epoch)) is not None:
                 yield older, what
-                return  # what it leads to may well be right where it belongs
+                return  # the files that it references may be intact for their own shard
             for piece in listed.slices:
                 yield from self._strangers(piece, operator, piece.shard, epoch)
             files, older = [*listed.files, *files], listed.before
@@ -109,7 +109,7 @@ class NamedFiles:
             try:
                 self._inside[ref] = tuple(inside(ref, key_groups))
             except (CorruptCheckpointError, RestoreError, StorageError):
-                self._inside[ref] = ()  # `check_file` says what is wrong with it
+                self._inside[ref] = ()  # `check_file` reports the fault
         yield from self._inside[ref]
 
     def _of_base(self, ref: FileRef, key_groups: int) -> Iterator[NamedFile]:

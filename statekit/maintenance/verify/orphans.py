@@ -61,7 +61,7 @@ def orphans(repository: Repository, named: Container[str], last: int) -> Iterato
         if path in named or folder in (SPARK, SAVEPOINTS, REPAIRS) or EPOCH_NAME.fullmatch(path):
             continue
         if path == instant_path(last + 1) or folder == HELD:
-            continue  # the epoch that was begun, and those that somebody reads
+            continue  # the epoch that was begun, and those of readers
         yield Orphan(path, _kind(path, folder), file.size, datetime_to_micros(file.modified))
 
 

@@ -40,7 +40,7 @@ _FOLLOWS: frozenset[FindingKind] = frozenset({"timer index", "expiry index", "co
 
 _ROWS: frozenset[FindingKind] = frozenset({"row", "key group"})
 
-_ROUNDS = 3  # what is left out may leave an index behind, which the next round puts right
+_ROUNDS = 3  # a row that is left out may leave its index row, which the next round deletes
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ class RowChecks:
                 yield RowFault("row", state, row_key, str(error))
         self.sizes[state] = StateSize(rows, size)
 
-    # ------------------------------------------------------------------------- what a row holds
+    # ------------------------------------------------------------------------ contents of a row
 
     def _value_check(self, name: str) -> Callable[[bytes], object]:
         state = next(state for state in self._operator.states if state.name == name)

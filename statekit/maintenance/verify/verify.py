@@ -33,7 +33,7 @@ Progress = Callable[[int], None]
 _MISSING_MAX = 100_000  # each manifest that is missing is looked for, and is a finding
 _AHEAD = 8  # so many files per transfer are looked up before the first is done
 _ROUNDS = 50  # each takes as long as the job keeps an epoch, at most
-_UNHELD = 3  # so many of them leave no note that somebody reads
+_UNHELD = 3  # passes without a note that keeps the epoch
 _LOOKS = 10  # at Spark's part, which a query may change meanwhile
 
 
@@ -230,7 +230,7 @@ class _Looking:
             lost &= {*self._found.looked_at}
             self._follow(broken, lost)
             for path in broken.keys() - self._damage.epochs.keys():
-                del broken[path]  # only what was given up needed it
+                del broken[path]  # only collected epochs needed it
         for path, finding in broken.items():
             affected = tuple(sorted({*finding.epochs, *self._damage.epochs.get(path, ())}))
             self._note(replace(finding, epochs=affected))

@@ -190,7 +190,7 @@ class TwsCheckpoint:
         names = [METADATA, *(name for folder in folders for name in self._names(folder))]
         last = position.batch if position.planned is None else position.planned
         files = files_at(names, self.read, last, history=last - position.batch + 1)
-        # They may name versions of state, of which the new query has none.
+        # They may reference versions of state, and the new query has none.
         ends = {name: self.read(name) for name in files if name.startswith("commits/")}
         return files | {name: batch_end(data, name).to_bytes() for name, data in ends.items()}
 

@@ -101,7 +101,7 @@ class _Asked(spark.StatefulProcessorHandle):
                 f"init() asks for {where} twice, and both would be one and the same: give each a "
                 "name of its own"
             )
-        ttl_ms = ttl_ms or None  # 0 says that there is none, as in Spark
+        ttl_ms = ttl_ms or None  # 0 means none, as in Spark
         if ttl_ms is not None and self._time_mode != "processingtime":
             raise StateTypeError(
                 f"{where} has a TTL, which Spark counts in processing time: use "

@@ -113,8 +113,8 @@ def fields_of(schema: sql.StructType) -> dict[str, Field]:
 
 def row_class(names: Sequence[str]) -> type[Row]:
     """Return a class of rows with these columns that is fast to create and to read."""
-    # What Row finds by searching for the name; a name that all rows have means what it did. The
-    # getters of a named tuple take an item without asking Row, which is written in Python.
+    # Row searches for a name; a name that all rows have keeps its meaning. The
+    # getters of a named tuple read an item without the Python code of Row.
     places = namedtuple("Places", [f"place_{at}" for at in range(len(names))])  # type: ignore[misc]
     getters = {
         name: vars(places)[f"place_{at}"]

@@ -178,7 +178,7 @@ def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> 
     if len(set(names)) != len(names):  # the same one twice
         names = [f"{field}_{number}" for number, field in enumerate(names)]
     annotations = [found.annotation | None for found in fields]
-    make: Any = namedtuple  # of which mypy takes nothing but literals
+    make: Any = namedtuple  # mypy accepts only literals here
     made = make(plain_name(name), names, defaults=[None] * len(names))
     made.__annotations__ = dict(zip(names, annotations, strict=True))
     return made

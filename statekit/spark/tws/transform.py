@@ -103,7 +103,7 @@ class Transformed:
         given = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger or {})
         ends = bool(given.get("availableNow") or given.get("once"))
         if not self._df.isStreaming:
-            options = {"drain": False, **options}  # timers do not fire behind what is static
+            options = {"drain": False, **options}  # timers do not fire after static input
         elif self._beats and not ends:
             options = {"heartbeat": given.get("processingTime") or _HEARTBEAT, **options}
         if from_spark is not None:

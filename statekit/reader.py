@@ -75,9 +75,9 @@ class CheckpointReader:
             )
         with still_kept(self.repository, wanted, QueryError):
             self.manifest: EpochManifest = self.repository.manifest(wanted)
-            found = self.repository.job_file(self.manifest.job_file.path)
-        assert found is not None, "the manifest references it"
-        self.job: JobFile = found[0]
+            stored = self.repository.job_file(self.manifest.job_file.path)
+        assert stored is not None, "the manifest references it"
+        self.job: JobFile = stored[0]
 
     @property
     def abandoned(self) -> tuple[tuple[int, int], ...]:
@@ -92,11 +92,11 @@ class CheckpointReader:
         Raises:
             QueryError: there is none.
         """
-        found = self.job.operator(name)
-        if found is None:
-            known = ", ".join(operator.name for operator in self.job.operators)
-            raise QueryError(f"job {self.job.name!r} has no operator {name!r}: it has {known}")
-        return found
+        record = self.job.operator(name)
+        if record is None:
+            names = ", ".join(operator.name for operator in self.job.operators)
+            raise QueryError(f"job {self.job.name!r} has no operator {name!r}: it has {names}")
+        return record
 
     def state(self, operator: str, name: str) -> StateRecord:
         """Return the state of that name.
@@ -108,8 +108,8 @@ class CheckpointReader:
         for state in states:
             if state.name == name:
                 return state
-        known = ", ".join(state.name for state in states)
-        raise QueryError(f"operator {operator!r} has no state {name!r}: it has {known}")
+        names = ", ".join(state.name for state in states)
+        raise QueryError(f"operator {operator!r} has no state {name!r}: it has {names}")
 
     def get(self, operator: str, state: str, key: Any) -> Any:
         """What a state holds for a key, as JSON-able data: None, a value, a list or a dict.
@@ -121,8 +121,8 @@ class CheckpointReader:
             QueryError: no such operator, state or epoch, or the state belongs to shards.
             StateTypeError: `key` is not a key of that operator.
         """
-        record, found = self.operator(operator), self.state(operator, state)
-        if found.is_local:
+        record, declared = self.operator(operator), self.state(operator, state)
+        if declared.is_local:
             raise QueryError(
                 f"state {state!r} of operator {operator!r} belongs to shards, and not to keys: "
                 "leave the key out"
@@ -132,8 +132,8 @@ class CheckpointReader:
         if schema.kind == "dynamic" and isinstance(key, str):
             # Keys of plain dicts have no declared type: 42 may be meant as a number or as text.
             readings.append(schema_key_codec(schema).encode(key))
-        answers = [self._get(record, found, encoded) for encoded in readings]
-        return next((held for held in answers if held not in (None, [], {})), answers[0])
+        answers = [self._get(record, declared, encoded) for encoded in readings]
+        return next((answer for answer in answers if answer not in (None, [], {})), answers[0])
 
     def _get(self, record: OperatorRecord, state: StateRecord, encoded: bytes) -> Any:
         codec = key_schema(record)
@@ -150,15 +150,15 @@ class CheckpointReader:
         Raises:
             QueryError: no such operator, state or epoch, or the state belongs to keys.
         """
-        record, found = self.operator(operator), self.state(operator, state)
-        if not found.is_local:
+        record, declared = self.operator(operator), self.state(operator, state)
+        if not declared.is_local:
             raise QueryError(
                 f"state {state!r} of operator {operator!r} belongs to keys, and not to shards: "
                 "say which key"
             )
         with still_kept(self.repository, self.manifest.epoch, QueryError):
-            held = local_rows(self.repository, record, self.manifest)[state]
-        return [self._plain(found, b"", iter(rows)) for rows in held]
+            rows_of_shards = local_rows(self.repository, record, self.manifest)[state]
+        return [self._plain(declared, b"", iter(rows)) for rows in rows_of_shards]
 
     def rows(self, operator: str, state: str, directory: str | Path) -> Iterator[tuple[Any, Any]]:
         """Every key of a state with what it holds, in the order of key groups and keys.
@@ -166,21 +166,21 @@ class CheckpointReader:
         Parameters:
             directory: an empty one to unpack the state in; delete it afterwards.
         """
-        record, found = self.operator(operator), self.state(operator, state)
+        record, declared = self.operator(operator), self.state(operator, state)
         decode_key = generic_key_decoder(key_schema(record))
         backend = self.unpack(operator, directory)
         try:
             current, rows = b"", list[tuple[bytes, bytes]]()
             stored = backend.scan(state, *self._all_groups())
-            for row_key, row in self._unexpired(record, found, stored):
+            for row_key, row in self._unexpired(record, declared, stored):
                 end = decode_key(row_key, 2)[1]
                 if row_key[:end] != current and rows:
-                    yield decode_key(current, 2)[0], self._plain(found, current, iter(rows))
+                    yield decode_key(current, 2)[0], self._plain(declared, current, iter(rows))
                     rows = []
                 current = row_key[:end]
                 rows.append((row_key, row))
             if rows:
-                yield decode_key(current, 2)[0], self._plain(found, current, iter(rows))
+                yield decode_key(current, 2)[0], self._plain(declared, current, iter(rows))
         finally:
             backend.close()
 
@@ -213,9 +213,9 @@ class CheckpointReader:
         record = self.operator(operator)
         first, last = (0, self.job.key_groups - 1) if groups is None else groups
         with still_kept(self.repository, self.manifest.epoch, QueryError):
-            found = self._restore_plan(record, first, last)
+            plan = self._restore_plan(record, first, last)
             _, backend = restored(
-                self.repository, Path(directory), (first, last), [found], record.holds
+                self.repository, Path(directory), (first, last), [plan], record.holds
             )
         return backend
 
@@ -227,7 +227,7 @@ class CheckpointReader:
         groups: Counter[int] = Counter()
         for name in self.operator(operator).holds_by_key:
             groups.update({group: size.rows for group, size in counted[name].items()})
-        return {name: total_size(held.values()) for name, held in counted.items()}, groups
+        return {name: total_size(sizes.values()) for name, sizes in counted.items()}, groups
 
     def sizes_of_groups(
         self, operator: str, directory: str | Path
@@ -266,8 +266,8 @@ class CheckpointReader:
         if state.shape is RowShape.ELEMENTS:
             return [decode(row) for _, row in rows]
         if state.shape is RowShape.VALUE:
-            found = next(rows, None)
-            return None if found is None else decode(found[1])
+            first = next(rows, None)
+            return None if first is None else decode(first[1])
         decode_key = generic_key_decoder(state.types["key"])
         entries = [(decode_key(row_key, len(prefix))[0], decode(row)) for row_key, row in rows]
         if all(isinstance(key, str | int | None) for key, _ in entries):

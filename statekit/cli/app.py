@@ -181,11 +181,11 @@ def rollback(
 
     Does not ask for confirmation. After a kill, run it again or start the job.
     """
-    found = rollbacks.plan(Repository(checkpoint, create=False), to)
-    cli_rollback.print_plan(found)
+    plan_of_rollback = rollbacks.plan(Repository(checkpoint, create=False), to)
+    cli_rollback.print_plan(plan_of_rollback)
     if not dry_run:
-        found.carry_out()
-    cli_rollback.print_done(found, dry_run=dry_run)
+        plan_of_rollback.carry_out()
+    cli_rollback.print_done(plan_of_rollback, dry_run=dry_run)
 
 
 @app.command(
@@ -205,14 +205,14 @@ def diff(
 
     The exit code is 0 if they are equal, and 3 if they differ.
     """
-    found = compare(
+    difference = compare(
         cli_diff.source_of(a), cli_diff.source_of(b), examples=rows, allow_pickle=allow_pickle
     )
     if as_json:
-        _print_values(cli_diff.as_data(found))
+        _print_values(cli_diff.as_data(difference))
     else:
-        cli_diff.print_difference(found)
-    if not found.is_same:
+        cli_diff.print_difference(difference)
+    if not difference.is_same:
         raise typer.Exit(_DIFFERENT)
 
 

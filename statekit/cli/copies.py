@@ -52,11 +52,11 @@ def copies(
         raise typer.BadParameter("--all goes with --clean")
     space = CopySpace(directory or default_working_directory())
     _check(space)
-    found = space.copies()
-    jobs = _jobs(space, {copy.checkpoint_id for copy in found})
+    all_copies = space.copies()
+    jobs = _jobs(space, {copy.checkpoint_id for copy in all_copies})
     if clean:
-        _clean(space, [c for c in found if everything or jobs[c.checkpoint_id] is None])
-    _print(space, space.copies() if clean else found, jobs)
+        _clean(space, [c for c in all_copies if everything or jobs[c.checkpoint_id] is None])
+    _print(space, space.copies() if clean else all_copies, jobs)
     if unread := space.unreadable():
         raise StorageError(
             f"{unread[0]} may not be read, so copies in there are not shown{_others(unread)}: run "
@@ -87,9 +87,9 @@ def _clean(space: CopySpace, useless: list[FoundCopy]) -> None:
     """Remove leftovers and copies, and print their number and size."""
     leftovers, before = space.remove_leftovers(), space.copies()
     removed = sum(space.remove(copy.home) for copy in useless)
-    gone = _taken(before) - _taken(space.copies())
+    removed_bytes = _taken(before) - _taken(space.copies())
     say(
-        f"removed {count_text(removed, 'copy', 'copies')} of {gone:,} bytes, and "
+        f"removed {count_text(removed, 'copy', 'copies')} of {removed_bytes:,} bytes, and "
         f"{count_text(leftovers, 'leftover', 'leftovers')} of killed processes"
     )
     stuck = [c.home for c in useless if os.path.isdir(c.home / "db") and not c.is_in_use]
@@ -100,14 +100,14 @@ def _clean(space: CopySpace, useless: list[FoundCopy]) -> None:
         )
 
 
-def _print(space: CopySpace, found: list[FoundCopy], jobs: dict[str, str | None]) -> None:
+def _print(space: CopySpace, copies_found: list[FoundCopy], jobs: dict[str, str | None]) -> None:
     say(str(space.root))
-    if not found:
+    if not copies_found:
         say("no working copies")
         return
     headings = ("checkpoint", "job", "operator", "groups", "bytes", "last used (UTC)", "in use")
     table = empty_table(headings)
-    for copy in found:
+    for copy in copies_found:
         job = jobs.get(copy.checkpoint_id)
         table.add_row(
             copy.checkpoint_id[:10],
@@ -119,24 +119,24 @@ def _print(space: CopySpace, found: list[FoundCopy], jobs: dict[str, str | None]
             "yes" if copy.is_in_use else "no",
         )
     out.print(table)
-    say(f"{count_text(len(found), 'copy', 'copies')}, {_taken(found):,} bytes")
+    say(f"{count_text(len(copies_found), 'copy', 'copies')}, {_taken(copies_found):,} bytes")
 
 
 def _others(paths: list[Path]) -> str:
     return f", and {len(paths) - 1:,} more" if len(paths) > 1 else ""
 
 
-def _taken(found: list[FoundCopy]) -> int:
+def _taken(copies_found: list[FoundCopy]) -> int:
     """Return the total bytes of copies; shared files count once."""
-    sizes = {file: size for copy in found for file, size in copy.files.items()}
+    sizes = {file: size for copy in copies_found for file, size in copy.files.items()}
     return sum(sizes.values())
 
 
 def _jobs(space: CopySpace, checkpoints: Collection[str]) -> dict[str, str | None]:
     """Return the jobs of checkpoints. Their stores are asked in parallel."""
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
-        found = threads.map(lambda checkpoint: _job(space, checkpoint), checkpoints)
-        return dict(zip(checkpoints, found, strict=True))
+        jobs = threads.map(lambda checkpoint: _job(space, checkpoint), checkpoints)
+        return dict(zip(checkpoints, jobs, strict=True))
 
 
 def _job(space: CopySpace, checkpoint_id: str) -> str | None:
@@ -148,10 +148,10 @@ def _job(space: CopySpace, checkpoint_id: str) -> str | None:
         repository = Repository(url, create=False, options=_PATIENCE)
         last = repository.latest_epoch()
         named = None if last is None else repository.manifest(last).job_file.path
-        found = repository.job_file(named)
+        stored = repository.job_file(named)
     except RestoreError:
         return None
     except StatekitError:
         return "unknown"
-    job: JobFile | None = None if found is None else found[0]
+    job: JobFile | None = None if stored is None else stored[0]
     return job.name if job is not None and job.id == checkpoint_id else None

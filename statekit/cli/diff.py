@@ -29,40 +29,42 @@ def source_of(text: str) -> StateSource:
     return EpochSource(match[1], int(match[2]))
 
 
-def as_data(found: Difference) -> dict[str, Any]:
+def as_data(difference: Difference) -> dict[str, Any]:
     """Return the difference as JSON-able data."""
-    return {"same": found.is_same, **dataclasses.asdict(found)}
+    return {"same": difference.is_same, **dataclasses.asdict(difference)}
 
 
-def print_difference(found: Difference) -> None:
+def print_difference(difference: Difference) -> None:
     """Print schemas, then the numbers of different rows, then the requested rows."""
-    say(f"A {found.a}\nB {found.b}")
-    _print_schemas(found)
+    say(f"A {difference.a}\nB {difference.b}")
+    _print_schemas(difference)
     headings = ("rows in A", "rows in B", "added", "removed", "changed")
     table = empty_table(headings, texts=("state",))
-    for state in found.states:
+    for state in difference.states:
         counts = (state.rows_a, state.rows_b, state.added, state.removed, state.changed)
         table.add_row(f"{state.operator}.{state.state}", *(f"{count:,}" for count in counts))
     out.print(table)
-    for state in found.states:
+    for state in difference.states:
         for row in state.examples:
             say(f"{state.operator}.{state.state} {_row_text(row)}")
-    read = "1 shard was" if found.shards_read == 1 else f"{found.shards_read:,} shards were"
-    skipped = f", {found.shards_skipped:,} of the same attempt were not"
-    out.print(f"{read} read{skipped if found.shards_skipped else ''}")
-    out.print("the same" if found.is_same else "different")
+    read = (
+        "1 shard was" if difference.shards_read == 1 else f"{difference.shards_read:,} shards were"
+    )
+    skipped = f", {difference.shards_skipped:,} of the same attempt were not"
+    out.print(f"{read} read{skipped if difference.shards_skipped else ''}")
+    out.print("the same" if difference.is_same else "different")
 
 
-def _print_schemas(found: Difference) -> None:
+def _print_schemas(difference: Difference) -> None:
     """Print operators and states that only one side has, and types that differ."""
-    for name in dict.fromkeys([*found.operators_a, *found.operators_b]):
-        key_a, key_b = found.operators_a.get(name), found.operators_b.get(name)
+    for name in dict.fromkeys([*difference.operators_a, *difference.operators_b]):
+        key_a, key_b = difference.operators_a.get(name), difference.operators_b.get(name)
         if key_a != key_b:
             say(_change_text(f"operator {name} by", key_a, key_b))
-    for state in found.states:
+    for state in difference.states:
         if state.type_a != state.type_b:
-            what = f"state {state.operator}.{state.state}:"
-            say(_change_text(what, state.type_a, state.type_b))
+            subject = f"state {state.operator}.{state.state}:"
+            say(_change_text(subject, state.type_a, state.type_b))
 
 
 def _change_text(what: str, a: str | None, b: str | None) -> str:
@@ -81,5 +83,5 @@ def _row_text(row: RowDifference) -> str:
     return f"~ {at}: {_json(row.old)} → {_json(row.new)}"
 
 
-def _json(held: Any) -> str:
-    return json.dumps(held, ensure_ascii=False)
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -52,20 +52,20 @@ def import_spark(
     from statekit.spark.tws.transform import Transformed
 
     transformed = load_named(application, Transformed, "a stream")
-    found = transformed.importing(spark_checkpoint, to, parallelism=parallelism)
-    _print_found(found)
+    spark_import = transformed.importing(spark_checkpoint, to, parallelism=parallelism)
+    _print_found(spark_import)
     if dry_run:
         out.print("Nothing was changed.")
-    elif found.is_done:
+    elif spark_import.is_done:
         out.print("It was imported before: there is nothing to do.")
     else:
-        _print_made(found.carry_out(), found)
+        _print_made(spark_import.carry_out(), spark_import)
 
 
-def _print_found(found: SparkImport) -> None:
-    operator, position = found.found.operator, found.found.position
-    out.print(f"query {found.found.query}")
-    say(found.found.url)
+def _print_found(spark_import: SparkImport) -> None:
+    operator, position = spark_import.found.operator, spark_import.found.position
+    out.print(f"query {spark_import.found.query}")
+    say(spark_import.found.url)
     watermark = instant(position.next_watermark_ms * 1000)
     reached = f", watermark {watermark:%Y-%m-%d %H:%M:%S} UTC" if position.next_watermark_ms else ""
     planned = "" if position.planned is None else f"; {position.planned} is planned, and runs again"
@@ -75,13 +75,13 @@ def _print_found(found: SparkImport) -> None:
     out.print(f"it keeps {', '.join([*names, *timers])}", markup=False)
 
 
-def _print_made(made: EpochManifest, found: SparkImport) -> None:
+def _print_made(manifest: EpochManifest, spark_import: SparkImport) -> None:
     table = empty_table(("rows", "bytes"), texts=("operator.state",))
-    for name, operator in made.operators.items():
+    for name, operator in manifest.operators.items():
         for state, rows in operator.rows.items():
-            shown = "timers" if state == TIMERS else state
-            table.add_row(f"{name}.{shown}", f"{rows:,}", f"{operator.bytes[state]:,}")
+            title = "timers" if state == TIMERS else state
+            table.add_row(f"{name}.{title}", f"{rows:,}", f"{operator.bytes[state]:,}")
     out.print(table)
-    url = found.repository.url
-    say(f"Committed as epoch {made.epoch} of {url}")
+    url = spark_import.repository.url
+    say(f"Committed as epoch {manifest.epoch} of {url}")
     out.print("Start the job on it, with the input that the query had.")

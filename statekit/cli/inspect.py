@@ -56,13 +56,13 @@ def _read(reader: CheckpointReader, operator: str) -> Counted:
 
 
 def _from_manifest(reader: CheckpointReader, operator: str) -> Counted:
-    record, held = reader.operator(operator), reader.manifest.operators[operator]
-    rows, size = held.rows, held.bytes
+    record, epoch = reader.operator(operator), reader.manifest.operators[operator]
+    rows, size = epoch.rows, epoch.bytes
     sizes = {name: StateSize(rows.get(name, 0), size.get(name, 0)) for name in record.holds}
     # What shards that are parts began with was never counted one by one.
     shards = [
         None if shard.is_part else sum(shard.rows.get(name, 0) for name in record.holds_by_key)
-        for shard in held.shards
+        for shard in epoch.shards
     ]
     return Counted(sizes, shards, None)
 
@@ -78,11 +78,11 @@ def print_checkpoint(reader: CheckpointReader, operators: Mapping[str, Counted])
     )
     if reader.abandoned:
         say(rolled_back_text(reader.abandoned))
-    for name, found in operators.items():
+    for name, counts in operators.items():
         out.print()
-        _print_states(reader, name, found.sizes)
+        _print_states(reader, name, counts.sizes)
         if reader.operator(name).holds_by_key:
-            _print_skew(reader, name, found)
+            _print_skew(reader, name, counts)
         _print_restores(manifest.operators[name].shards)
 
 
@@ -102,27 +102,27 @@ def _print_states(reader: CheckpointReader, operator: str, sizes: dict[str, Stat
         out.print(table)
     else:
         out.print(f"{title}: no state", style="table.title", markup=False)
-    told = time_text(record, reader.manifest.operators[operator])
-    if told:
-        out.print(told)
+    clocks = time_text(record, reader.manifest.operators[operator])
+    if clocks:
+        out.print(clocks)
 
 
-def _print_skew(reader: CheckpointReader, operator: str, found: Counted) -> None:
+def _print_skew(reader: CheckpointReader, operator: str, counts: Counted) -> None:
     """Print how evenly rows of keys are distributed over shards, and over key groups if they were
     read.
     """
     headings = ("shard", "key groups", "rows", "of mean", "fullest group")
     table = empty_table(headings, title=f"skew of {operator}")
     shards = reader.manifest.operators[operator].shards
-    known = [rows for rows in found.shards if rows is not None]
-    total = sum(known) if len(known) == len(shards) else 0
+    counted_rows = [rows for rows in counts.shards if rows is not None]
+    total = sum(counted_rows) if len(counted_rows) == len(shards) else 0
 
     def cells_of(number: int) -> Sequence[str]:
-        rows, (first, last) = found.shards[number], shards[number].groups
+        rows, (first, last) = counts.shards[number], shards[number].groups
         fullest = "–"
-        if found.groups is not None and rows:
-            group = max(range(first, last + 1), key=found.groups.__getitem__)
-            fullest = f"{group}: {found.groups[group]:,}"
+        if counts.groups is not None and rows:
+            group = max(range(first, last + 1), key=counts.groups.__getitem__)
+            fullest = f"{group}: {counts.groups[group]:,}"
         return (
             str(number),
             range_text((first, last)),
@@ -131,22 +131,22 @@ def _print_skew(reader: CheckpointReader, operator: str, found: Counted) -> None
             fullest,
         )
 
-    add_rows_of_shards(table, [rows or 0 for rows in found.shards], cells_of)
+    add_rows_of_shards(table, [rows or 0 for rows in counts.shards], cells_of)
     out.print(table)
-    if len(known) < len(shards):
+    if len(counted_rows) < len(shards):
         out.print("– is not known without counting: leave out --fast to count")
 
 
 def _print_restores(shards: Sequence[ShardState]) -> None:
     """Print the size of a restore; nothing for an operator without state."""
-    told = _restores_as_data(shards)
-    if not (told["based"] or told["change_files"]):
+    restores = _restores_as_data(shards)
+    if not (restores["based"] or restores["change_files"]):
         return
     out.print(
-        f"restore: {told['based']} of {told['shards']} shards from a base; change files to apply: "
-        f"{told['change_files']:,}, at most {told['longest']:,} in a shard, about "
-        f"{told['seconds']:.2f} s in the slowest; {told['uploaded']:,} bytes uploaded for "
-        f"{told['changed']:,} changed",
+        f"restore: {restores['based']} of {restores['shards']} shards from a base; change files to "
+        f"apply: {restores['change_files']:,}, at most {restores['longest']:,} in a shard, about "
+        f"{restores['seconds']:.2f} s in the slowest; {restores['uploaded']:,} bytes uploaded for "
+        f"{restores['changed']:,} changed",
     )
 
 

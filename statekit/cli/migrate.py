@@ -31,10 +31,10 @@ def migrate_and_print(checkpoint: str, application: str, *, dry_run: bool) -> bo
                 tasks[operator] = bar.add_task(operator, total=shards)
             bar.update(tasks[operator], completed=done)
 
-        made = migration.run(told, dry=dry_run)
+        manifest = migration.run(told, dry=dry_run)
     out.print(_table(migration.reports))
-    for found in refused:
-        say(found.problem)
+    for refusal in refused:
+        say(refusal.problem)
     failed = [report for report in migration.reports if report.failed]
     for report in failed:
         say(
@@ -43,10 +43,10 @@ def migrate_and_print(checkpoint: str, application: str, *, dry_run: bool) -> bo
         )
     if dry_run:
         out.print("Nothing was changed.")
-    elif made is None:
+    elif manifest is None:
         out.print("All rows are of the declared types: there was nothing to do.")
     else:
-        out.print(f"Committed as epoch {made.epoch}. Earlier epochs are as they were.")
+        out.print(f"Committed as epoch {manifest.epoch}. Earlier epochs are as they were.")
     return not refused and not failed
 
 
@@ -59,12 +59,12 @@ def _table(reports: list[StateReport]) -> Table:
     texts = ("operator.state", "stored", "declared", "verdict")
     table = empty_table(("rows", "rows rewritten"), texts=texts)
     for report in reports:
-        found = report.succession
+        succession = report.succession
         table.add_row(
             _name(report),
-            Text(_type(found.stored)),
-            Text(_type(found.record)),
-            found.verdict,
+            Text(_type(succession.stored)),
+            Text(_type(succession.record)),
+            succession.verdict,
             "–" if report.rows is None else f"{report.rows:,}",
             f"{report.rewritten:,}",
         )

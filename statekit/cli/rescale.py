@@ -109,7 +109,7 @@ def _rewrite(
         verified.append(f"  {operator}.{family}: {contents}")
 
     with progress_bar("rows") as progress:
-        made = rewrite_checkpoint(
+        manifest = rewrite_checkpoint(
             repository,
             parallelism=shards,
             key_groups=key_groups,
@@ -120,7 +120,7 @@ def _rewrite(
     out.print(f"written, read back and found the same in {stopwatch_s() - begun:.2f} s:")
     for line in verified:
         say(line)
-    out.print(f"committed as epoch {made.epoch}. Earlier epochs are as they were.")
+    out.print(f"committed as epoch {manifest.epoch}. Earlier epochs are as they were.")
 
 
 def print_plan(plans: Sequence[OperatorPlan], *, counted: bool) -> None:
@@ -147,10 +147,10 @@ def _print_moves(plan: OperatorPlan) -> None:
     out.print(f"fullest shard, of the mean: {_times(before)} before, {_times(after)} after")
     if plan.hot:
         total = sum(load.size.rows for load in plan.before if load.size is not None)
-        told = ", ".join(
+        fullest = ", ".join(
             f"{group} ({size.rows:,}, {size.rows / total:.1%})" for group, size in plan.hot
         )
-        say(f"fullest key groups: {told}")
+        say(f"fullest key groups: {fullest}")
 
 
 def _rule_text(shared: Shared) -> str:
@@ -179,11 +179,11 @@ def _print_done(done: Rescaled, seconds: float) -> None:
     out.print(f"verified {done.files:,} files, {done.bytes:,} bytes, in {seconds:.2f} s")
     for operator, sums in done.sums.items():
         rows = after.operators[operator].rows
-        for state, found in sums.items():
-            held = f"{rows[state]:,} rows, " if state in rows else ""
+        for state, total in sums.items():
+            row_count = f"{rows[state]:,} rows, " if state in rows else ""
             say(
-                f"  {operator}.{state}: {held}{found.mutations:,} mutations, checksum "
-                f"{found.checksum:016x}"
+                f"  {operator}.{state}: {row_count}{total.mutations:,} mutations, checksum "
+                f"{total.checksum:016x}"
             )
     out.print(
         f"parallelism {before.parallelism} → {after.parallelism}, committed as epoch {after.epoch}",
@@ -221,8 +221,8 @@ def _loads_table(plan: OperatorPlan) -> Table:
     return table
 
 
-def _rows(found: Load | Move) -> int:
-    return 0 if found.size is None else found.size.rows
+def _rows(shards: Load | Move) -> int:
+    return 0 if shards.size is None else shards.size.rows
 
 
 def _times(skew: float | None) -> str:

@@ -18,8 +18,8 @@ def epochs_text(ranges: Iterable[tuple[int, int]]) -> str:
     >>> epochs_text([(5, 7), (9, 9)]), epochs_text([(9, 9)])
     ('epochs 5–7, 9', 'epoch 9')
     """
-    told = [str(first) if first == last else f"{first}–{last}" for first, last in ranges]
-    return f"{'epoch' if told[0].isdigit() and len(told) == 1 else 'epochs'} {', '.join(told)}"
+    texts = [str(first) if first == last else f"{first}–{last}" for first, last in ranges]
+    return f"{'epoch' if texts[0].isdigit() and len(texts) == 1 else 'epochs'} {', '.join(texts)}"
 
 
 def rolled_back_text(ranges: Iterable[tuple[int, int]]) -> str:
@@ -28,43 +28,43 @@ def rolled_back_text(ranges: Iterable[tuple[int, int]]) -> str:
     >>> rolled_back_text([(9, 9)])
     'epoch 9 was rolled back'
     """
-    told = epochs_text(ranges)
-    return f"{told} {'was' if told.startswith('epoch ') else 'were'} rolled back"
+    epochs = epochs_text(ranges)
+    return f"{epochs} {'was' if epochs.startswith('epoch ') else 'were'} rolled back"
 
 
-def print_plan(found: Rollback) -> None:
+def print_plan(plan: Rollback) -> None:
     """Print the effects of a rollback before it is done."""
-    last, target, made = found.last, found.target, found.manifest
-    out.print(f"[bold]job {target.job}[/]  {found.repository.url}")
-    if found.is_committed:
+    last, target, manifest = plan.last, plan.target, plan.manifest
+    out.print(f"[bold]job {target.job}[/]  {plan.repository.url}")
+    if plan.is_committed:
         out.print(
-            f"epoch {made.epoch} has the state of epoch {target.epoch} already; Spark's part is "
-            "set back if needed",
+            f"epoch {manifest.epoch} has the state of epoch {target.epoch} already; Spark's part "
+            "is set back if needed",
         )
         return
     out.print(f"from epoch {_committed(last)}")
-    out.print(f"to epoch   {_committed(target)}, as epoch {made.epoch}")
+    out.print(f"to epoch   {_committed(target)}, as epoch {manifest.epoch}")
     if last.parallelism != target.parallelism:
-        told = f"parallelism {last.parallelism} → {target.parallelism}, as it was then"
-        out.print(told)
+        parallelism = f"parallelism {last.parallelism} → {target.parallelism}, as it was then"
+        out.print(parallelism)
     out.print(_rows(last, target))
-    gone = epochs_text([(target.epoch + 1, last.epoch)])
-    for told in (
+    abandoned = epochs_text([(target.epoch + 1, last.epoch)])
+    for parallelism in (
         _input_text(last, target),
-        f"{gone}: no longer part of the history; `--epoch` still reads them",
-        f"outputs of {gone}: Parquet sinks take them back when the job next writes; callbacks and "
-        "other writers cannot, and are given other epochs under new numbers",
+        f"{abandoned}: no longer part of the history; `--epoch` still reads them",
+        f"outputs of {abandoned}: Parquet sinks take them back when the job next writes; callbacks "
+        "and other writers cannot, and are given other epochs under new numbers",
     ):
-        say(told)
+        say(parallelism)
 
 
-def print_done(found: Rollback, *, dry_run: bool) -> None:
+def print_done(plan: Rollback, *, dry_run: bool) -> None:
     """Print the result."""
-    made, to = found.manifest.epoch, found.target.epoch
+    epoch, to = plan.manifest.epoch, plan.target.epoch
     if dry_run:
         out.print("dry run: nothing was changed")
     else:
-        out.print(f"[green]epoch {made} has the state of epoch {to}[/]")
+        out.print(f"[green]epoch {epoch} has the state of epoch {to}[/]")
 
 
 def _committed(manifest: EpochManifest) -> str:

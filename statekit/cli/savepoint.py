@@ -35,59 +35,59 @@ def savepoint(
     """
     repository = Repository(checkpoint, create=False)
     with progress_bar("rows") as progress:
-        made = write_savepoint(repository, name, epoch=epoch, progress=progress)
+        savepoint_file = write_savepoint(repository, name, epoch=epoch, progress=progress)
     url = f"{repository.url}/{savepoint_folder(name)}"
-    _print(made, url)
-    told = f'Start from it: job.start(..., checkpoint="<a new one>", from_savepoint="{url}")'
-    say(told)
+    _print(savepoint_file, url)
+    hint = f'Start from it: job.start(..., checkpoint="<a new one>", from_savepoint="{url}")'
+    say(hint)
 
 
 def inspect_savepoint(url: str, *, as_json: bool) -> None:
     """Print the contents of a savepoint."""
-    found = Savepoint.at(url)
+    saved = Savepoint.at(url)
     if as_json:
-        print_json(_as_data(found.file, found.url))
+        print_json(_as_data(saved.file, saved.url))
     else:
-        _print(found.file, found.url)
+        _print(saved.file, saved.url)
 
 
-def _print(made: SavepointFile, url: str) -> None:
-    out.print(f"[bold]savepoint {made.name}[/] of job {made.job.name}")
+def _print(saved: SavepointFile, url: str) -> None:
+    out.print(f"[bold]savepoint {saved.name}[/] of job {saved.job.name}")
     say(url)
-    behind = "" if made.batch is None else f", Spark continues after micro-batch {made.batch}"
-    taken = f"{instant(made.taken_at_us):%Y-%m-%d %H:%M:%S} UTC"
-    out.print(f"epoch {made.epoch}{behind}, taken {taken}")
+    behind = "" if saved.batch is None else f", Spark continues after micro-batch {saved.batch}"
+    taken_at = f"{instant(saved.taken_at_us):%Y-%m-%d %H:%M:%S} UTC"
+    out.print(f"epoch {saved.epoch}{behind}, taken {taken_at}")
     table = empty_table(("rows", "bytes", "files"), texts=("operator.state", "type"))
-    for operator in made.job.operators:
+    for operator in saved.job.operators:
         types = {state.name: state_text(state) for state in operator.states}
-        for name, held in made.operators[operator.name].states.items():
-            size = sum(file.size for file in held.files)
+        for name, contents in saved.operators[operator.name].states.items():
+            size = sum(file.size for file in contents.files)
             table.add_row(
                 f"{operator.name}.{name}",
                 Text(types.get(name, "timers" if name == TIMERS else "buffered records")),
-                f"{held.rows:,}",
+                f"{contents.rows:,}",
                 f"{size:,}",
-                str(len(held.files)),
+                str(len(contents.files)),
             )
     out.print(table)
 
 
-def _as_data(made: SavepointFile, url: str) -> dict[str, object]:
+def _as_data(saved: SavepointFile, url: str) -> dict[str, object]:
     return {
-        "savepoint": made.name,
+        "savepoint": saved.name,
         "url": url,
-        "job": made.job.name,
-        "epoch": made.epoch,
-        "batch": made.batch,
+        "job": saved.job.name,
+        "epoch": saved.epoch,
+        "batch": saved.batch,
         "operators": {
             name: {
                 state: {
-                    "rows": held.rows,
-                    "bytes": sum(file.size for file in held.files),
-                    "files": [file.path for file in held.files],
+                    "rows": contents.rows,
+                    "bytes": sum(file.size for file in contents.files),
+                    "files": [file.path for file in contents.files],
                 }
-                for state, held in operator.states.items()
+                for state, contents in operator.states.items()
             }
-            for name, operator in made.operators.items()
+            for name, operator in saved.operators.items()
         },
     }

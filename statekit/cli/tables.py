@@ -113,9 +113,9 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
         what: the unit, such as "rows".
     """
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn(what), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as shown:
-        task = shown.add_task(what, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def range_text(groups: tuple[int, int]) -> str:

@@ -88,10 +88,10 @@ def verify(
         raise typer.Exit(code)
 
 
-def _print_error(error: StatekitError, found: dict[str, Any] | None, *, as_json: bool) -> None:
+def _print_error(error: StatekitError, findings: dict[str, Any] | None, *, as_json: bool) -> None:
     """Print the error that ended the command; as data together with the findings so far."""
     if as_json:
-        print_json({**(found or {}), "error": {"kind": error.kind, "message": str(error)}})
+        print_json({**(findings or {}), "error": {"kind": error.kind, "message": str(error)}})
     print_error(error)
 
 
@@ -110,55 +110,57 @@ def _verify(
     if (epoch is not None or all_rows) and repository.is_savepoint:
         raise typer.BadParameter("a savepoint is of one epoch: leave --epoch and --all out")
     with progress_bar("bytes") as progress:
-        found = verify_all(
+        verification = verify_all(
             repository,
             epoch=epoch,
             all_rows=all_rows,
             rows=rows,
             progress=lambda done: progress(done, None),
         )
-    took, made = stopwatch_s() - begun, None
+    took, repaired = stopwatch_s() - begun, None
     if not as_json:
-        _print_found(found, took, rows=rows)
+        _print_found(verification, took, rows=rows)
     if mend:
         try:
-            made = repair(repository, found, drop_rows=drop_rows)
+            repaired = repair(repository, verification, drop_rows=drop_rows)
         except StatekitError as error:
-            _print_error(error, _as_data(found, took, None), as_json=as_json)
+            _print_error(error, _as_data(verification, took, None), as_json=as_json)
             return _DAMAGED
     if as_json:
-        print_json(_as_data(found, took, made))
+        print_json(_as_data(verification, took, repaired))
     elif mend:
-        _print_repair(made)
-    if made is not None:
-        found = verify_all(repository, epoch=made.manifest.epoch)
-    if found.is_damaged:
+        _print_repair(repaired)
+    if repaired is not None:
+        verification = verify_all(repository, epoch=repaired.manifest.epoch)
+    if verification.is_damaged:
         return _DAMAGED
-    return 0 if found.is_whole or not found.unread else _UNCHECKED
+    return 0 if verification.is_whole or not verification.unread else _UNCHECKED
 
 
-def _print_found(found: Verification, took: float, *, rows: bool) -> None:
-    say(found.url)
-    if found.findings:
-        _print_findings(found.findings, found.url)
-    if found.orphans:
-        _print_orphans(found)
-    for name in sorted(found.pickled) if rows else ():
-        told = f"{name}: values are pickled and were not looked into; their rows were counted"
-        say(told)
-    told = f"{found.files:,} files of {found.bytes:,} bytes"
-    told += f" and {found.rows:,} rows" if rows else ""
-    kept = {*found.looked_at} & {*found.epochs}
-    looked = f"{len(kept)} of {len(found.epochs)} epochs: " if found.epochs else ""
-    say(f"{looked}{told} checked in {took:.2f} s")
-    if found.given_up:
-        say(f"the job gave {found.given_up:,} epochs up meanwhile: these were left out")
-    if found.is_damaged:
-        findings = count_text(len(found.findings), "finding", "findings")
+def _print_found(verification: Verification, took: float, *, rows: bool) -> None:
+    say(verification.url)
+    if verification.findings:
+        _print_findings(verification.findings, verification.url)
+    if verification.orphans:
+        _print_orphans(verification)
+    for name in sorted(verification.pickled) if rows else ():
+        note = f"{name}: values are pickled and were not looked into; their rows were counted"
+        say(note)
+    note = f"{verification.files:,} files of {verification.bytes:,} bytes"
+    note += f" and {verification.rows:,} rows" if rows else ""
+    still_kept = {*verification.looked_at} & {*verification.epochs}
+    looked = (
+        f"{len(still_kept)} of {len(verification.epochs)} epochs: " if verification.epochs else ""
+    )
+    say(f"{looked}{note} checked in {took:.2f} s")
+    if verification.given_up:
+        say(f"the job gave {verification.given_up:,} epochs up meanwhile: these were left out")
+    if verification.is_damaged:
+        findings = count_text(len(verification.findings), "finding", "findings")
         out.print(f"[bold red]damaged[/]: {findings}")
-    elif found.unread:
+    elif verification.unread:
         out.print("[bold red]not everything could be read[/]")
-    elif found.findings:
+    elif verification.findings:
         out.print("[green]intact[/]: only epochs that were rolled back are damaged")
     else:
         out.print("[green]intact[/]")
@@ -186,10 +188,10 @@ def _short(finding: Finding, url: str) -> str:
         return finding.brief
     if finding.path is None:
         return finding.what
-    told = finding.what.replace(f"{url}/{finding.path} ", "").replace(f"{url}/", "")
+    text = finding.what.replace(f"{url}/{finding.path} ", "").replace(f"{url}/", "")
     if finding.kind == "unreadable":
-        return told.split(". Nothing committed is lost", 1)[0]
-    return _DO.sub("", told)
+        return text.split(". Nothing committed is lost", 1)[0]
+    return _DO.sub("", text)
 
 
 def _where(finding: Finding) -> str:
@@ -209,7 +211,7 @@ def _affected(epochs: Sequence[int]) -> str:
     return epochs_text([(run[0], run[-1]) for run in runs]) if runs else ""
 
 
-def _print_orphans(found: Verification) -> None:
+def _print_orphans(verification: Verification) -> None:
     table = empty_table(
         ("files", "bytes", "oldest"),
         texts=("kind",),
@@ -217,7 +219,7 @@ def _print_orphans(found: Verification) -> None:
     )
     table.add_column("for example", overflow="fold")
     now = now_us()
-    for kind, run in groupby(found.orphans, lambda orphan: orphan.kind):
+    for kind, run in groupby(verification.orphans, lambda orphan: orphan.kind):
         files: list[Orphan] = list(run)
         table.add_row(
             kind,
@@ -227,9 +229,9 @@ def _print_orphans(found: Verification) -> None:
             Text(files[0].path),
         )
     out.print(table)
-    if not found.has_all_names:
-        told = "a file that names others cannot be read, so some of these may be needed: keep them"
-        out.print(told)
+    if not verification.has_all_names:
+        note = "a file that names others cannot be read, so some of these may be needed: keep them"
+        out.print(note)
 
 
 def _age_text(age_us: int) -> str:
@@ -239,51 +241,51 @@ def _age_text(age_us: int) -> str:
     return f"{minutes // 60} h" if minutes < 48 * 60 else f"{minutes // (24 * 60)} days"
 
 
-def _print_repair(made: Repaired | None) -> None:
-    if made is None:
+def _print_repair(repaired: Repaired | None) -> None:
+    if repaired is None:
         out.print("nothing to repair: the last epoch is intact")
         return
-    for line in _repair_lines(made):
+    for line in _repair_lines(repaired):
         say(line)
 
 
-def _repair_lines(made: Repaired) -> list[str]:
-    epoch, target = made.manifest.epoch, made.target.epoch
-    if not made.is_mended:
-        gone = epochs_text([(target + 1, epoch - 1)])
+def _repair_lines(repaired: Repaired) -> list[str]:
+    epoch, target = repaired.manifest.epoch, repaired.target.epoch
+    if not repaired.is_mended:
+        abandoned = epochs_text([(target + 1, epoch - 1)])
         return [
             f"epoch {epoch} has the state of epoch {target}, the last intact one",
-            f"lost: what {gone} did. The input since epoch {target} is read again, as far as its "
-            "source still has it",
-            f"outputs of {gone}: Parquet sinks take them back when the job next writes; callbacks "
-            "and other writers cannot, and are given other epochs under new numbers",
+            f"lost: what {abandoned} did. The input since epoch {target} is read again, as far as "
+            "its source still has it",
+            f"outputs of {abandoned}: Parquet sinks take them back when the job next writes; "
+            "callbacks and other writers cannot, and are given other epochs under new numbers",
         ]
-    lines = [f"epoch {epoch} is epoch {target}, mended: {made.mended:,} rows of indexes"]
-    if not made.left_out:
+    lines = [f"epoch {epoch} is epoch {target}, mended: {repaired.mended:,} rows of indexes"]
+    if not repaired.left_out:
         return [
             *lines,
             "lost: nothing; all rows of states, timers and buffered records were intact",
         ]
-    kept = ", ".join(made.put_aside)
-    return [*lines, f"lost: {made.left_out:,} rows that cannot be read, kept in {kept}"]
+    files = ", ".join(repaired.put_aside)
+    return [*lines, f"lost: {repaired.left_out:,} rows that cannot be read, kept in {files}"]
 
 
-def _as_data(found: Verification, took: float, made: Repaired | None) -> dict[str, Any]:
+def _as_data(verification: Verification, took: float, repaired: Repaired | None) -> dict[str, Any]:
     return {
-        "url": found.url,
-        "is_damaged": found.is_damaged,
-        "epochs": list(found.epochs),
-        "epochs_given_up_meanwhile": found.given_up,
-        "rows_of_epochs": list(found.rows_of),
-        "savepoints": found.savepoints,
-        "files": found.files,
-        "bytes": found.bytes,
-        "rows": found.rows,
+        "url": verification.url,
+        "is_damaged": verification.is_damaged,
+        "epochs": list(verification.epochs),
+        "epochs_given_up_meanwhile": verification.given_up,
+        "rows_of_epochs": list(verification.rows_of),
+        "savepoints": verification.savepoints,
+        "files": verification.files,
+        "bytes": verification.bytes,
+        "rows": verification.rows,
         "seconds": round(took, 3),
-        "not_looked_into": sorted(found.pickled),
-        "findings": [dataclasses.asdict(finding) for finding in found.findings],
-        "orphans": [orphan._asdict() for orphan in found.orphans],
+        "not_looked_into": sorted(verification.pickled),
+        "findings": [dataclasses.asdict(finding) for finding in verification.findings],
+        "orphans": [orphan._asdict() for orphan in verification.orphans],
         "repair": None
-        if made is None
-        else {"epoch": made.manifest.epoch, "told": _repair_lines(made)},
+        if repaired is None
+        else {"epoch": repaired.manifest.epoch, "told": _repair_lines(repaired)},
     }

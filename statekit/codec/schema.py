@@ -310,12 +310,12 @@ class _Reader:
         raise self.refuse(annotation, _INSTEAD.get(origin, _OTHERWISE))
 
     def read_union(self, members: tuple[Any, ...]) -> Schema:
-        rest = [self.read(member) for member in members if member is not type(None)]
-        names = [member.brief for member in rest]
+        others = [self.read(member) for member in members if member is not type(None)]
+        names = [member.brief for member in others]
         if len(set(names)) < len(names):
             raise self.refuse(self.whole, "two members of a union have one name: rename one")
-        inner = rest[0] if len(rest) == 1 else Schema("union", tuple(rest))
-        return Schema("optional", (inner,)) if len(rest) < len(members) else inner
+        inner = others[0] if len(others) == 1 else Schema("union", tuple(others))
+        return Schema("optional", (inner,)) if len(others) < len(members) else inner
 
     def read_literal(self, annotation: Any, args: tuple[Any, ...]) -> Schema:
         for value in args:

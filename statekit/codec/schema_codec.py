@@ -91,8 +91,8 @@ def show_wire(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
         case "union":
             return show_wire(*split_member(schema, wire), outer)
         case "enum":
-            known = (name for name, value in schema.values if value == wire)
-            return next(known, None) or _show_scalar("enum", wire)
+            names = (name for name, value in schema.values if value == wire)
+            return next(names, None) or _show_scalar("enum", wire)
         case "float":
             return float(wire)
     return _show_scalar(schema.kind, wire)
@@ -116,10 +116,10 @@ def _show_dict(schema: Schema, wire: Any, outer: Mapping[str, Schema]) -> Json:
         return [
             [show_wire(key, k, outer), show_wire(item, v, outer)] for k, v in expect(wire, list)
         ]
-    shown = {
+    entries = {
         show_wire(key, k, outer): show_wire(item, v, outer) for k, v in expect(wire, dict).items()
     }
-    return {k if isinstance(k, str) else json.dumps(k): v for k, v in shown.items()}
+    return {k if isinstance(k, str) else json.dumps(k): v for k, v in entries.items()}
 
 
 def expect(wire: Any, cls: type) -> Any:

@@ -65,10 +65,12 @@ def side_by_side(kind: str, stored: list[_Part], declared_kind: str, declared: l
 
 def _lines(stored: _Part | None, declared: _Part | None, indent: str) -> Iterator[_Line]:
     """One part of each type, then the fields of their structs, indented."""
-    left, right = _text(stored), _text(declared)
-    if left == right and not _has_structs(stored) and stored != declared:
-        left, right = _text(stored, brief=False), _text(declared, brief=False)
-    yield _Line(left and indent + left, right and indent + right, left != right)
+    stored_text, right = _text(stored), _text(declared)
+    if stored_text == right and not _has_structs(stored) and stored != declared:
+        stored_text, right = _text(stored, brief=False), _text(declared, brief=False)
+    yield _Line(
+        stored_text and indent + stored_text, right and indent + right, stored_text != right
+    )
     structs = zip_longest(_structs(stored), _structs(declared))
     several = len(list(_structs(stored))) > 1 or len(list(_structs(declared))) > 1
     for one, other in structs:
@@ -87,9 +89,9 @@ def _field_lines(
 ) -> Iterator[_Line]:
     parts = [None if field is None else (field.name, field.schema) for field in (stored, declared)]
     first, *deeper = _lines(parts[0], parts[1], indent)
-    left = first.stored and first.stored + _default_text(stored)
+    stored_text = first.stored and first.stored + _default_text(stored)
     right = first.declared and first.declared + _default_text(declared)
-    yield _Line(left, right, first.differs)
+    yield _Line(stored_text, right, first.differs)
     yield from deeper
 
 

@@ -104,14 +104,14 @@ class _Comparison:
         )
 
     def struct(self, stored: Schema, declared: Schema, path: str) -> str | None:
-        pair, known = (stored.name, declared.name), self.open
-        if pair in known:
+        pair, open_pairs = (stored.name, declared.name), self.open
+        if pair in open_pairs:
             return None
-        self.open = known | {pair}
+        self.open = open_pairs | {pair}
         self.stored[stored.name], self.declared[declared.name] = stored, declared
         reason = self.fields(stored, declared, path)
         if reason:
-            self.open = known  # conclusions since then relied on this pair
+            self.open = open_pairs  # conclusions since then relied on this pair
         return reason
 
     def fields(self, stored: Schema, declared: Schema, path: str) -> str | None:
@@ -178,5 +178,5 @@ def _changed(stored: Schema, declared: Schema, path: str) -> str:
 
 def _lost_value(stored: Schema, declared: Schema, path: str) -> str | None:
     lost = [name for name, value in stored.values if (name, value) not in declared.values]
-    what = stored.name or "the Literal"
-    return f"{path}: {what} has no longer {lost[0]} as it was" if lost else None
+    enumeration = stored.name or "the Literal"
+    return f"{path}: {enumeration} has no longer {lost[0]} as it was" if lost else None

@@ -104,10 +104,10 @@ def check_types(types: frozenset[type]) -> Check:
     if not types <= {*SCALARS.values()}:
         term = None
     else:
-        known = [
+        conditions = [
             "{0} is None" if name == "NoneType" else f"type({{0}}) is {name}" for name in names
         ]
-        term = f"({' or '.join(sorted(known))})"
+        term = f"({' or '.join(sorted(conditions))})"
     if len(types) == 1:
         (only,) = types
         return Check(lambda value: type(value) is only, types, term)

@@ -95,8 +95,8 @@ def compare(spark: SparkSession, csv: Path, home: Path) -> list[Comparison]:
         spark.read.parquet(str(home / sink)).createOrReplaceTempView(sink)
     spark.sql(_FLIGHTS)
     spark.sql(_IN_TIME)
-    found = _late(spark, home)
-    found += _totals(
+    late_flights = _late(spark, home)
+    late_flights += _totals(
         spark,
         (_TURNAROUNDS, "turnarounds", _TOTALS),
         "turnarounds",
@@ -105,25 +105,27 @@ def compare(spark: SparkSession, csv: Path, home: Path) -> list[Comparison]:
         "minutes late, summed over turnarounds",
         "checksum over aircraft, airports, visits",
     )
-    found += _totals(
+    late_flights += _totals(
         spark,
         (_GROUNDED, "grounded", _GROUNDED_TOTALS),
         "aircraft on the ground for a day",
         "checksum over aircraft, airports, times",
     )
-    found += _totals(
+    late_flights += _totals(
         spark,
         (_HOURS, "hours", _HOURS_TOTALS),
         "hours with departures, per airport",
         "most departures in an hour",
         "checksum over airports, hours, departures",
     )
-    return found + _states(spark, home) + _summaries(spark, home)
+    return late_flights + _states(spark, home) + _summaries(spark, home)
 
 
-def _totals(spark: SparkSession, asked: tuple[str, str, str], *questions: str) -> list[Comparison]:
+def _totals(
+    spark: SparkSession, columns: tuple[str, str, str], *questions: str
+) -> list[Comparison]:
     """Compare totals of the job's output with those of SQL."""
-    query, sink, totals = asked
+    query, sink, totals = columns
     spark.sql(query).createOrReplaceTempView(f"expected_{sink}")
     written = spark.sql(totals.format(source=sink)).collect()[0]
     expected = spark.sql(totals.format(source=f"expected_{sink}")).collect()[0]

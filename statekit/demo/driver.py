@@ -53,10 +53,10 @@ def stream(home: Path, parallelism: int, epochs: int | None) -> None:
         drain=True,
         working_directory=home / "working",
     )
-    shown = 0
-    while not query.await_termination(timeout_s=1) or shown < len(query.progress):
-        for progress in list(query.progress)[shown:]:
-            shown += 1
+    epochs_shown = 0
+    while not query.await_termination(timeout_s=1) or epochs_shown < len(query.progress):
+        for progress in list(query.progress)[epochs_shown:]:
+            epochs_shown += 1
             _tell(
                 epoch=progress.epoch,
                 shards=parallelism,
@@ -66,7 +66,7 @@ def stream(home: Path, parallelism: int, epochs: int | None) -> None:
                 rows=sum(progress.state_rows.values()),
                 watermark=_watermark(progress.watermarks["turnaround"]),
             )
-        if epochs is not None and shown >= epochs:
+        if epochs is not None and epochs_shown >= epochs:
             query.stop()
             return
 
@@ -82,7 +82,9 @@ def results(home: Path) -> None:
     spark = session()
     _tell(
         airports=airports(spark, home),
-        comparisons=[asdict(found) for found in compare(spark, home / "flights.csv", home)],
+        comparisons=[
+            asdict(comparison) for comparison in compare(spark, home / "flights.csv", home)
+        ],
     )
 
 
@@ -92,11 +94,11 @@ def _tell(**facts: Any) -> None:
 
 def main() -> None:
     """`python -m statekit.demo.driver stream HOME SHARDS [EPOCHS]`, or `results HOME`."""
-    what, home, *rest = sys.argv[1:]
-    if what == "results":
+    command, home, *arguments = sys.argv[1:]
+    if command == "results":
         results(Path(home))
     else:
-        parallelism, *epochs = map(int, rest)
+        parallelism, *epochs = map(int, arguments)
         stream(Path(home), parallelism, epochs[0] if epochs else None)
 
 

@@ -152,9 +152,9 @@ def summary(
 ) -> Iterator[AirportSummary]:
     """Summarize each airport from the outputs of the first operator."""
     hours.add(turned.hours_since)
-    held = hours.get() or Hours()
+    current = hours.get() or Hours()
     yield AirportSummary(
-        turned.airport, held.turnarounds, held.total / held.turnarounds, held.longest
+        turned.airport, current.turnarounds, current.total / current.turnarounds, current.longest
     )
 
 

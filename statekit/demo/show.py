@@ -56,10 +56,10 @@ def run(home: Path) -> bool:
     if results is None:
         raise StatekitError(f"the check did not end: see {home / 'driver.log'}")
     _print_airports(results["airports"])
-    found = [Comparison(**comparison) for comparison in results["comparisons"]]
-    _print_comparisons(found)
+    comparisons = [Comparison(**comparison) for comparison in results["comparisons"]]
+    _print_comparisons(comparisons)
     _inspect(home)
-    return all(comparison.agrees for comparison in found)
+    return all(comparison.agrees for comparison in comparisons)
 
 
 def _empty(home: Path) -> None:
@@ -154,16 +154,16 @@ def _print_airports(rows: list[tuple[str, int, float, float]]) -> None:
     _console.print(table)
 
 
-def _print_comparisons(found: list[Comparison]) -> None:
+def _print_comparisons(comparisons: list[Comparison]) -> None:
     table = Table(title="compared with plain SQL on the raw file", title_justify="left")
     for heading in ("question", "streaming job", "batch SQL", ""):
         table.add_column(heading, overflow="fold")
-    for item in found:
+    for item in comparisons:
         verdict = "[green]same[/]" if item.agrees else "[bold red]DIFFERENT[/]"
         table.add_row(item.question, _text(item.job), _text(item.batch), verdict)
     _console.print()
     _console.print(table)
-    if all(item.agrees for item in found):
+    if all(item.agrees for item in comparisons):
         _console.print(
             "[bold green]nothing was lost, nothing was counted twice[/], with "
             f"{' → '.join(map(str, SHARDS))} shards"

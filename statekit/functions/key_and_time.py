@@ -73,8 +73,8 @@ def codec_of_waiting(records: Records) -> ValueCodec[Any]:
             "fields: annotate it with a NamedTuple, dataclass, TypedDict, Struct or pydantic "
             "model"
         )
-    made: ValueCodec[Any] = explained(records.where, lambda: value_codec(records.cls))
-    return made
+    codec: ValueCodec[Any] = explained(records.where, lambda: value_codec(records.cls))
+    return codec
 
 
 def _are_untyped(records: Records) -> bool:
@@ -84,7 +84,7 @@ def _are_untyped(records: Records) -> bool:
 
 def _annotation_in_all(records: Records, name: str, what: str) -> Any:
     """Return the annotation of a field that all record types have with the same type."""
-    found = {}
+    types = {}
     for member in records.members:
         fields = member.fields or {}
         if name not in fields:
@@ -92,8 +92,10 @@ def _annotation_in_all(records: Records, name: str, what: str) -> Any:
                 f"{records.where}: {what} is not a field of {member.name} (it has "
                 f"{', '.join(fields)})"
             )
-        found[member.name] = fields[name].annotation
-    if len({(frozenset(peel(of)[0]), peel(of)[1]) for of in found.values()}) > 1:
-        told = " and ".join(f"{show(of)} in {record}" for record, of in found.items())
-        raise StateTypeError(f"{records.where}: {what} is {told}: give it one type in all of them")
-    return next(iter(found.values()))
+        types[member.name] = fields[name].annotation
+    if len({(frozenset(peel(of)[0]), peel(of)[1]) for of in types.values()}) > 1:
+        listing = " and ".join(f"{show(of)} in {record}" for record, of in types.items())
+        raise StateTypeError(
+            f"{records.where}: {what} is {listing}: give it one type in all of them"
+        )
+    return next(iter(types.values()))

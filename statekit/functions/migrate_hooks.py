@@ -50,15 +50,15 @@ def _checked(where: str, fn: object, caller: dict[str, Any]) -> tuple[Callable[[
             f"{fn!r}"
         )
     parameters = list(inspect.signature(fn).parameters.values())
-    taken = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    others = [p for p in parameters if p is not taken[0]] if taken else parameters
-    if not taken or any(p.default is p.empty and p.kind != p.VAR_KEYWORD for p in others):
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    others = [p for p in parameters if p is not positional[0]] if positional else parameters
+    if not positional or any(p.default is p.empty and p.kind != p.VAR_KEYWORD for p in others):
         raise StateTypeError(
             f"{where}: {fn.__name__}{inspect.signature(fn)} must be callable with one argument, "
             "the old value"
         )
     hints: dict[str, Any] = explained(where, lambda: hints_of(fn, caller))
-    annotation = hints.get(taken[0].name)
+    annotation = hints.get(positional[0].name)
     return fn, None if annotation in (Any, object) else annotation
 
 

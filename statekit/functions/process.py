@@ -383,12 +383,12 @@ class Process(Generic[R, P, U]):
         with with_operator_name(plan.operator):
             return self.traits.combiner.records(records, self.late_us(plan))
 
-    def count_of(self, taken: Sequence[Any]) -> int:
+    def count_of(self, rows: Sequence[Any]) -> int:
         """Return the number of records that these rows stand for."""
         if self.traits.combiner is None:
-            return len(taken)
+            return len(rows)
         numbers = self.traits.combiner.number_at
-        return sum(taken[numbers] if self.traits.takes_columns else map(itemgetter(numbers), taken))
+        return sum(rows[numbers] if self.traits.takes_columns else map(itemgetter(numbers), rows))
 
     def key_of(self) -> Callable[[Any], Any]:
         """Return a function from a record to its key: a scalar, a tuple for several fields, or
@@ -425,17 +425,17 @@ class Process(Generic[R, P, U]):
     def with_traits(self, traits: Traits) -> Self:
         """Return the same function without callbacks and with other traits."""
         arguments, _, _ = self.__getstate__()
-        made: Self = type(self)(*arguments[:-1], traits)  # type: ignore[call-arg]
-        return made
+        process: Self = type(self)(*arguments[:-1], traits)  # type: ignore[call-arg]
+        return process
 
     def __getstate__(self) -> _Packed:
         """Return its parts for pickle, as the state of an object, so that it may be in a cycle."""
         hints, is_ordered = self.signature.hints, self.ordered is not None
         times = (self.event_time, self.lateness_us, is_ordered)
-        made = (self.fn, self.key, hints, *times, self._hooks, self.traits)
+        parts = (self.fn, self.key, hints, *times, self._hooks, self.traits)
         callbacks = {name: (of.fn, of.hints) for name, of in self._callbacks.items()}
         handlers = [(of.fn, of.hints) for of in self.handlers.signatures]
-        return made, callbacks, handlers
+        return parts, callbacks, handlers
 
     def __setstate__(self, packed: _Packed) -> None:
         self.__dict__["_packed"] = packed
@@ -451,8 +451,8 @@ class Process(Generic[R, P, U]):
             packed = self.__dict__.pop("_packed", None)
             if packed is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            made, callbacks, handlers = packed
-            self.__init__(*made)
+            parts, callbacks, handlers = packed
+            self.__init__(*parts)
             for timer, (fn, hints) in callbacks.items():
                 self._callbacks[timer] = Signature(fn, hints, takes="timer")
             for fn, hints in handlers:

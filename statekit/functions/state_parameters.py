@@ -72,9 +72,9 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
     if state_cls is ObjectState:
         return _object_spec(where, operator, name, bare, options)
     if state_cls not in _STATE_CLASSES:
-        known = ", ".join(sorted(cls.__name__ for cls in _STATE_CLASSES))
+        names = ", ".join(sorted(cls.__name__ for cls in _STATE_CLASSES))
         raise StateTypeError(
-            f"{where}: {annotation_text(annotation)} is neither a state type ({known}), nor a "
+            f"{where}: {annotation_text(annotation)} is neither a state type ({names}), nor a "
             "class with snapshot_state and restore_state, nor Context; a parameter that is none of "
             "these needs a default"
         )
@@ -115,8 +115,8 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
 
 def _codec(where: str, pickled: PickleCodec | None, annotation: Any) -> ValueCodec[Any]:
     """Return the codec of a type, or the one that pickles its values."""
-    made = pickled.codec if pickled else value_codec
-    return typing.cast("ValueCodec[Any]", explained(where, lambda: made(annotation)))
+    make = pickled.codec if pickled else value_codec
+    return typing.cast("ValueCodec[Any]", explained(where, lambda: make(annotation)))
 
 
 def _redistribution(
@@ -146,25 +146,31 @@ def _object_spec(
     where: str, operator: str, name: str, cls: type[Any], options: tuple[Any, ...]
 ) -> StateSpec:
     """Return the spec of a parameter annotated with a class of `Checkpointed` objects."""
-    made = typing.get_origin(cls) or cls
+    cls_of_object = typing.get_origin(cls) or cls
     given = _options(where, ObjectState, options)
-    needed = [p.name for p in _parameters(made) if p.default is p.empty and p.kind not in _VARIADIC]
+    needed = [
+        p.name
+        for p in _parameters(cls_of_object)
+        if p.default is p.empty and p.kind not in _VARIADIC
+    ]
     if needed:
         raise StateTypeError(
-            f"{where}: {made.__name__} is made without arguments before its state is restored, and "
-            f"needs {', '.join(needed)}: give its parameters defaults"
+            f"{where}: {cls_of_object.__name__} is made without arguments before its state is "
+            f"restored, and needs {', '.join(needed)}: give its parameters defaults"
         )
     stored = next((option.annotation for option in options if isinstance(option, _StoredAs)), None)
     if stored is None and "pickle" not in given:
         raise StateTypeError(
-            f"{where}: annotate what {made.__name__}.snapshot_state returns: that type is stored"
+            f"{where}: annotate what {cls_of_object.__name__}.snapshot_state returns: that type is "
+            "stored"
         )
-    split, merge = (getattr(made, hook, None) for hook in ("split_state", "merge_states"))
+    split, merge = (getattr(cls_of_object, hook, None) for hook in ("split_state", "merge_states"))
     declared = given.get("redistribute")
     if declared is None and (split is not None or merge is not None):
         if split is None or merge is None:
             raise StateTypeError(
-                f"{where}: {made.__name__} has one of split_state and merge_states: define both"
+                f"{where}: {cls_of_object.__name__} has one of split_state and merge_states: "
+                "define both"
             )
         declared = Redistribute(split=split, merge=merge)
     return StateSpec(
@@ -173,7 +179,7 @@ def _object_spec(
         state_class=ObjectState,
         codec=_codec(where, given.get("pickle"), object if stored is None else stored),
         redistribute=_redistribution(where, ObjectState, declared),
-        made=made,
+        made=cls_of_object,
     )
 
 

@@ -253,10 +253,10 @@ def _check_buffered(stored: OperatorRecord, declared: OperatorRecord) -> None:
     for type_ in (stored.ordered, *stored.ordered_past):
         before = Schema.from_json(type_)
         if why := why_unreadable(before, now, root="record"):
-            shown = side_by_side("waits", [("record", before)], "waits", [("record", now)])
+            comparison = side_by_side("waits", [("record", before)], "waits", [("record", now)])
             raise StateSchemaError(
                 f"records of operator {stored.name!r} wait in the checkpoint, and changed their "
-                f"type: {why}.\n{shown}\nDeclare the stored type again, give a new field a "
+                f"type: {why}.\n{comparison}\nDeclare the stored type again, give a new field a "
                 "default, or give the operator another name"
             )
 

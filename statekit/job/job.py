@@ -78,8 +78,8 @@ class Job(Plan):
         Spark the rows of a frame have one type: declare a source for each type, and `union` them.
         """
         where = f"job {self.name!r}, source {name!r}"
-        made = records_of(record_type, *others, where=where)
-        self.sources.append(Source(self.free_source(name), made))
+        records = records_of(record_type, *others, where=where)
+        self.sources.append(Source(self.free_source(name), records))
         return Stream(self, name)
 
     def explain(self) -> str:

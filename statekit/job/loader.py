@@ -55,17 +55,17 @@ def load_named(text: str, kind: type[_T], what: str) -> _T:
         if not hasattr(found, part):
             raise StateTypeError(f"{text!r}: {module_name} has no {attribute}")
         found = getattr(found, part)
-    made: object = found
-    if callable(made) and not isinstance(made, kind):
+    loaded: object = found
+    if callable(loaded) and not isinstance(loaded, kind):
         try:
-            made = made()
+            loaded = loaded()
         except Exception as error:
             raise StateTypeError(
                 f"{text!r} was called to make {what}, and failed with {type(error).__name__}: "
                 f"{error}: give a function that needs no arguments"
             ) from error
-    if not isinstance(made, kind):
+    if not isinstance(loaded, kind):
         raise StateTypeError(
-            f"{text!r} is {made!r:.100}, and no {kind.__name__}: name one, or what makes one"
+            f"{text!r} is {loaded!r:.100}, and no {kind.__name__}: name one, or what makes one"
         )
-    return made
+    return loaded

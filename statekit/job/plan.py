@@ -71,10 +71,10 @@ class Operator:
     def _record(self) -> OperatorRecord:
         fields = self.declared.record_type.members[0].fields
         schema = self.declared.key_codec.schema
-        whole = schema.to_json()
+        tree = schema.to_json()
         parts = schema.items if len(self.declared.key) > 1 and fields is not None else ()
         waiting = self.declared.ordered
-        types = [part.to_json() for part in parts] or [whole] * len(self.declared.key)
+        types = [part.to_json() for part in parts] or [tree] * len(self.declared.key)
         definition = self.declared.traits.definition
         return OperatorRecord(
             name=self.name,
@@ -147,21 +147,21 @@ class Plan:
                 f"{kind} {name!r}: columns of statekit itself begin with {RESERVED!r}. "
                 f"The {kind} was not added. Choose another name"
             )
-        taken = {source.name: f"source {source.name!r}" for source in self.sources}
+        names = {source.name: f"source {source.name!r}" for source in self.sources}
         for operator in self.operators:
-            taken |= _streams_of(operator.name)
-        by_case = {stream.casefold(): stream for stream in taken}
+            names |= _streams_of(operator.name)
+        by_case = {stream.casefold(): stream for stream in names}
         for stream, new in streams.items():
             other = by_case.get(stream.casefold(), stream)
             if other != stream:
                 raise StateTypeError(
-                    f"job {self.name!r}: the names of {new} and of {taken[other]} differ in case "
+                    f"job {self.name!r}: the names of {new} and of {names[other]} differ in case "
                     f"alone, which some file systems ignore. The {kind} was not added. Choose "
                     "another name"
                 )
-            if stream in taken:
+            if stream in names:
                 raise StateTypeError(
-                    f"job {self.name!r}: {new} would have the same name as {taken[stream]}. "
+                    f"job {self.name!r}: {new} would have the same name as {names[stream]}. "
                     f"The {kind} was not added. Choose another name for the {kind}: "
                     "sources, operators and late streams share one namespace"
                 )
@@ -180,7 +180,7 @@ class Plan:
 
     def operator(self, name: str) -> Operator:
         """Return the operator of that name."""
-        return next(found for found in self.operators if found.name == name)
+        return next(operator for operator in self.operators if operator.name == name)
 
     def sinks_of(self, stream: str) -> list[Sink]:
         """Return the sinks of a stream."""

@@ -56,21 +56,21 @@ class SourceForm:
         return self._each(stored, lambda form, some: form.copies(some))
 
     def _each(
-        self, records: list[Any], made: Callable[[OutputType, list[Any]], list[Any]]
+        self, records: list[Any], convert: Callable[[OutputType, list[Any]], list[Any]]
     ) -> list[Any]:
         """Apply a function to the records of each class, and keep their order."""
         if not self._by_class or not records:
             return records
         if len(self._by_class) == 1:
             (form,) = self._by_class.values()
-            return made(form, records)
-        found = list(records)
+            return convert(form, records)
+        results = list(records)
         for cls, form in self._by_class.items():
             places = [place for place, record in enumerate(records) if type(record) is cls]
-            own = made(form, [records[place] for place in places])
+            own = convert(form, [records[place] for place in places])
             for place, record in zip(places, own, strict=True):
-                found[place] = record
-        return found
+                results[place] = record
+        return results
 
 
 def _stored(form: OutputType, records: list[Any]) -> list[Any]:

@@ -102,7 +102,7 @@ def _in_its_generation(
         )
     before, generation = stored.as_past, stored.generation
     rows = [*(state for state in stored.past if state.generation == generation), before]
-    why = next((found for state in rows if (found := _why(state, declared))), "")
+    why = next((reason for state in rows if (reason := _why(state, declared))), "")
     if why or _is_converted(before, declared, hooks):
         if hook_for(hooks, rows) is None:
             why = why or "a hook is for its last type, and does not take rows of those before it"
@@ -114,17 +114,17 @@ def _in_its_generation(
             "migrate CHECKPOINT --app module:job` with the code of before, which rewrites all rows "
             "and counts from there"
         )
-    made = declared.model_copy(update={"generation": generation})
-    return made.model_copy(update={"past": _former((*stored.past, before), made.as_past)})
+    record = declared.model_copy(update={"generation": generation})
+    return record.model_copy(update={"past": _former((*stored.past, before), record.as_past)})
 
 
 def _former(states: Sequence[PastState], now: PastState) -> tuple[PastState, ...]:
     """Return each declaration once, without the present one."""
-    kept: list[PastState] = []
+    distinct: list[PastState] = []
     for state in states:
-        if state not in (now, *kept):
-            kept.append(state)
-    return tuple(kept)
+        if state not in (now, *distinct):
+            distinct.append(state)
+    return tuple(distinct)
 
 
 def _why(stored: PastState, declared: StateRecord) -> str | None:

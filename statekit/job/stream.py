@@ -122,38 +122,38 @@ class Stream(Generic[T]):
 
     def _check_broadcast(self, declared: Process[Any, ..., U], streams: tuple[str, ...]) -> None:
         """Check that broadcast streams have handlers, and handlers have streams."""
-        taken = declared.handlers.record_type
-        if taken is None and streams:
+        handled = declared.handlers.record_type
+        if handled is None and streams:
             raise StateTypeError(
                 f"{declared.name} handles no broadcast records, and {', '.join(streams)} would be "
                 f"broadcast to it: decorate a function with @{declared.name}.on_broadcast"
             )
-        if taken is not None and not streams:
+        if handled is not None and not streams:
             raise StateTypeError(
-                f"{declared.name} handles broadcast records of {taken.name}, and no stream is "
+                f"{declared.name} handles broadcast records of {handled.name}, and no stream is "
                 f"broadcast to it: give process({declared.name}, broadcast=…) the stream"
             )
         if len(set(streams)) != len(streams):
             raise StateTypeError(f"{declared.name}: broadcast={streams} must be different streams")
-        if taken is not None:
-            self._check_fed(f"{declared.name}.on_broadcast", taken, streams)
+        if handled is not None:
+            self._check_fed(f"{declared.name}.on_broadcast", handled, streams)
 
-    def _check_fed(self, who: str, taken: Records, streams: tuple[str, ...]) -> None:
+    def _check_fed(self, who: str, expected: Records, streams: tuple[str, ...]) -> None:
         """Check that streams have exactly the records that a function takes."""
-        wanted = {member.cls: member.name for member in taken.members}
+        wanted = {member.cls: member.name for member in expected.members}
         fed = set()
         for stream in streams:
             given = self._job.record_of(stream)
             if given is None or any(member.cls not in wanted for member in given.members):
                 raise StateTypeError(
-                    f"{who} takes {taken.name}; stream {stream!r} has {self._misfit(stream)}: "
+                    f"{who} takes {expected.name}; stream {stream!r} has {self._misfit(stream)}: "
                     "declare both with the same type"
                 )
             fed |= {member.cls for member in given.members}
         missing = [name for cls, name in wanted.items() if cls not in fed]
         if missing:
             raise StateTypeError(
-                f"{who} takes {taken.name}, and none of the streams {', '.join(streams)} has "
+                f"{who} takes {expected.name}, and none of the streams {', '.join(streams)} has "
                 f"{' or '.join(missing)}: add one, or take no such records"
             )
 
@@ -276,8 +276,8 @@ class Stream(Generic[T]):
         """
         self._check_single("aggregate")
         record = self._record_type("aggregate")
-        made = aggregation(record, key=key, aggregates=aggregates, ttl=ttl, into=into)
-        return self.process(made, name=name)
+        declared = aggregation(record, key=key, aggregates=aggregates, ttl=ttl, into=into)
+        return self.process(declared, name=name)
 
     def _record_type(self, doing: str) -> RecordType:
         """Return the one type of these records.
@@ -285,18 +285,18 @@ class Stream(Generic[T]):
         Parameters:
             doing: the method that needs it: `window`, or `aggregate`.
         """
-        found: dict[Any, RecordType] = {}
+        types: dict[Any, RecordType] = {}
         for name in self._names:
             given = self._job.record_of(name)
             if given is None:
-                told = self._misfit(name)
-                raise StateTypeError(f"stream {name!r} has {told}: there is nothing to {doing}")
-            found |= {member.cls: member for member in given.members}
-        first, *others = found.values()
+                misfit = self._misfit(name)
+                raise StateTypeError(f"stream {name!r} has {misfit}: there is nothing to {doing}")
+            types |= {member.cls: member for member in given.members}
+        first, *others = types.values()
         if others:
-            told = " | ".join(member.name for member in found.values())
+            misfit = " | ".join(member.name for member in types.values())
             raise StateTypeError(
-                f"stream {self.name!r} has {told}, and {doing}s need records of one type: use a "
+                f"stream {self.name!r} has {misfit}, and {doing}s need records of one type: use a "
                 "process function"
             )
         return first
@@ -304,8 +304,8 @@ class Stream(Generic[T]):
     @property
     def declared(self) -> Process[Any, ..., T] | None:
         """The process function that these records come from; None for a source or a union."""
-        found = next((op for op in self._job.operators if op.name == self.name), None)
-        return None if found is None else found.declared
+        operator = next((op for op in self._job.operators if op.name == self.name), None)
+        return None if operator is None else operator.declared
 
     @property
     def late(self) -> Stream[Any]:
@@ -457,5 +457,5 @@ class Windowed(Generic[T]):
             field: the added field; None adds whole records.
             name: of the operator, and of the field with the result, which is `result` by default.
         """
-        made = self._windowing.aggregate(aggregate, accumulator, result, field, name, into)
-        return self._stream.process(made, name=name)
+        declared = self._windowing.aggregate(aggregate, accumulator, result, field, name, into)
+        return self._stream.process(declared, name=name)

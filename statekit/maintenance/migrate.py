@@ -100,14 +100,16 @@ class Migration:
         self.repository = repository = Repository(url, create=False)
         self.last, self.stored = last_epoch(repository)
         check_job_name(self.stored, job, repository.url)
-        self.reports = [StateReport(found) for found in successions(self.stored, job.operators)]
+        self.reports = [
+            StateReport(succession) for succession in successions(self.stored, job.operators)
+        ]
         self.epoch = self.last.epoch + 1
 
-    def run(self, told: Told, *, dry: bool = False) -> EpochManifest | None:
+    def run(self, progress: Told, *, dry: bool = False) -> EpochManifest | None:
         """Rewrite rows and commit the new epoch. Return it, or None if no row had to change.
 
         Parameters:
-            told: called with the progress.
+            progress: called with the progress.
             dry: change nothing, and continue after a row that cannot be converted.
 
         Raises:
@@ -118,7 +120,7 @@ class Migration:
             FencedError: another run committed an epoch meanwhile.
         """
         following = None if dry and self.refused else self._following()
-        changed = {op.name: self._operator(op, told, dry=dry) for op in self.job.operators}
+        changed = {op.name: self._operator(op, progress, dry=dry) for op in self.job.operators}
         needed = any(report.is_wanted for report in self.reports)
         if dry or following is None or not needed:
             return None
@@ -136,8 +138,8 @@ class Migration:
     @property
     def refused(self) -> list[Succession]:
         """The states whose rows cannot be read as the declared type."""
-        found = (report.succession for report in self.reports)
-        return [succession for succession in found if succession.verdict == "refused"]
+        successions_found = (report.succession for report in self.reports)
+        return [succession for succession in successions_found if succession.verdict == "refused"]
 
     def _following(self) -> JobFile:
         """Return the job file after the migration, without earlier types."""
@@ -152,7 +154,7 @@ class Migration:
 
     # ------------------------------------------------------------------------------------ shards
 
-    def _operator(self, operator: Operator, told: Told, *, dry: bool) -> dict[int, ShardState]:
+    def _operator(self, operator: Operator, progress: Told, *, dry: bool) -> dict[int, ShardState]:
         """Rewrite the rows of an operator. Return its changed shards by number."""
         wanted = [
             report
@@ -166,11 +168,11 @@ class Migration:
             report.rows = 0
         changed: dict[int, ShardState] = {}
         for number, shard in enumerate(shards if wanted else ()):
-            told(operator.name, number, len(shards))
+            progress(operator.name, number, len(shards))
             if shard.attempt is not None or shard.redistributed:
-                made = self._shard(operator, number, shard, wanted, dry=dry)
-                changed |= {} if made is None else {number: made}
-            told(operator.name, number + 1, len(shards))
+                new_shard = self._shard(operator, number, shard, wanted, dry=dry)
+                changed |= {} if new_shard is None else {number: new_shard}
+            progress(operator.name, number + 1, len(shards))
         return changed
 
     def _count_others(
@@ -207,9 +209,11 @@ class Migration:
         sizes = dict(shard.bytes)
         for state in work:
             sizes[state.name] = sizes.get(state.name, 0) + state.bytes_added
-        stands = {"attempt": unique_id(), "changed": self.epoch, "bytes": sizes}
-        made = changed_contents(self.repository, operator.name, shard, files, self.last.epoch)
-        return shard.model_copy(update={**stands, **made})
+        position = {"attempt": unique_id(), "changed": self.epoch, "bytes": sizes}
+        new_contents = changed_contents(
+            self.repository, operator.name, shard, files, self.last.epoch
+        )
+        return shard.model_copy(update={**position, **new_contents})
 
     def _file(
         self,
@@ -246,9 +250,9 @@ class Migration:
             ranges = [group_range(shard, shards, groups) for shard in range(shards)]
             blank = (ShardState(first_group=first, last_group=last) for first, last in ranges)
             return OperatorEpoch(shards=tuple(blank))
-        found = changed[operator]
+        new_shards = changed[operator]
         return before.at_rest(
-            found.get(number, shard) for number, shard in enumerate(before.shards)
+            new_shards.get(number, shard) for number, shard in enumerate(before.shards)
         )
 
 

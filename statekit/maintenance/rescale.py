@@ -119,15 +119,15 @@ def declared_states(job: Job | None, stored: JobFile) -> dict[str, tuple[StateSp
     Raises:
         RescaleError: functions of the job would write rows of another type than the checkpoint has.
     """
-    found = {} if job is None else {op.name: op.declared.states for op in job.operators}
+    specs_of = {} if job is None else {op.name: op.declared.states for op in job.operators}
     for operator in stored.operators:
-        specs = {spec.name: spec for spec in found.get(operator.name, ())}
+        specs = {spec.name: spec for spec in specs_of.get(operator.name, ())}
         for state in operator.states:
             spec = specs.get(state.name)
             if spec is None or not state.is_local or rule_of(state, spec) != "hooks":
                 continue
             check_type(operator.name, state, spec)
-    return found
+    return specs_of
 
 
 # ----------------------------------------------------------------------------------- verification
@@ -146,36 +146,36 @@ def _verify(
     plans = {
         name: restore_plan(repository, before, name, 0, groups - 1) for name in before.operators
     }
-    bases = {name: _base_files(found) for name, found in plans.items()}
+    bases = {name: _base_files(plan) for name, plan in plans.items()}
     total = sum(
-        ref.size for name, found in plans.items() for ref in (*found.change_files, *bases[name])
+        ref.size for name, plan in plans.items() for ref in (*plan.change_files, *bases[name])
     )
-    for name, found in plans.items():
+    for name, plan in plans.items():
         sums = MutationSums(groups)
-        counted = _counted(repository, found.change_files, sums)
+        counted = _counted(repository, plan.change_files, sums)
         for size in chain(counted, _checked(repository, bases[name])):
             done.files += 1
             done.bytes += size
             progress(done.bytes, total)
         done.sums[name] = {state: sums.of(state, 0, groups - 1) for state in sums.states}
-        of_shards, based = local.get(name, []), set(_based(found))
+        of_shards, based = local.get(name, []), set(_based(plan))
         old, new = before.operators[name], after.operators[name]
         _check_partition(name, old, new, sums, of_shards, based)
         _check_counts(name, old, new, of_shards)
-        _check_redistributed(repository, name, found, done, of_shards)
+        _check_redistributed(repository, name, plan, done, of_shards)
 
 
-def _based(found: RestorePlan) -> Iterator[int]:
+def _based(plan: RestorePlan) -> Iterator[int]:
     """Yield the key groups whose rows start from a base."""
-    if found.base is not None:
-        yield from range(found.first, found.last + 1)
-    for part in found.below:
+    if plan.base is not None:
+        yield from range(plan.first, plan.last + 1)
+    for part in plan.below:
         yield from _based(part)
 
 
-def _base_files(found: RestorePlan) -> list[FileRef]:
+def _base_files(plan: RestorePlan) -> list[FileRef]:
     """Return RocksDB's own files of all bases, each one once."""
-    databases = (database for base in found.bases for database in base.databases)
+    databases = (database for base in plan.bases for database in base.databases)
     return list(dict.fromkeys(ref for database in databases for ref in database.files.values()))
 
 
@@ -196,9 +196,9 @@ def _counted(repository: Repository, refs: list[FileRef], sums: MutationSums) ->
 
     def count(ref: FileRef) -> int:
         with repository.open_verified(ref) as file:
-            found = MutationSums.of_file(file, repository.at(ref.path), sums.groups)
+            file_sums = MutationSums.of_file(file, repository.at(ref.path), sums.groups)
         with adding:
-            sums.update(found)
+            sums.update(file_sums)
         return ref.size
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -226,57 +226,59 @@ def _check_partition(
     for state in (state for state in sums.states if state not in local):
         lost = [
             group
-            for group, (origin, found) in enumerate(zip(origins, named, strict=True))
-            if origin != found and sums.of(state, group, group).mutations
+            for group, (origin, new_origin) in enumerate(zip(origins, named, strict=True))
+            if origin != new_origin and sums.of(state, group, group).mutations
         ]
         if lost:
             raise _differs(name, f"rows of state {state!r} in key groups {lost} would be lost")
-        held = sums.of(state, 0, len(origins) - 1)
+        old_total = sums.of(state, 0, len(origins) - 1)
         shares = [sums.of(state, *shard.groups) for shard in after.shards]
         total = MutationSum(
             sum(share.mutations for share in shares),
             sum(share.checksum for share in shares) % CHECKSUMS,
         )
-        if total != held:
-            raise _differs(name, f"state {state!r} has {held}, its new shards {total}")
+        if total != old_total:
+            raise _differs(name, f"state {state!r} has {old_total}, its new shards {total}")
 
 
 def _check_counts(name: str, before: OperatorEpoch, after: OperatorEpoch, local: list[str]) -> None:
-    for held, there_are in ((before.rows, after.rows), (before.bytes, after.bytes)):
-        old, new = ({k: n for k, n in of.items() if k not in local} for of in (held, there_are))
+    for counts_before, there_are in ((before.rows, after.rows), (before.bytes, after.bytes)):
+        old, new = (
+            {k: n for k, n in of.items() if k not in local} for of in (counts_before, there_are)
+        )
         if old != new:
             raise _differs(name, f"there are {old} rows or bytes, the new shards have {new}")
 
 
 def _check_redistributed(
-    repository: Repository, name: str, found: RestorePlan, done: Rescaled, local: list[str]
+    repository: Repository, name: str, plan: RestorePlan, done: Rescaled, local: list[str]
 ) -> None:
     """Check that the new shards have exactly the redistributed operator state.
 
     Parameters:
-        found: the restore plan of the operator before.
+        plan: the restore plan of the operator before.
     """
     after, backend = done.after.operators[name], MemoryBackend(local)
     waiting = [ref for shard in after.shards for ref in shard.redistributed]
-    replay(repository, backend, found, only_local=True)
+    replay(repository, backend, plan, only_local=True)
     repository.replay(backend, waiting, 0, done.after.key_groups - 1)
     rows, size = after.rows, after.bytes
-    told = {state: StateSize(rows.get(state, 0), size.get(state, 0)) for state in local}
-    if (held := backend.sizes()) != told:
-        raise _differs(name, f"its operator state should have {told} and has {held}")
+    expected = {state: StateSize(rows.get(state, 0), size.get(state, 0)) for state in local}
+    if (actual := backend.sizes()) != expected:
+        raise _differs(name, f"its operator state should have {expected} and has {actual}")
 
 
 def _origins(operator: OperatorEpoch) -> list[tuple[tuple[int, int], str | None]]:
     """Return, for each key group, the shard that last changed it, and its attempt."""
-    found: list[tuple[tuple[int, int], str | None]] = []
+    origins: list[tuple[tuple[int, int], str | None]] = []
     for shard in operator.shards:
         nothing = (shard.groups, shard.attempt)
         own = [nothing] * (shard.last_group - shard.first_group + 1)
         for piece in shard.slices:
             start, end = piece.first_group - shard.first_group, piece.last_group - shard.first_group
             own[start : end + 1] = [(piece.shard, piece.attempt)] * (end - start + 1)
-        found += own
-    return found
+        origins += own
+    return origins
 
 
 def _differs(operator: str, how: str) -> CorruptCheckpointError:

@@ -109,14 +109,14 @@ def what_moves(
     for name, before in reader.manifest.operators.items():
         record = reader.operator(name)
         groups = None if fast else _counted(reader, record)
-        known = partial(_size_of_shard, groups, record.holds_by_key)
+        size_of = partial(_size_of_shard, groups, record.holds_by_key)
         after = planned.operators[name]
         plans.append(
             OperatorPlan(
                 name,
-                [Load(shard.groups, known(shard)) for shard in before.shards],
-                [Load(shard.groups, known(shard)) for shard in after.shards],
-                _moves(before, ranges, known, groups),
+                [Load(shard.groups, size_of(shard)) for shard in before.shards],
+                [Load(shard.groups, size_of(shard)) for shard in after.shards],
+                _moves(before, ranges, size_of, groups),
                 _fullest(groups),
                 _shared(record, before, specs.get(name, ())),
                 has_keys=bool(record.holds_by_key),
@@ -187,11 +187,11 @@ def _shared(
 def _counted(reader: CheckpointReader, record: OperatorRecord) -> Groups:
     with scratch_directory("rescale") as directory:
         states = reader.sizes_of_groups(record.name, directory)
-    found: dict[int, list[StateSize]] = {}
+    by_group: dict[int, list[StateSize]] = {}
     for name in record.holds_by_key:
         for group, size in states[name].items():
-            found.setdefault(group, []).append(size)
-    return {group: total_size(sizes) for group, sizes in found.items()}
+            by_group.setdefault(group, []).append(size)
+    return {group: total_size(sizes) for group, sizes in by_group.items()}
 
 
 def _size_of_shard(
@@ -215,7 +215,7 @@ def _size_within(groups: Groups, first: int, last: int) -> StateSize:
 def _moves(
     before: OperatorEpoch,
     ranges: list[tuple[int, int]],
-    known: Callable[[ShardState], StateSize | None],
+    size_of: Callable[[ShardState], StateSize | None],
     groups: Groups | None,
 ) -> list[Move]:
     numbers = {shard.first_group: number for number, shard in enumerate(before.shards)}
@@ -226,11 +226,11 @@ def _moves(
             if groups is not None:
                 size: StateSize | None = _size_within(groups, *own)
             else:
-                size = known(shard) if own == shard.groups else None
+                size = size_of(shard) if own == shard.groups else None
             moves.append(Move(own, numbers[shard.first_group], target, size))
     return moves
 
 
 def _fullest(groups: Groups | None) -> list[tuple[int, StateSize]]:
-    held = sorted((groups or {}).items(), key=lambda found: (-found[1].rows, found[0]))
-    return held[:_HOT_GROUPS]
+    fullest = sorted((groups or {}).items(), key=lambda entry: (-entry[1].rows, entry[0]))
+    return fullest[:_HOT_GROUPS]

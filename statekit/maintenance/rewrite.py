@@ -194,8 +194,8 @@ class ShardsWriter:
         self._distribute()
         for number, shard in enumerate(self._shards):
             batch = Batch()
-            held = {name: shards[number] for name, shards in local.items()}
-            for name, size in put_local(batch, shard.groups[0], held).items():
+            rows_of_shard = {name: shards[number] for name, shards in local.items()}
+            for name, size in put_local(batch, shard.groups[0], rows_of_shard).items():
                 shard.rows[name], shard.bytes[name] = size
             if len(batch):
                 changes = Changes(tuple(local))
@@ -226,10 +226,12 @@ class ShardsWriter:
         for family, parts, row in rows:
             self.put(family, parts, row)
             count.one()
-        made = self.finish(epoch, local)
-        for _ in verify(self.repository, self._operator, made, self.contents, self.rows.key_groups):
+        shards = self.finish(epoch, local)
+        for _ in verify(
+            self.repository, self._operator, shards, self.contents, self.rows.key_groups
+        ):
             count.one()
-        return made
+        return shards
 
     def _gather(self) -> None:
         if not len(self._batch):
@@ -289,29 +291,29 @@ def verify(
         CorruptCheckpointError: they differ.
     """
     rows = KeyedRows(operator, key_groups)
-    found = {family: RowChecksum() for family in rows.families}
+    actual = {family: RowChecksum() for family in rows.families}
     for shard in shards:
         for ref in shard.files:
             with repository.open_verified(ref) as file:
                 for batch in read_changes(file, ref.path):
                     for family, _, row_key, row in batch.rows():
-                        if family not in found:
+                        if family not in actual:
                             continue
                         parts = rows.parts(family, row_key)
                         group = group_of_row(row_key)
                         if rows.row_key(parts) != row_key or not shard.overlaps(group, group):
                             raise _differs(operator.name, family, f"a row in key group {group}")
-                        found[family].add(row_key[2:], row or b"")
+                        actual[family].add(row_key[2:], row or b"")
                         yield
     for family, expected in contents.items():
-        if str(found[family]) != str(expected):
-            raise _differs(operator.name, family, f"{found[family]} in place of {expected}")
+        if str(actual[family]) != str(expected):
+            raise _differs(operator.name, family, f"{actual[family]} in place of {expected}")
 
 
-def _differs(operator: str, family: str, found: str) -> CorruptCheckpointError:
+def _differs(operator: str, family: str, difference: str) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        f"the written rows of {operator}.{family} differ from the read ones: {found}. Nothing is "
-        "committed, and the old state is unchanged: check the disks and the memory of this "
+        f"the written rows of {operator}.{family} differ from the read ones: {difference}. Nothing "
+        "is committed, and the old state is unchanged: check the disks and the memory of this "
         "machine, then try again"
     )
 
@@ -330,7 +332,7 @@ def stored_rows(
     """
     rows = KeyedRows(operator, manifest.key_groups)
     epoch = manifest.operators.get(operator.name)
-    found = dict.fromkeys(rows.families, 0)
+    counts = dict.fromkeys(rows.families, 0)
     unpacked = ShardRows(repository, operator.name, manifest)
     for shard in epoch.shards if epoch else ():
         if shard.attempt is None:
@@ -338,10 +340,10 @@ def stored_rows(
         with unpacked.opened(shard, rows.families) as backend:
             for family in rows.families:
                 for row_key, row in backend.scan(family, *group_bounds(*shard.groups)):
-                    found[family] += 1
+                    counts[family] += 1
                     yield family, rows.parts(family, row_key), row
     counted = {} if epoch is None else epoch.rows
-    for family, count in found.items():
+    for family, count in counts.items():
         if count != counted.get(family, 0):
             raise CorruptCheckpointError(
                 f"{repository.url}, epoch {manifest.epoch}: the files have {count} rows of "

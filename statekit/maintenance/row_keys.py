@@ -130,8 +130,8 @@ class KeyedRows:
             return None
         ttl, era = self._expiring[family]
         assert ttl is not None, "only such states are listed"
-        found = index_entry(family, ttl, era, row_key, row)
-        return None if found is None else Entry(ttl.clock, found[1], EXPIRY, found[0])
+        entry = index_entry(family, ttl, era, row_key, row)
+        return None if entry is None else Entry(ttl.clock, entry[1], EXPIRY, entry[0])
 
 
 def _before_bytes(family: str) -> int:

@@ -90,8 +90,8 @@ def instances(
         for value in values:
             if not isinstance(value, accepted) or isinstance(value, refused):
                 kind = type(value).__name__
-                got = "None" if value is None else f"{shorten(value)} of type {kind}"
-                raise ValueMismatch(f"{path} is declared as {declared}, got {got}")
+                actual = "None" if value is None else f"{shorten(value)} of type {kind}"
+                raise ValueMismatch(f"{path} is declared as {declared}, got {actual}")
 
     return check
 

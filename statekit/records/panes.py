@@ -57,9 +57,9 @@ class SlidingPanes:
         # Counted from a start before the year 1, as Arrow rounds towards zero.
         since = pc.subtract(times, MIN_MICROS - (MIN_MICROS - self.origin_us) % self.every_us)
         pane = pc.divide(since, self.every_us)
-        if rest := self.size_us % self.every_us:
+        if remainder := self.size_us % self.every_us:
             into = pc.subtract(since, pc.multiply(pane, self.every_us))
-            has_ended = pc.greater_equal(into, rest).cast(pa.int64())
+            has_ended = pc.greater_equal(into, remainder).cast(pa.int64())
             pane = pc.add(pc.multiply(pane, 2), has_ended)
         return pc.if_else(pc.less_equal(times, late_us), LATE, pane)
 

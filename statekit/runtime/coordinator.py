@@ -130,9 +130,9 @@ class Coordinator:
                 "continue after a bounded run, run it with drain=False"
             )
         self.watermarks_us = self._watermarks(drain, to or {})
-        asked = self._instant(what) if at_us is None else at_us
+        processing_time_us = self._instant(what) if at_us is None else at_us
         before = BEGINNING if self.last is None else self.last.processing_time_us
-        self.processing_time_us = max(asked, before)  # the wall clock may be set back
+        self.processing_time_us = max(processing_time_us, before)  # the wall clock may be set back
 
     def _instant(self, what: str) -> int:
         """Return the time of the wall clock; in a replay, the time of the first attempt."""
@@ -151,7 +151,7 @@ class Coordinator:
         return self.begun.processing_time_us
 
     def _watermarks(self, drain: bool, to: Mapping[str, int]) -> dict[str, int]:
-        found: dict[str, int] = {}
+        watermarks: dict[str, int] = {}
         for operator in self.job.operators:
             declared = operator.declared
             if declared.event_time is None:
@@ -164,8 +164,8 @@ class Coordinator:
                 for name in operator.inputs
             )
             reached = advanced(current, seen, declared.lateness_us)
-            found[operator.name] = max(reached, to.get(operator.name, BEGINNING))
-        return found
+            watermarks[operator.name] = max(reached, to.get(operator.name, BEGINNING))
+        return watermarks
 
     def _come(self, stream: str, read: int | None, *, drain: bool) -> int:
         """Return how far event time has advanced on an input of an operator.
@@ -199,8 +199,8 @@ class Coordinator:
 
     def _watermark(self, name: str) -> int | None:
         """Return the watermark of an operator in the last epoch."""
-        found = self._operator_epoch(name)
-        return None if found is None else found.watermark_us
+        epoch = self._operator_epoch(name)
+        return None if epoch is None else epoch.watermark_us
 
     @property
     def was_draining(self) -> bool:
@@ -211,9 +211,9 @@ class Coordinator:
     @property
     def would_advance(self) -> bool:
         """Whether an epoch without records would have a later watermark than the last one."""
-        found = self._watermarks(drain=False, to={})
-        before = {name: self._watermark(name) for name in found}
-        return any(us > (before[name] or BEGINNING) for name, us in found.items())
+        watermarks = self._watermarks(drain=False, to={})
+        before = {name: self._watermark(name) for name in watermarks}
+        return any(us > (before[name] or BEGINNING) for name, us in watermarks.items())
 
     @property
     def has_event_time(self) -> bool:
@@ -223,12 +223,12 @@ class Coordinator:
     def is_drained(self) -> bool:
         """Whether event time has ended in all operators, and nothing is left to do."""
         timed = [op.name for op in self.job.operators if op.declared.event_time is not None]
-        found = [self._operator_epoch(name) for name in timed]
+        epochs = [self._operator_epoch(name) for name in timed]
         return all(
             operator is not None
             and operator.watermark_us == END
             and not any(shard.wake_us.get("event", END + 1) <= END for shard in operator.shards)
-            for operator in found
+            for operator in epochs
         )
 
     def keeps_copies(self, asked: bool | None) -> bool:
@@ -248,8 +248,8 @@ class Coordinator:
         """
         if self.last is None:
             return ()
-        taken = () if self.last.cause == "records" else ((self.last.epoch, self.last.epoch),)
-        return (*((first, end + 1) for first, end in self.last.abandoned), *taken)
+        own = () if self.last.cause == "records" else ((self.last.epoch, self.last.epoch),)
+        return (*((first, end + 1) for first, end in self.last.abandoned), *own)
 
     def plan(self, operator: str, shard: int) -> ShardPlan:
         """Return the plan of a shard for the next epoch."""
@@ -369,15 +369,15 @@ class Coordinator:
             self._collection.close(at_once=at_once)
 
     def _checked(self, reports: Iterable[ShardReport]) -> dict[str, OperatorEpoch]:
-        told: dict[str, list[ShardReport]] = defaultdict(list)
+        by_operator: dict[str, list[ShardReport]] = defaultdict(list)
         for report in reports:
-            told[report.operator].append(report)
-        return {op.name: self._in_one(op, told[op.name]) for op in self.job.operators}
+            by_operator[report.operator].append(report)
+        return {op.name: self._in_one(op, by_operator[op.name]) for op in self.job.operators}
 
     def _in_one(self, operator: Operator, reports: list[ShardReport]) -> OperatorEpoch:
         """Combine the reports of all shards of an operator."""
         before = None if self.layout is None else self.layout.operators.get(operator.name)
         bases = [self._base(operator.name, shard) for shard in range(self.parallelism)]
-        told = OperatorReports(operator, self.epoch, bases, reports)
+        combined = OperatorReports(operator, self.epoch, bases, reports)
         watermark_us = self.watermarks_us.get(operator.name)
-        return told.in_one(before, self._record(operator.name).holds, watermark_us)
+        return combined.in_one(before, self._record(operator.name).holds, watermark_us)

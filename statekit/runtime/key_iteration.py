@@ -165,8 +165,8 @@ class KeyIteration:
 
     def handled(self) -> Handled:
         """Return the record of the key that was taken last; before any was, the first one."""
-        taken = len(self._some) - length_hint(self._following)
-        return ("record taken last", self._some[taken - 1]) if taken else self._begins_with()
+        position = len(self._some) - length_hint(self._following)
+        return ("record taken last", self._some[position - 1]) if position else self._begins_with()
 
     def _begins_with(self) -> Handled:
         return ("first record", self._some[0]) if self._some else ("key", self._scope.key)

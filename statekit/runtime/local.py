@@ -260,11 +260,11 @@ def _epochs(
 
 def _behind(name: str, records: Iterable[Any], count: int) -> Iterator[Any]:
     """Skip the records of an input that are in the state already."""
-    rest = iter(records)
-    found = sum(1 for _ in islice(rest, count))
-    if found < count:
+    remaining = iter(records)
+    skipped = sum(1 for _ in islice(remaining, count))
+    if skipped < count:
         raise RestoreError(
-            f"input {name!r} has {found} records, and {count} of it are in the state: pass the "
+            f"input {name!r} has {skipped} records, and {count} of it are in the state: pass the "
             "same records again, from the first one on, followed by new ones"
         )
-    return rest
+    return remaining

@@ -143,11 +143,11 @@ def _concluded(
     added = task.finish()
     batches = task.batch, task.local_batch
     files = {file: file.size for file in plan.base.redistributed}
-    for batch, made, local in zip(batches, changes, (False, True), strict=True):
+    for batch, change_file, local in zip(batches, changes, (False, True), strict=True):
         if len(batch):
-            made.append(batch)
-        if (file := _stored(made, plan.operator, repository, local=local)) is not None:
-            files[file] = made.bytes
+            change_file.append(batch)
+        if (file := _stored(change_file, plan.operator, repository, local=local)) is not None:
+            files[file] = change_file.bytes
     report = unchanged(plan).model_copy(
         update={
             "records_out": task.records_out,
@@ -185,9 +185,9 @@ def _changed(
     contents = changed_contents(
         repository, plan.operator, before, list(files), plan.base_epoch, files
     )
-    standing = {"attempt": unique_id(), "changed": plan.epoch}
+    fields = {"attempt": unique_id(), "changed": plan.epoch}
     based = {"base": before.base, "history": before.history}
-    return shard.model_copy(update={**based, **standing, **contents})
+    return shard.model_copy(update={**based, **fields, **contents})
 
 
 def _stored(
@@ -231,8 +231,8 @@ def _counts(
 def _by_name(sizes: Mapping[str, StateSize], rows: str, size: str) -> dict[str, object]:
     """Return rows and bytes per state, as two fields."""
     return {
-        rows: {name: found.rows for name, found in sizes.items()},
-        size: {name: found.bytes for name, found in sizes.items()},
+        rows: {name: size_of.rows for name, size_of in sizes.items()},
+        size: {name: size_of.bytes for name, size_of in sizes.items()},
     }
 
 

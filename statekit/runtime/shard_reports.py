@@ -32,26 +32,26 @@ class OperatorReports:
     ) -> None:
         self._operator = operator
         self._epoch = epoch
-        found: dict[tuple[int, int], list[ShardReport]] = defaultdict(list)
+        by_shard: dict[tuple[int, int], list[ShardReport]] = defaultdict(list)
         for report in reports:
-            found[report.shard.groups].append(report)
-        missing = [shard for shard, base in enumerate(bases) if base.groups not in found]
+            by_shard[report.shard.groups].append(report)
+        missing = [shard for shard, base in enumerate(bases) if base.groups not in by_shard]
         repeated = [
             shard
             for shard, base in enumerate(bases)
-            if len(found[base.groups]) > 1 and not _are_one(found[base.groups], base)
+            if len(by_shard[base.groups]) > 1 and not _are_one(by_shard[base.groups], base)
         ]
-        strange = sorted(found.keys() - {base.groups for base in bases})
+        strange = sorted(by_shard.keys() - {base.groups for base in bases})
         if missing or repeated or strange:
-            told = [f"shards {missing} did not report"] if missing else []
-            told += [f"shards {repeated} ran more than once, and differ"] if repeated else []
-            told += [f"key groups {strange} are of no shard of this run"] if strange else []
+            faults = [f"shards {missing} did not report"] if missing else []
+            faults += [f"shards {repeated} ran more than once, and differ"] if repeated else []
+            faults += [f"key groups {strange} are of no shard of this run"] if strange else []
             raise IncompleteEpochError(
-                f"epoch {epoch}, operator {operator.name!r}: {' and '.join(told)}. The sink "
+                f"epoch {epoch}, operator {operator.name!r}: {' and '.join(faults)}. The sink "
                 "must read the whole output exactly once; use a callback sink if it may not. "
                 "Nothing of this epoch is committed: correct the sink, then start the job again"
             )
-        self._told = [found[base.groups][0] for base in bases]
+        self._told = [by_shard[base.groups][0] for base in bases]
 
     def in_one(
         self, before: OperatorEpoch | None, holds: Container[str], watermark_us: int | None
@@ -72,8 +72,8 @@ class OperatorReports:
         for number, stream in enumerate(operator.streams):
             times = [report.largest_by_input.get(number) for report in told]
             times += [before.largest_of(stream)] if before and stream in operator.inputs else []
-            if known := [time for time in times if time is not None]:
-                largest[stream] = max(known)
+            if times_known := [time for time in times if time is not None]:
+                largest[stream] = max(times_known)
         times = [*largest.values(), *([before.largest_event_us] if before else [])]
         late = sum(report.late for report in told)
         rows, sizes = (before.undivided_rows, before.undivided_bytes) if before else ({}, {})
@@ -122,8 +122,10 @@ def _without(counts: Mapping[str, int], counted: Sequence[Mapping[str, int]]) ->
     Never below zero: if the counts of an older manifest are wrong, `verify` reports that, and no
     epoch fails.
     """
-    left = {name: n - sum(found.get(name, 0) for found in counted) for name, n in counts.items()}
-    return {name: n for name, n in left.items() if n > 0}
+    remaining = {
+        name: n - sum(count.get(name, 0) for count in counted) for name, n in counts.items()
+    }
+    return {name: n for name, n in remaining.items() if n > 0}
 
 
 def _are_one(reports: list[ShardReport], base: ShardState) -> bool:
@@ -133,9 +135,9 @@ def _are_one(reports: list[ShardReport], base: ShardState) -> bool:
     then reported, and a reader of the output may have seen either. That makes no difference if they
     had the same effect. An attempt that is reported twice is refused, because none reports twice.
     """
-    made = [report.shard.attempt for report in reports if report.shard.attempt != base.attempt]
-    told = [_effect(report) for report in reports]
-    return len(made) == len(set(made)) and all(effect == told[0] for effect in told)
+    attempts = [report.shard.attempt for report in reports if report.shard.attempt != base.attempt]
+    effects = [_effect(report) for report in reports]
+    return len(attempts) == len(set(attempts)) and all(effect == effects[0] for effect in effects)
 
 
 def _effect(report: ShardReport) -> tuple[object, ...]:
@@ -144,5 +146,5 @@ def _effect(report: ShardReport) -> tuple[object, ...]:
     first = len(shard.files) - report.files_written
     changes = [file.checksum for file in shard.files[first:]]
     read = report.late, report.records_by_input, report.largest_by_input
-    made = report.records_out, report.bytes_written, shard.rows, shard.bytes, shard.wake_us
-    return *read, *made, changes
+    effect = report.records_out, report.bytes_written, shard.rows, shard.bytes, shard.wake_us
+    return *read, *effect, changes

@@ -122,8 +122,8 @@ class ShardTask:
             records = self._keys.at_times(records, batch.times)
 
         def current() -> Handled:
-            taken = len(batch.records) - length_hint(following)
-            return "record", batch.records[max(taken - 1, 0)]
+            position = len(batch.records) - length_hint(following)
+            return "record", batch.records[max(position - 1, 0)]
 
         yield from self._called(records, current)
 
@@ -162,8 +162,8 @@ class ShardTask:
             if not isinstance(error, StatekitError):
                 raise self._failed(error, f"the {kind} was {shown(handled)}") from error
             if not self._keys.is_between:
-                what = "" if kind == "record" else f"a key, and the {kind} was "
-                note = f"while operator {self.scope.operator!r} handled {what}{shown(handled)}"
+                prefix = "" if kind == "record" else f"a key, and the {kind} was "
+                note = f"while operator {self.scope.operator!r} handled {prefix}{shown(handled)}"
                 error.add_note(note)
             raise
 

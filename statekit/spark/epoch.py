@@ -172,8 +172,8 @@ class EpochRunner:
                 frames = OperatorFrames(dfs[0], options, combines=combines)
             self._frames[chain, combines] = frames
         step = self._step(chain, layout_of(operator, job), is_combined=combines)
-        if isinstance(frames, UnionFrames) and (whole := self._whole(operator, frames)):
-            return frames.frame_of_whole(whole, operator.streams, step, tasks)
+        if isinstance(frames, UnionFrames) and (merged_inputs := self._whole(operator, frames)):
+            return frames.frame_of_whole(merged_inputs, operator.streams, step, tasks)
         return frames.frame(dfs, step, tasks)
 
     def _frame_options(self, chain: Chain) -> FrameOptions:

@@ -32,17 +32,17 @@ def translated(error: BaseException) -> BaseException:
     if isinstance(error, StatekitError):
         return error
     text = str(error)
-    found = _STATEKIT_ERROR.findall(text)
-    if found:
-        name, message = found[-1]
+    names = _STATEKIT_ERROR.findall(text)
+    if names:
+        name, message = names[-1]
         cls, message = error_class(name) or StatekitError, message.strip()
-        made = cls.from_text(message) if issubclass(cls, RetryError) else cls(message)
+        typed = cls.from_text(message) if issubclass(cls, RetryError) else cls(message)
     elif isinstance(error, PySparkException | Py4JJavaError):
         kind = next((kind for sign, kind in _SPARKS_WORDS.items() if sign in text), None)
         if kind is None:
             return error
-        made = kind(f"{text.splitlines()[0]}. {_WAY_OUT[kind]}")
+        typed = kind(f"{text.splitlines()[0]}. {_WAY_OUT[kind]}")
     else:
         return error
-    made.__cause__ = error
-    return made
+    typed.__cause__ = error
+    return typed

@@ -33,7 +33,7 @@ def merged(inputs: Mapping[str, DataFrame]) -> DataFrame:
         )
         for name, df in frames
     ]
-    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), tagged)
+    return reduce(lambda one, right: one.unionByName(right, allowMissingColumns=True), tagged)
 
 
 def split(df: DataFrame, job: Job) -> Mapping[str, DataFrame]:
@@ -49,8 +49,8 @@ class MergedInputs(Mapping[str, DataFrame]):
         whole: all of them, as of `merged`.
     """
 
-    def __init__(self, whole: DataFrame, names: Sequence[str]) -> None:
-        self.whole = whole
+    def __init__(self, merged_frame: DataFrame, names: Sequence[str]) -> None:
+        self.whole = merged_frame
         self._names = tuple(names)
         self._apart: dict[str, DataFrame] = {}
 
@@ -76,12 +76,12 @@ class MergedInputs(Mapping[str, DataFrame]):
         """
         places = range(len(columns))
         fields = [f"{_FIELDS}_{place}" for place in places]
-        made = [f"{_MADE}_{place}" for place in places]
+        names = [f"{_MADE}_{place}" for place in places]
         of_each = [F.col(quoted(name)).alias(of) for name, of in zip(columns, fields, strict=True)]
         rows = self.whole.where(F.col(SOURCE).isin(*columns)).select(SOURCE, *of_each)
         for place, (name, chosen) in enumerate(columns.items()):
             # Its own fields, for a moment, are columns as they are in a frame of it alone.
-            rows = rows.select(SOURCE, *made[:place], *fields[place + 1 :], f"{fields[place]}.*")
-            own = F.when(F.col(SOURCE) == name, F.struct(*chosen)).alias(made[place])
-            rows = rows.select(SOURCE, *made[:place], own, *fields[place + 1 :])
-        return rows.select(F.coalesce(*made).alias(_MADE)).select(f"{_MADE}.*")
+            rows = rows.select(SOURCE, *names[:place], *fields[place + 1 :], f"{fields[place]}.*")
+            own = F.when(F.col(SOURCE) == name, F.struct(*chosen)).alias(names[place])
+            rows = rows.select(SOURCE, *names[:place], own, *fields[place + 1 :])
+        return rows.select(F.coalesce(*names).alias(_MADE)).select(f"{_MADE}.*")

@@ -124,13 +124,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 def _importable(cls: type) -> bool:
     """Return whether a worker can import a class by reference."""
-    found: Any = sys.modules.get(cls.__module__)
+    resolved: Any = sys.modules.get(cls.__module__)
     by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
     if any(f"{cls.__module__}.".startswith(f"{module}.") for module in by_value):
         return False
     for name in cls.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is cls
+        resolved = getattr(resolved, name, None)
+    return resolved is cls
 
 
 def _resolve_annotations(cls: type) -> None:
@@ -162,9 +162,9 @@ def _struct_recipe(cls: Any) -> tuple[Any, ...]:
     namespace["__doc__"] = members.get("__doc__")
     config = cls.__struct_config__
     options = {name: getattr(config, name) for name in _CONFIG if hasattr(config, name)}
-    found = [field for field in msgspec.structs.fields(cls) if field.name in own]
-    options["kw_only"] = any(field.name not in cls.__match_args__ for field in found)
-    by_name = {field.name: _field_recipe(field) for field in found}
+    fields_of_own = [field for field in msgspec.structs.fields(cls) if field.name in own]
+    options["kw_only"] = any(field.name not in cls.__match_args__ for field in fields_of_own)
+    by_name = {field.name: _field_recipe(field) for field in fields_of_own}
     fields = [(name, by_name[name]) for name in own if name in by_name]
     arguments = (cls.__name__, cls.__bases__, namespace, fields, options)
     return _struct_of, arguments, own, None, None, _annotate
@@ -187,10 +187,10 @@ def _struct_of(
     fields: list[tuple[str, dict[str, Any]]],
     options: dict[str, Any],
 ) -> Any:
-    made = {field: msgspec.field(**recipe) for field, recipe in fields}
-    annotations = dict.fromkeys(made, Any)
+    fields_by_name = {field: msgspec.field(**recipe) for field, recipe in fields}
+    annotations = dict.fromkeys(fields_by_name, Any)
     return _StructMeta(
-        name, bases, {**namespace, "__annotations__": annotations, **made}, **options
+        name, bases, {**namespace, "__annotations__": annotations, **fields_by_name}, **options
     )
 
 

@@ -256,11 +256,12 @@ def _check_event_time(df: DataFrame, operator: Operator) -> None:
             f"operator {operator.name!r}: the input has no column {name!r} for its event time (it "
             f"has {', '.join(df.columns)}): add it, or change event_time="
         )
-    found = df.schema[name].dataType
-    if not isinstance(found, spark_types.TimestampType):
+    type_found = df.schema[name].dataType
+    if not isinstance(type_found, spark_types.TimestampType):
         raise ProcessError(
-            f"operator {operator.name!r}: its event time {name!r} is {found.simpleString()}, which "
-            "is no instant: cast it to timestamp, in the session time zone it was written in"
+            f"operator {operator.name!r}: its event time {name!r} is {type_found.simpleString()}, "
+            "which is no instant: cast it to timestamp, in the session time zone it was written "
+            "in"
         )
 
 
@@ -268,11 +269,11 @@ def projected_to(record_type: RecordType, df: DataFrame) -> DataFrame:
     """Return only the columns that the record type reads; all of them for a plain dict."""
     if record_type.fields is None:
         return df
-    present, made = set(df.columns), {}
+    present, expressions = set(df.columns), {}
     if isinstance(record_type, ColumnRecords):
-        made = {name: f"{of} as {quoted(name)}" for name, of in record_type.derived.items()}
-    names = [name for name in record_type.field_names if name in present or name in made]
-    return df.selectExpr(*(made.get(name) or quoted(name) for name in names))
+        expressions = {name: f"{of} as {quoted(name)}" for name, of in record_type.derived.items()}
+    names = [name for name in record_type.field_names if name in present or name in expressions]
+    return df.selectExpr(*(expressions.get(name) or quoted(name) for name in names))
 
 
 def with_derived(record_type: RecordType, df: DataFrame) -> DataFrame:
@@ -383,8 +384,10 @@ def _origin(inputs: int, bits: int) -> str:
 
 
 def _sort_type(df: DataFrame, name: str) -> spark_types.DataType:
-    found = df.schema[name].dataType
-    return spark_types.BinaryType() if isinstance(found, spark_types.StringType) else found
+    type_found = df.schema[name].dataType
+    return (
+        spark_types.BinaryType() if isinstance(type_found, spark_types.StringType) else type_found
+    )
 
 
 def _is_integral(df: DataFrame, name: str) -> bool:
@@ -398,10 +401,10 @@ def key_expression(df: DataFrame, name: str, operator: str) -> str:
             f"operator {operator!r}: the input has no key column {name!r} (it has "
             f"{', '.join(df.columns)}): add it, or change key="
         )
-    found = df.schema[name].dataType
-    if not isinstance(found, _KEY_TYPES):
+    type_found = df.schema[name].dataType
+    if not isinstance(type_found, _KEY_TYPES):
         raise ProcessError(
-            f"operator {operator!r}: key column {name!r} is {found.simpleString()}, which cannot "
-            "be a key: cast it to a bigint, string, binary, boolean, date or timestamp"
+            f"operator {operator!r}: key column {name!r} is {type_found.simpleString()}, which "
+            "cannot be a key: cast it to a bigint, string, binary, boolean, date or timestamp"
         )
     return f"cast({quoted(name)} as bigint)" if _is_integral(df, name) else quoted(name)

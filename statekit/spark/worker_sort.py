@@ -76,28 +76,28 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, _Larg
     """Yield whole key groups, or as much of one as fits into memory, with the largest batch
     size.
     """
-    held: list[pa.RecordBatch] = []
+    batches_held: list[pa.RecordBatch] = []
     rows = size = 0
     largest = _Largest(0, 0)
     for batch in batches:
         if not batch.num_rows:
             continue
-        held.append(batch)
+        batches_held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         largest = _Largest(max(largest.rows, batch.num_rows), max(largest.size, batch.nbytes))
         if rows < _ENOUGH_ROWS and size < _ENOUGH_BYTES:
             continue
-        first_group, last_group = held[0].column(0)[0], batch.column(0)[-1]
+        first_group, last_group = batches_held[0].column(0)[0], batch.column(0)[-1]
         if first_group == last_group and size < _MOST_BYTES:
             continue
-        table = pa.Table.from_batches(held)
+        table = pa.Table.from_batches(batches_held)
         rows = pc.index(table.column(0), last_group).as_py() or rows
-        held, ended = table.slice(rows).to_batches(), [table.slice(0, rows)]
-        rows, size = sum(map(len, held)), sum(of.nbytes for of in held)
+        batches_held, ended = table.slice(rows).to_batches(), [table.slice(0, rows)]
+        rows, size = sum(map(len, batches_held)), sum(of.nbytes for of in batches_held)
         del table
         yield ended.pop(), largest  # nothing here keeps it any longer
-    if held:
-        held, ended = [], [pa.Table.from_batches(held)]
+    if batches_held:
+        batches_held, ended = [], [pa.Table.from_batches(batches_held)]
         yield ended.pop(), largest
 
 

@@ -267,13 +267,13 @@ class ManyRowState(State):
     def clear(self) -> None:
         """Remove all rows of this key. Stored rows are counted, and removed as one range."""
         self._drop_pending()
-        prefix, found = self._scope.prefix, False
+        prefix, has_rows = self._scope.prefix, False
         for row_key, row in self._held():
-            found = True
+            has_rows = True
             self._resized(row_key, len(row_key) + len(row), None)
             if self.expiry is not None:
                 self.expiry.forget(row_key, self.expiry.split(row)[1])
-        if found:
+        if has_rows:
             self._scope.batch.delete_range(self._name, prefix, prefix_end(prefix))
             self._cleared = prefix
 

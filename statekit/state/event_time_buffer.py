@@ -32,13 +32,13 @@ DUE_MAX = 20_000
 _POSITION_BYTES = 12
 
 
-def record_of_row(rest: bytes) -> bytes:
+def record_of_row(row_end: bytes) -> bytes:
     """Return the encoded record of a row.
 
     Parameters:
-        rest: the part of the row after the key.
+        row_end: the part of the row after the key.
     """
-    return rest[:-_POSITION_BYTES]
+    return row_end[:-_POSITION_BYTES]
 
 
 class DueGroup(NamedTuple):

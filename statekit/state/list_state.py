@@ -159,10 +159,10 @@ class ListState(ManyRowState, Sequence[T]):
         if isinstance(index, slice):
             return self._slice(index)
         rows = reversed(self) if index < 0 else iter(self)
-        found = next(islice(rows, -index - 1 if index < 0 else index, None), ABSENT)
-        if found is ABSENT:
+        element = next(islice(rows, -index - 1 if index < 0 else index, None), ABSENT)
+        if element is ABSENT:
             raise IndexError(f"{self._where()} has no element {index}")
-        return cast("T", found)
+        return cast("T", element)
 
     def index(self, value: object, start: int = 0, stop: int = sys.maxsize) -> int:
         """Return the first position of an element that equals `value`. Reads the list once."""
@@ -221,15 +221,15 @@ class ListState(ManyRowState, Sequence[T]):
         expiry, rows = self.expiry, self._pending[self._first :]
         if expiry is None:
             return rows
-        found = zip(rows, self._times[self._first :], strict=True)
-        return [row for row, written in found if not expiry.is_over(written)]
+        timed_rows = zip(rows, self._times[self._first :], strict=True)
+        return [row for row, written in timed_rows if not expiry.is_over(written)]
 
     def _handed_out(self, *, reverse: bool = False) -> Iterable[bytes]:
         """Yield the encoded elements to a reader, one by one."""
         expiry = self.expiry
         if expiry is None or not expiry.refreshes:
-            found = self._waiting()
-            return found[::-1] if reverse else found
+            pending = self._waiting()
+            return pending[::-1] if reverse else pending
         if self._at is not self._scope.prefix:
             return ()
         places = range(self._first, len(self._pending))

@@ -43,12 +43,12 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
 
     def __getitem__(self, key: K) -> V:
         row_key = self._row_key(key)
-        found = self._look(row_key)
-        if found is ABSENT:
+        value = self._look(row_key)
+        if value is ABSENT:
             raise KeyError(key)
         if self._refreshes:
             self._note_read(row_key)
-        return cast("V", found if self._immutable else self._decode(found))
+        return cast("V", value if self._immutable else self._decode(value))
 
     @overload
     def get(self, key: K, default: None = None, /) -> V | None: ...
@@ -59,12 +59,12 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     def get(self, key: K, default: Any = None, /) -> Any:
         """Return the value at `key`, or `default`."""
         row_key = self._row_key(key)
-        found = self._look(row_key)
-        if found is ABSENT:
+        value = self._look(row_key)
+        if value is ABSENT:
             return default
         if self._refreshes:
             self._note_read(row_key)
-        return found if self._immutable else self._decode(found)
+        return value if self._immutable else self._decode(value)
 
     def __contains__(self, key: object) -> bool:
         return self._find(cast("K", key)) is not ABSENT
@@ -75,19 +75,19 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         Raises:
             StateTypeError: the declared types do not allow the key or the value.
         """
-        kept: Any = value
+        stored_value: Any = value
         if not self._immutable:
-            kept = self._row(value)
+            stored_value = self._row(value)
         elif not self._exact(value):
-            kept = self._stored_form(value)
+            stored_value = self._stored_form(value)
         row_key = self._row_key(key)
-        self._set(row_key, kept)
+        self._set(row_key, stored_value)
         if self._cleared is self._scope.prefix:
             self._sizes[row_key] = 0
         if self.expiry is not None:
             self._note_write(row_key)
-        if type(kept) is bytes or type(kept) is str:
-            self._known_bytes += len(kept)
+        if type(stored_value) is bytes or type(stored_value) is str:
+            self._known_bytes += len(stored_value)
 
     def setdefault(self, key: K, default: Any = None) -> Any:
         """Return the value at `key`. If it is absent, set `default` and return its stored form.
@@ -156,12 +156,12 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return self._look(self._row_key(key))
 
     def _look(self, row_key: bytes) -> Any:
-        found = self._known.get(row_key, UNKNOWN)
-        if found is UNKNOWN:
+        value = self._known.get(row_key, UNKNOWN)
+        if value is UNKNOWN:
             return ABSENT if self._cleared is self._scope.prefix else self._load(row_key)
         if self.expiry is not None and self._has_aged(row_key, self.expiry):
             return ABSENT
-        return found
+        return value
 
     def _bounds(self, lo: K | None = None, hi: K | None = None) -> tuple[bytes, bytes]:
         prefix = self._scope.prefix
@@ -181,30 +181,30 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     ) -> Iterator[tuple[K, Any]]:
         assert self._spec.key_codec is not None
         decode_key = self._spec.key_codec.decode
-        for row_key, found in rows:
+        for row_key, cached in rows:
             key = decode_key(row_key, skip)[0]
             if not decode:
                 yield key, None
                 continue
             if self._refreshes and self._scope.prefix == row_key[:skip]:
                 self._read_on(row_key)
-            if isinstance(found, _Stored):
-                yield key, self._decode(found.row)
+            if isinstance(cached, _Stored):
+                yield key, self._decode(cached.row)
             else:
-                yield key, found if self._immutable else self._decode(found)
+                yield key, cached if self._immutable else self._decode(cached)
 
     def _rows_between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Any]]:
         """Yield stored and pending rows merged in key order. A pending row replaces a stored
         one.
         """
         pending = sorted(key for key in self._own(self._changed) if start <= key < end)
-        known = {row_key: self._look(row_key) for row_key in pending}
+        cached = {row_key: self._look(row_key) for row_key in pending}
         stored: Iterator[tuple[bytes, bytes]] = iter(())
         if self._cleared is not self._scope.prefix:
             stored = iter(self._scan(start, end))
         if self.expiry is not None:
             stored = _unexpired(stored, self.expiry)
-        return _merged(stored, pending, known)
+        return _merged(stored, pending, cached)
 
     def _read_on(self, row_key: bytes) -> None:
         """Restart the TTL of an entry that an iterator read, if it still exists."""
@@ -272,22 +272,22 @@ def _unexpired(
 
 
 def _merged(
-    stored: Iterator[tuple[bytes, bytes]], pending: list[bytes], known: dict[bytes, Any]
+    stored: Iterator[tuple[bytes, bytes]], pending: list[bytes], cached: dict[bytes, Any]
 ) -> Iterator[tuple[bytes, Any]]:
     waiting = iter(pending)
     upcoming = next(waiting, None)
     for row_key, row in stored:
         while upcoming is not None and upcoming < row_key:
-            if known[upcoming] is not ABSENT:
-                yield upcoming, known[upcoming]
+            if cached[upcoming] is not ABSENT:
+                yield upcoming, cached[upcoming]
             upcoming = next(waiting, None)
         if upcoming == row_key:
-            if known[row_key] is not ABSENT:
-                yield row_key, known[row_key]
+            if cached[row_key] is not ABSENT:
+                yield row_key, cached[row_key]
             upcoming = next(waiting, None)
         else:
             yield row_key, _Stored(row)
     while upcoming is not None:
-        if known[upcoming] is not ABSENT:
-            yield upcoming, known[upcoming]
+        if cached[upcoming] is not ABSENT:
+            yield upcoming, cached[upcoming]
         upcoming = next(waiting, None)

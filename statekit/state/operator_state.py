@@ -168,15 +168,15 @@ class ObjectState(State):
         """Return the stored snapshot; None if there is none."""
         return None if self._stored is None else self._decode(self._stored)
 
-    def _restored(self, made: type[Any]) -> Any:
+    def _restored(self, cls: type[Any]) -> Any:
         try:
-            restored = made()
+            restored = cls()
             if self._stored is not None:
                 restored.restore_state(self._decode(self._stored))
         except CorruptCheckpointError as error:
             raise self._unreadable(error) from error
         except Exception as error:
-            raise self._failed(f"{made.__name__}.restore_state", error) from error
+            raise self._failed(f"{cls.__name__}.restore_state", error) from error
         return restored
 
     def _flush(self) -> None:

@@ -104,12 +104,12 @@ class _Moved:
         new = layout.operators[record.name].shards
         if [shard.groups for shard in old] == [shard.groups for shard in new]:
             return None
-        held = local_rows(repository, record, before)
-        is_blank = not any(rows for shards in held.values() for rows in shards)
+        rows_of = local_rows(repository, record, before)
+        is_blank = not any(rows for shards in rows_of.values() for rows in shards)
         if is_blank and not any(shard.redistributed for shard in old):
             return None
-        states = moved_states(record, specs, held, len(new), before.epoch)
-        return cls(record.name, _emptied(repository, old, held), states)
+        states = moved_states(record, specs, rows_of, len(new), before.epoch)
+        return cls(record.name, _emptied(repository, old, rows_of), states)
 
     def stored(self, repository: Repository, epoch: OperatorEpoch) -> OperatorEpoch:
         """Return the operator with a change file for each new shard that gets some state."""
@@ -146,7 +146,7 @@ class _Moved:
 
 
 def _emptied(
-    repository: Repository, old: Sequence[ShardState], held: Mapping[str, list[Rows]]
+    repository: Repository, old: Sequence[ShardState], rows_of: Mapping[str, list[Rows]]
 ) -> dict[str, list[int]]:
     """Return, per state, the key groups that may have rows of it, in order.
 
@@ -155,7 +155,7 @@ def _emptied(
     """
     found = {
         name: {shard.first_group for shard, rows in zip(old, shards, strict=True) if rows}
-        for name, shards in held.items()
+        for name, shards in rows_of.items()
     }
     for shard in old:
         for ref in shard.redistributed:
@@ -166,15 +166,15 @@ def _emptied(
     return {name: sorted(groups) for name, groups in found.items()}
 
 
-def put_local(batch: Batch, first_group: int, held: Mapping[str, Rows]) -> dict[str, StateSize]:
+def put_local(batch: Batch, first_group: int, rows_of: Mapping[str, Rows]) -> dict[str, StateSize]:
     """Add the operator state of a shard to a batch. Return its size per state.
 
     Parameters:
         first_group: the first key group of the shard.
-        held: the rows of each state.
+        rows_of: the rows of each state.
     """
     prefix, put = pack_group(first_group), dict[str, StateSize]()
-    for name, rows in held.items():
+    for name, rows in rows_of.items():
         sizes = [batch.put(name, prefix + subkey, row) for subkey, row in rows]
         put[name] = StateSize(len(sizes), sum(sizes))
     return put
@@ -183,7 +183,7 @@ def put_local(batch: Batch, first_group: int, held: Mapping[str, Rows]) -> dict[
 def moved_by_operator(
     operators: Sequence[OperatorRecord],
     specs: Mapping[str, Sequence[StateSpec]],
-    held: Mapping[str, Mapping[str, list[Rows]]],
+    rows_by_operator: Mapping[str, Mapping[str, list[Rows]]],
     shards: int,
     epoch: int,
 ) -> dict[str, dict[str, list[Rows]]]:
@@ -192,7 +192,7 @@ def moved_by_operator(
     """
     return {
         operator.name: moved_states(
-            operator, specs.get(operator.name, ()), held[operator.name], shards, epoch
+            operator, specs.get(operator.name, ()), rows_by_operator[operator.name], shards, epoch
         )
         for operator in operators
     }
@@ -201,7 +201,7 @@ def moved_by_operator(
 def moved_states(
     operator: OperatorRecord,
     specs: Sequence[StateSpec],
-    held: Mapping[str, list[Rows]],
+    rows_of: Mapping[str, list[Rows]],
     shards: int,
     epoch: int,
 ) -> dict[str, list[Rows]]:
@@ -209,7 +209,7 @@ def moved_states(
     by_name = {spec.name: spec for spec in specs}
     return {
         state.name: moved_rows(
-            operator.name, state, by_name.get(state.name), held[state.name], shards, epoch
+            operator.name, state, by_name.get(state.name), rows_of[state.name], shards, epoch
         )
         for state in operator.states
         if state.is_local
@@ -220,7 +220,7 @@ def moved_rows(
     operator: str,
     state: StateRecord,
     spec: StateSpec | None,
-    held: list[Rows],
+    old_rows: list[Rows],
     shards: int,
     epoch: int,
 ) -> list[Rows]:
@@ -229,22 +229,22 @@ def moved_rows(
     Parameters:
         state: as in the checkpoint.
         spec: as in the code, with the rule for redistribution; None without code.
-        held: the rows of each old shard.
+        old_rows: the rows of each old shard.
         epoch: list elements get positions of this epoch, before those of the next one.
 
     Raises:
         RescaleError: it has no rule, or its hooks are missing or failed.
     """
-    if not any(held) or len(held) == shards:
-        return [[] for _ in range(shards)] if not any(held) else held
+    if not any(old_rows) or len(old_rows) == shards:
+        return [[] for _ in range(shards)] if not any(old_rows) else old_rows
     where = f"operator state {state.name!r} of operator {operator!r}"
     is_list = state.shape is RowShape.ELEMENTS
     rule = rule_of(state, spec)
     match rule:
         case "broadcast":
-            return [held[shard % len(held)] for shard in range(shards)]
+            return [old_rows[shard % len(old_rows)] for shard in range(shards)]
         case "even" | "union":
-            elements = [row for rows in held for _, row in rows]
+            elements = [row for rows in old_rows for _, row in rows]
             pieces = [elements] * shards
             if rule == "even":
                 pieces = _even(elements, shards)
@@ -261,7 +261,7 @@ def moved_rows(
             if state.generation:
                 stay = KeyScope(operator, epoch, Batch(), lambda: None)
                 codec = generation_codec(codec, state, spec.hooks, stay)
-            moved = _by_hooks(_Hooks(where, hooks, codec, is_list=is_list), held, shards)
+            moved = _by_hooks(_Hooks(where, hooks, codec, is_list=is_list), old_rows, shards)
             return (
                 [_positioned(rows, epoch) for rows in moved]
                 if is_list
@@ -272,8 +272,8 @@ def moved_rows(
     if state.kind == "object":
         declare = "give its class split_state and merge_states"
     raise RescaleError(
-        f"{where} has values in {sum(map(bool, held))} of {len(held)} shards, and no rule "
-        f"redistributes them to {shards}: {declare}, or start with parallelism={len(held)}; "
+        f"{where} has values in {sum(map(bool, old_rows))} of {len(old_rows)} shards, and no rule "
+        f"redistributes them to {shards}: {declare}, or start with parallelism={len(old_rows)}; "
         "nothing was changed"
     )
 
@@ -318,11 +318,11 @@ def _positioned(elements: list[bytes], epoch: int) -> Rows:
     return [(start + number.to_bytes(6, "big"), row) for number, row in enumerate(elements)]
 
 
-def _by_hooks(hooks: _Hooks, held: list[Rows], shards: int) -> list[list[bytes]]:
+def _by_hooks(hooks: _Hooks, old_rows: list[Rows], shards: int) -> list[list[bytes]]:
     """Return the rows for each new shard from the user's functions, without their keys."""
-    rows = [[row for _, row in shard] for shard in held]
+    rows = [[row for _, row in shard] for shard in old_rows]
     moved: list[list[bytes]] = []
-    before, after = len(held), shards
+    before, after = len(old_rows), shards
     if after > before:
         for old, state in enumerate(rows):
             taken = sum(new * before // after == old for new in range(after))
@@ -361,8 +361,10 @@ class _Hooks:
         split, about = self._declared.split, f"of shard {shard} for {parts} shards"
         returned = self._called(lambda: split(self._plain(rows), parts), "split", about)
         if not isinstance(returned, list | tuple) or len(returned) != parts:
-            found = len(returned) if isinstance(returned, list | tuple) else shown(returned)
-            raise self._refused(f"split {about} returned {found}, and not a list of {parts} states")
+            actual = len(returned) if isinstance(returned, list | tuple) else shown(returned)
+            raise self._refused(
+                f"split {about} returned {actual}, and not a list of {parts} states"
+            )
         return [self._rows(state, "split", about) for state in returned]
 
     def merge(self, shard: int, parts: list[list[bytes]]) -> list[bytes]:
@@ -378,8 +380,8 @@ class _Hooks:
         except StatekitError:
             raise
         except Exception as error:
-            told = f"{hook} {about} failed with {type(error).__name__}: {error}"
-            raise self._refused(told) from error
+            message = f"{hook} {about} failed with {type(error).__name__}: {error}"
+            raise self._refused(message) from error
 
     def _plain(self, rows: list[bytes]) -> Any:
         """Decode the argument of a function. No other code uses it, so the function may change
@@ -405,8 +407,8 @@ class _Hooks:
                 )
         return [self._codec.encode(value) for value in values]
 
-    def _refused(self, told: str) -> RescaleError:
+    def _refused(self, message: str) -> RescaleError:
         return RescaleError(
-            f"{self._where}: {told}. Nothing was changed: correct the function, or start with the "
-            "parallelism of the checkpoint"
+            f"{self._where}: {message}. Nothing was changed: correct the function, or start with "
+            "the parallelism of the checkpoint"
         )

@@ -66,29 +66,29 @@ class RowCache(State):
 
     def _look(self, row_key: bytes) -> Any:
         """Return the cached value of a row, ABSENT if it does not exist."""
-        found = self._known.get(row_key, UNKNOWN)
-        return self._load(row_key) if found is UNKNOWN else found
+        value = self._known.get(row_key, UNKNOWN)
+        return self._load(row_key) if value is UNKNOWN else value
 
     def _load(self, row_key: bytes) -> Any:
         """Read a row into the cache and return its value."""
         row = self._read(row_key)
         if row is None:
             self._sizes[row_key] = 0
-            found = ABSENT
+            value = ABSENT
         else:
             self._sizes[row_key] = size = len(row_key) + len(row)
             self._known_bytes += size
             try:
                 if self.expiry is None:
-                    found = row if self._from_row is None else self._from_row(row)
+                    value = row if self._from_row is None else self._from_row(row)
                 else:
-                    found = self._unexpired(row_key, row, self.expiry)
+                    value = self._unexpired(row_key, row, self.expiry)
             except CorruptCheckpointError as error:
                 raise self._unreadable(error) from error
         if not self._known:
             self._scope.gathered.append(self)
-        self._known[row_key] = found
-        return found
+        self._known[row_key] = value
+        return value
 
     def _unexpired(self, row_key: bytes, row: bytes, expiry: Expiry) -> Any:
         """Return the value of a row that may have a stamp, ABSENT if it has expired."""
@@ -105,13 +105,13 @@ class RowCache(State):
 
     # ----------------------------------------------------------------------------------- writing
 
-    def _set(self, row_key: bytes, found: Any) -> None:
+    def _set(self, row_key: bytes, value: Any) -> None:
         """Mark a row to be written, or to be removed if the value is ABSENT."""
         if not self._known:
             self._scope.gathered.append(self)
-        if found is ABSENT:
+        if value is ABSENT:
             self._has_removed = True
-        self._known[row_key] = found
+        self._known[row_key] = value
         self._changed[row_key] = self._scope.key
 
     def _note_write(self, row_key: bytes) -> None:
@@ -141,24 +141,24 @@ class RowCache(State):
         self._has_removed = False
 
     def _put_changed(self) -> None:
-        known, sizes = self._known, self._sizes
+        cached, sizes = self._known, self._sizes
         row_keys = list(self._changed)
-        if len(sizes) < len(known):  # a row was set without reading the old one
+        if len(sizes) < len(cached):  # a row was set without reading the old one
             self._look_back([row_key for row_key in row_keys if row_key not in sizes])
-        found = list(map(known.__getitem__, row_keys))
+        values = list(map(cached.__getitem__, row_keys))
         if self._has_removed:
-            self._remove([key for key in row_keys if known[key] is ABSENT])
-            row_keys = [key for key in row_keys if known[key] is not ABSENT]
-            found = list(map(known.__getitem__, row_keys))
+            self._remove([key for key in row_keys if cached[key] is ABSENT])
+            row_keys = [key for key in row_keys if cached[key] is not ABSENT]
+            values = list(map(cached.__getitem__, row_keys))
         before = list(map(sizes.__getitem__, row_keys))
         indexed = map(self._indexed.get, row_keys, repeat(UNWRITTEN))
         written = map(self._written.__getitem__, row_keys)
-        self._put_all(row_keys, found, before, indexed, written)
+        self._put_all(row_keys, values, before, indexed, written)
 
     def _put_all(
         self,
         row_keys: list[bytes],
-        found: list[Any],
+        values: list[Any],
         before: list[int],
         indexed: Iterable[int],
         written: Iterable[int],
@@ -166,11 +166,11 @@ class RowCache(State):
         """Write many rows.
 
         Parameters:
-            found: the value of each row.
+            values: the value of each row.
             before: the sizes of the rows that they replace, 0 for none.
             indexed, written: for a state with a TTL, the old and new write times.
         """
-        rows = found if self._to_row is None else self._rows(row_keys, found)
+        rows = values if self._to_row is None else self._rows(row_keys, values)
         if self.expiry is not None:
             rows = self.expiry.rows(row_keys, rows, indexed, written)
         self.rows_added += before.count(0)
@@ -191,14 +191,14 @@ class RowCache(State):
             if self.expiry is not None:
                 self.expiry.forget(row_key, self._indexed.get(row_key, UNWRITTEN))
 
-    def _rows(self, row_keys: list[bytes], found: list[Any]) -> list[bytes]:
+    def _rows(self, row_keys: list[bytes], values: list[Any]) -> list[bytes]:
         """Encode cached values as rows."""
         to_row = self._to_row
         assert to_row is not None
         try:
-            return list(map(to_row, found))
+            return list(map(to_row, values))
         except StateTypeError:
-            for row_key, value in zip(row_keys, found, strict=True):
+            for row_key, value in zip(row_keys, values, strict=True):
                 try:
                     to_row(value)
                 except StateTypeError as error:

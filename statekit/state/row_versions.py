@@ -106,11 +106,11 @@ class Hook:
 
     def is_meant_for(self, state: PastState) -> bool:
         """Return whether its annotation is exactly the type of a declaration."""
-        made = self.codec
+        codec = self.codec
         return (
-            made is not None
-            and made.name == state.codec
-            and is_same_type(made.schema, value_schema(state))
+            codec is not None
+            and codec.name == state.codec
+            and is_same_type(codec.schema, value_schema(state))
         )
 
     def reader(self, rows: Sequence[PastState]) -> Decode:
@@ -130,19 +130,19 @@ def hook_for(hooks: Sequence[Hook], rows: Sequence[PastState]) -> Hook | None:
         StateSchemaError: several hooks are equally suitable.
     """
     taking = [hook for hook in hooks if hook.takes(rows)]
-    for found in (
+    for candidates in (
         [hook for hook in taking if hook.is_meant_for(rows[-1])],
         [hook for hook in taking if hook.codec is not None],
         taking,
     ):
-        if len(found) > 1:
-            names = " and ".join(hook.name for hook in found)
+        if len(candidates) > 1:
+            names = " and ".join(hook.name for hook in candidates)
             raise StateSchemaError(
                 f"has several hooks for values of type {value_schema(rows[-1]).brief}, {names}: "
                 "annotate the one that is meant with just that type, or leave the others out"
             )
-        if found:
-            return found[0]
+        if candidates:
+            return candidates[0]
     return None
 
 
@@ -192,24 +192,24 @@ def _converter(
 
     def convert(row: bytes) -> Any:
         old = read(row)
-        told = f"the old value was {old!r:.200}"
+        old_text = f"the old value was {old!r:.200}"
         try:
             new = hook.fn(old)
         except Exception as error:
             raise ProcessError(
-                f"{where()} failed with {type(error).__name__}: {error}; {told}. Nothing of this "
-                "epoch is committed: correct the hook, then start again"
+                f"{where()} failed with {type(error).__name__}: {error}; {old_text}. Nothing of "
+                "this epoch is committed: correct the hook, then start again"
             ) from error
         if not codec.accepts(new):
             raise StateTypeError(
-                f"{where()} returned {new!r:.200}: {codec.reason(new)}; {told}. Nothing of this "
-                "epoch is committed: return a value of the declared type"
+                f"{where()} returned {new!r:.200}: {codec.reason(new)}; {old_text}. Nothing of "
+                "this epoch is committed: return a value of the declared type"
             )
         # As it would be stored: the caller owns it, and nothing of it belongs to the hook.
         try:
             return codec.decode(codec.encode(new))
         except StateTypeError as error:
-            raise StateTypeError(f"{where()}: {error}; {told}") from None
+            raise StateTypeError(f"{where()}: {error}; {old_text}") from None
 
     return convert
 

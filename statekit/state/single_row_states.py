@@ -71,16 +71,16 @@ class ValueState(SingleRowState, Generic[T]):
     def get(self) -> T | None:
         """Return the value of this key; None or the declared default if there is none."""
         prefix = self._scope.prefix
-        found = self._known.get(prefix, UNKNOWN)
-        if found is UNKNOWN:
-            found = self._load(prefix)
-        if found is ABSENT:
+        value = self._known.get(prefix, UNKNOWN)
+        if value is UNKNOWN:
+            value = self._load(prefix)
+        if value is ABSENT:
             if self._immutable or self._default_row is None:
                 return self._default  # type: ignore[no-any-return] # cast() takes time here
             return self._decode(self._default_row)  # type: ignore[no-any-return]
         if self._refreshes:
             self._note_read(prefix)
-        return found if self._immutable else self._decode(found)  # type: ignore[no-any-return]
+        return value if self._immutable else self._decode(value)  # type: ignore[no-any-return]
 
     def update(self, value: T) -> None:
         """Set the value of this key.
@@ -88,16 +88,16 @@ class ValueState(SingleRowState, Generic[T]):
         Raises:
             StateTypeError: the declared type does not allow the value.
         """
-        kept: Any = value
+        stored_value: Any = value
         if not self._immutable:
-            kept = self._row(value)
+            stored_value = self._row(value)
         elif not self._exact(value):
-            kept = self._stored_form(value)
-        scope, known = self._scope, self._known  # what `_set` does, as a call costs as much again
-        if not known:
+            stored_value = self._stored_form(value)
+        scope, cached = self._scope, self._known  # what `_set` does, as a call costs as much again
+        if not cached:
             scope.gathered.append(self)
         prefix = scope.prefix
-        known[prefix] = kept
+        cached[prefix] = stored_value
         self._changed[prefix] = scope.key
         if self.expiry is not None:
             self._written[prefix] = self.expiry.stamp(self._written.get(prefix, UNWRITTEN))
@@ -141,27 +141,27 @@ class _Accumulating(SingleRowState):
         Raises:
             StateTypeError: as for `add`.
         """
-        before, held, indexed = self._look_all(prefixes)
-        made = self._stored_forms(self._combined(held, values))
-        row_keys, added, written = prefixes, made, indexed
+        before, current, indexed = self._look_all(prefixes)
+        new = self._stored_forms(self._combined(current, values))
+        row_keys, added, written = prefixes, new, indexed
         if self.expiry is not None or None in values:
             changed = [value is not None for value in values]
             if self.expiry is not None:
-                written = self._times(self.expiry, changed, held, indexed)
-            columns: Any = (prefixes, made, before, indexed, written)
+                written = self._times(self.expiry, changed, current, indexed)
+            columns: Any = (prefixes, new, before, indexed, written)
             row_keys, added, before, indexed, written = (
                 list(compress(column, changed)) for column in columns
             )
         self._put_all(row_keys, added, before, indexed, written)
-        return self._results(made)
+        return self._results(new)
 
-    def _stored_forms(self, made: list[Any]) -> list[Any]:
+    def _stored_forms(self, values: list[Any]) -> list[Any]:
         """Return the stored form of each value; None stays None."""
         exact = self._exact
-        if all(map(exact, made)):
-            return made
+        if all(map(exact, values)):
+            return values
         return [
-            value if value is None or exact(value) else self._stored_form(value) for value in made
+            value if value is None or exact(value) else self._stored_form(value) for value in values
         ]
 
     def _look_all(self, prefixes: list[bytes]) -> tuple[list[int], list[Any], list[int]]:
@@ -178,8 +178,8 @@ class _Accumulating(SingleRowState):
         try:
             if self.expiry is not None:
                 read = self.expiry.read
-                found = [(None, UNWRITTEN) if row is None else read(row) for row in rows]
-                rows, written = map(list, zip(*found, strict=True))
+                read_rows = [(None, UNWRITTEN) if row is None else read(row) for row in rows]
+                rows, written = map(list, zip(*read_rows, strict=True))
             if None in rows:
                 return sizes, [None if row is None else decode(row) for row in rows], written
             return sizes, list(map(decode, rows)), written
@@ -187,7 +187,7 @@ class _Accumulating(SingleRowState):
             raise self._unreadable(error) from error
 
     def _times(
-        self, expiry: Expiry, changed: list[bool], held: list[Any], before: list[int]
+        self, expiry: Expiry, changed: list[bool], current: list[Any], before: list[int]
     ) -> list[int]:
         """Return the write time of each row, now or earlier. Reads that restart the TTL are
         included.
@@ -198,18 +198,18 @@ class _Accumulating(SingleRowState):
         ]
         if self._refreshes and not all(changed):
             for at, time in enumerate(before):
-                if not changed[at] and held[at] is not None and time != PERMANENT:
+                if not changed[at] and current[at] is not None and time != PERMANENT:
                     written[at] = expiry.stamp(time)
                     changed[at] = written[at] != time
         return written
 
-    def _combined(self, held: list[Any], values: Sequence[Any]) -> list[Any]:
+    def _combined(self, current: list[Any], values: Sequence[Any]) -> list[Any]:
         """Return the new value of each key, None for no value."""
         raise NotImplementedError
 
-    def _results(self, made: list[Any]) -> list[Any]:
+    def _results(self, values: list[Any]) -> list[Any]:
         """Return the result of `get` for each value."""
-        return made
+        return values
 
     def _accumulated(self, value: Any) -> None:
         """Cache the result of `add`."""
@@ -221,12 +221,12 @@ class _Accumulating(SingleRowState):
     def _got(self) -> Any:
         """Return a copy of the value of this key, ABSENT for no value."""
         prefix = self._scope.prefix
-        found = self._look(prefix)
-        if found is ABSENT:
+        value = self._look(prefix)
+        if value is ABSENT:
             return ABSENT
         if self._refreshes:
             self._note_read(prefix)
-        return self._copy(found)
+        return self._copy(value)
 
     def _spoil(self, before: Any) -> None:
         """Make the epoch fail, even if the user's function catches the error.
@@ -253,8 +253,8 @@ class _Accumulating(SingleRowState):
         super().clear()
 
     def _put_changed(self) -> None:
-        for told in self._spoiled.values():
-            raise StateTypeError(told)
+        for message in self._spoiled.values():
+            raise StateTypeError(message)
         super()._put_changed()
 
 
@@ -296,20 +296,20 @@ class ReducingState(_Accumulating, Generic[T]):
                 raise
         self._accumulated(value)
 
-    def _combined(self, held: list[Any], values: Sequence[Any]) -> list[Any]:
+    def _combined(self, current: list[Any], values: Sequence[Any]) -> list[Any]:
         assert not self._counts, "counts of aggregates are sums"
         combine = self._combine
-        if None not in values and None not in held:
-            return list(map(combine, held, values))
+        if None not in values and None not in current:
+            return list(map(combine, current, values))
         return [
             was if value is None else value if was is None else combine(was, value)
-            for was, value in zip(held, values, strict=True)
+            for was, value in zip(current, values, strict=True)
         ]
 
     def get(self) -> T | None:
         """Return the combined value of this key; None if nothing was added."""
-        found = self._got()
-        return None if found is ABSENT else cast("T", found)
+        value = self._got()
+        return None if value is ABSENT else cast("T", value)
 
 
 class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
@@ -339,14 +339,14 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
         """
         if self._copies_added or not self._added.exact(value):
             value = self._stored_input(value)
-        found = self._look(self._scope.prefix)
-        current = self._aggregate.create() if found is ABSENT else found
+        accumulator = self._look(self._scope.prefix)
+        current = self._aggregate.create() if accumulator is ABSENT else accumulator
         try:
             accumulated = self._aggregate.add(current, value)
             if not self._exact(accumulated):
                 accumulated = self._stored_form(accumulated)
         except BaseException:
-            self._spoil(found)
+            self._spoil(accumulator)
             raise
         self._accumulated(accumulated)
 
@@ -360,18 +360,18 @@ class AggregatingState(_Accumulating, Generic[In, Acc, Out]):
         except StateTypeError as error:
             raise self._unstorable(value, error) from None
 
-    def _combined(self, held: list[Any], values: Sequence[Any]) -> list[Any]:
+    def _combined(self, current: list[Any], values: Sequence[Any]) -> list[Any]:
         create, add = self._aggregate.create, self._aggregate.add
         return [
             was if value is None else add(create() if was is None else was, value)
-            for was, value in zip(held, values, strict=True)
+            for was, value in zip(current, values, strict=True)
         ]
 
-    def _results(self, made: list[Any]) -> list[Any]:
+    def _results(self, values: list[Any]) -> list[Any]:
         result = self._aggregate.result
-        return [None if has is None else result(has) for has in made]
+        return [None if has is None else result(has) for has in values]
 
     def get(self) -> Out | None:
         """Return the result for the accumulator of this key; None if nothing was added."""
-        found = self._got()
-        return None if found is ABSENT else cast("Out", self._aggregate.result(found))
+        value = self._got()
+        return None if value is ABSENT else cast("Out", self._aggregate.result(value))

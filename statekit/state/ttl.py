@@ -218,10 +218,10 @@ class Expiry:
         Rows without an index row get one.
         """
         packed_for, stamp = self._last_stamp
-        made = []
+        rows = []
         for row_key, value, before, written in zip(row_keys, values, befores, times, strict=False):
             if written == PERMANENT:
-                made.append(value)
+                rows.append(value)
                 continue
             if before in (PERMANENT, UNWRITTEN):
                 self._index(row_key, written)
@@ -230,9 +230,9 @@ class Expiry:
             if packed_for != written:
                 stamp = _STAMP.pack(ROW_MARK, self._era, written + _SIGN)
                 packed_for = written
-            made.append(stamp + value)
+            rows.append(stamp + value)
         self._last_stamp = (packed_for, stamp)
-        return made
+        return rows
 
     def forget(self, row_key: bytes, written: int) -> None:
         """Delete the index row of a row that is removed before it expires.
@@ -282,22 +282,24 @@ class Expiry:
         # Index rows of another clock, or of a state without a TTL, are all removed.
         until = self._expired_until if self._ttl is not None else PERMANENT - 1
         # A row that was cleared and written again, or by both clocks, has two rows in the index.
-        gone: set[bytes] = set()
-        left = self._sweep(backend, groups, most, self._tag, until, removed, gone)
+        removed_keys: set[bytes] = set()
+        remaining = self._sweep(backend, groups, most, self._tag, until, removed, removed_keys)
         if self._ttl is None or self._era > 1:
-            left = self._sweep(backend, groups, left, self._other_tag, PERMANENT - 1, removed, gone)
-        if left <= 0:
+            remaining = self._sweep(
+                backend, groups, remaining, self._other_tag, PERMANENT - 1, removed, removed_keys
+            )
+        if remaining <= 0:
             self.wake_us = self._now
 
     def _sweep(
         self,
         backend: Backend,
         groups: tuple[int, int],
-        left: int,
+        remaining: int,
         tag: bytes,
         until: int,
         removed: Callable[[bytes, int], None],
-        gone: set[bytes],
+        removed_keys: set[bytes],
     ) -> int:
         """Sweep the index of one clock up to a mark. Return how many more index rows may be
         processed.
@@ -305,7 +307,7 @@ class Expiry:
         find = partial(first_of_groups, backend, EXPIRY, tag)
         mark_at = 2 + len(tag)
         (group, last), later = groups, b""
-        while left > 0 and (first := find((group, last), later)) is not None:
+        while remaining > 0 and (first := find((group, last), later)) is not None:
             group = group_of_row(first)
             if (mark := micros_of_sortable(first, mark_at)) > until:
                 self._wakes_at(mark + self._duration)
@@ -313,18 +315,18 @@ class Expiry:
                 continue
             later = sortable_micros(until + 1)
             due = backend.scan(EXPIRY, first, first[:mark_at] + later)
-            while entries := [entry for entry, _ in islice(due, min(_PIECE, left))]:
-                left -= len(entries)
-                for row_key, size in self._remove(backend, entries, mark_at + 8, gone):
+            while entries := [entry for entry, _ in islice(due, min(_PIECE, remaining))]:
+                remaining -= len(entries)
+                for row_key, size in self._remove(backend, entries, mark_at + 8, removed_keys):
                     removed(row_key, size)
-        return left
+        return remaining
 
     def _remove(
         self,
         backend: Backend,
         entries: list[bytes],
         rest_at: int,
-        gone: set[bytes],
+        removed_keys: set[bytes],
     ) -> Iterator[tuple[bytes, int]]:
         """Delete adjacent index rows, and the rows that they stand for if those have expired.
 
@@ -335,11 +337,11 @@ class Expiry:
         row_keys = [entry[:2] + entry[rest_at:] for entry in entries]
         rows = backend.get_many(state, row_keys)
         for row_key, row in zip(row_keys, rows, strict=True):
-            if row is None or row_key in gone:
+            if row is None or row_key in removed_keys:
                 continue
             value, written = self.read(row)
             if value is None:
-                gone.add(row_key)
+                removed_keys.add(row_key)
                 batch.delete(state, row_key)
                 yield row_key, len(row_key) + len(row)
             elif written != PERMANENT:

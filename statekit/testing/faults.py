@@ -134,13 +134,13 @@ class Faults:
                 operation: self._counted[operation],
             }
             self._counted.update((None, operation))
-            what = self._wanted(operation, numbers)
-            if what is not None:
-                self.done.append(f"{what}: {operation} {numbers[operation]} of {on}")
-        if what == "delay":
+            effect = self._wanted(operation, numbers)
+            if effect is not None:
+                self.done.append(f"{effect}: {operation} {numbers[operation]} of {on}")
+        if effect == "delay":
             self._sleep(self._delay_s)
             return None
-        return what
+        return effect
 
     def _wanted(self, operation: str, numbers: dict[str | None, int]) -> What | None:
         for fault in self._planned:
@@ -181,20 +181,20 @@ class _FaultyObjects:
         return self._done("get", path, partial(self._inner.head, path))
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
-        what = self._faults.next("put", path)
-        if what in ("tear", "flip"):
-            data = _damaged(data if isinstance(data, bytes) else data.read(), what)
-        if what != "fail before":
+        effect = self._faults.next("put", path)
+        if effect in ("tear", "flip"):
+            data = _damaged(data if isinstance(data, bytes) else data.read(), effect)
+        if effect != "fail before":
             self._inner.put(path, data)
-        if what not in (None, "flip"):
+        if effect not in (None, "flip"):
             raise self._failed("put", path)
 
     def create(self, path: str, data: bytes) -> None:
-        what = self._faults.next("create", path)
-        if what in ("fail before", "tear"):
+        effect = self._faults.next("create", path)
+        if effect in ("fail before", "tear"):
             raise self._failed("create", path)
-        self._inner.create(path, _damaged(data, what) if what == "flip" else data)
-        if what == "fail after":
+        self._inner.create(path, _damaged(data, effect) if effect == "flip" else data)
+        if effect == "fail after":
             raise self._failed("create", path)
 
     def page(self, under: str, behind: str | None = None) -> Page:
@@ -204,21 +204,21 @@ class _FaultyObjects:
         return self._done("list", under, partial(self._inner.names, under))
 
     def delete(self, paths: Sequence[str]) -> None:
-        what = self._faults.next("delete", paths[0])
-        if what != "fail before":
-            self._inner.delete(paths[: (len(paths) + 1) // 2] if what == "tear" else paths)
-        if what in ("fail before", "fail after", "tear"):
+        effect = self._faults.next("delete", paths[0])
+        if effect != "fail before":
+            self._inner.delete(paths[: (len(paths) + 1) // 2] if effect == "tear" else paths)
+        if effect in ("fail before", "fail after", "tear"):
             raise self._failed("delete", paths[0])
 
     def settle(self, folder: str) -> None:
         self._inner.settle(folder)
 
     def _read(self, operation: Operation, path: str, ask: Callable[[], FileBytes]) -> FileBytes:
-        what = self._faults.next(operation, path)
-        if what in ("fail before", "fail after"):
+        effect = self._faults.next(operation, path)
+        if effect in ("fail before", "fail after"):
             raise self._failed(operation, path)
         piece = ask()
-        return piece if what is None else piece._replace(data=_damaged(piece.data, what))
+        return piece if effect is None else piece._replace(data=_damaged(piece.data, effect))
 
     def _done(self, operation: Operation, path: str, ask: Callable[[], T]) -> T:
         """Return an answer other than bytes, which is never torn."""
@@ -249,9 +249,9 @@ class FaultyBackend(WrappedBackend):
         self._faults = faults
 
     def get(self, state: str, key: bytes) -> bytes | None:
-        what = self._asked("read", state)
+        effect = self._asked("read", state)
         row = self.inner.get(state, key)
-        return row if row is None or what is None else _damaged(row, what)
+        return row if row is None or effect is None else _damaged(row, effect)
 
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
         self._asked("scan", state)
@@ -260,18 +260,18 @@ class FaultyBackend(WrappedBackend):
     def scan(
         self, state: str, start: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        what = self._asked("scan", state)
+        effect = self._asked("scan", state)
         for key, row in self.inner.scan(state, start, end, reverse=reverse):
-            yield key, row if what is None else _damaged(row, what)
+            yield key, row if effect is None else _damaged(row, effect)
 
     def write(self, batch: Batch) -> None:
         _write(self._faults, batch, self.inner.write)
 
     def _asked(self, operation: Operation, state: str) -> What | None:
-        what = self._faults.next(operation, state)
-        if what in ("fail before", "fail after"):
+        effect = self._faults.next(operation, state)
+        if effect in ("fail before", "fail after"):
             raise StorageError(f"{operation} of {state} failed on purpose: start again")
-        return what
+        return effect
 
 
 class FaultyCopies:
@@ -323,20 +323,20 @@ class _FaultyCopy:
 
 def _write(faults: Faults, batch: Batch, write: Callable[[Batch], None]) -> None:
     states = ", ".join(sorted(set(batch.states)))
-    what = faults.next("write", states)
-    if what in ("tear", "flip"):
+    effect = faults.next("write", states)
+    if effect in ("tear", "flip"):
         rows = list(batch)
         batch = Batch(rows[: len(rows) // 2])
-    if what != "fail before":
+    if effect != "fail before":
         write(batch)
-    if what is not None:
+    if effect is not None:
         raise StorageError(f"write of {states} failed on purpose: start again")
 
 
-def _damaged(data: bytes, what: What) -> bytes:
+def _damaged(data: bytes, effect: What) -> bytes:
     """Return half of the bytes, or all with a flipped bit in the middle."""
     middle = len(data) // 2
-    if what == "tear" or not data:
+    if effect == "tear" or not data:
         return data[:middle]
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 

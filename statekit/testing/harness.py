@@ -255,22 +255,22 @@ class Harness:
         None, the value, a list or a dict; for a `Checkpointed` object, its snapshot.
         """
         spec = self._spec(name, local=True)
-        held = []
+        states = []
         for shard in range(self.parallelism):
             with self._copy_of(shard) as (backend, plan):
                 stay = KeyScope.of_shard(plan, Batch(), _nothing)
-                held.append(plain(spec, spec.bind(stay, backend)))
-        return held
+                states.append(plain(spec, spec.bind(stay, backend)))
+        return states
 
     def _spec(self, name: str, *, local: bool) -> StateSpec:
         """Return the keyed or operator state of that name."""
-        found = [spec for spec in self.process.states if spec.kind.is_local == local]
-        for spec in found:
+        specs = [spec for spec in self.process.states if spec.kind.is_local == local]
+        for spec in specs:
             if spec.name == name:
                 return spec
-        what, other = ("operator state", "state") if local else ("state", "operator_state")
+        title, other = ("operator state", "state") if local else ("state", "operator_state")
         raise QueryError(
-            f"{self.process.name} has no {what} {name!r}: it has {[spec.name for spec in found]}; "
+            f"{self.process.name} has no {title} {name!r}: it has {[spec.name for spec in specs]}; "
             f"use {other}() for the others"
         )
 
@@ -351,10 +351,10 @@ class Harness:
             )
         else:
             raise RestoreError(f"{path} contains no checkpoint: write one with checkpoint(path)")
-        made = cls.__new__(cls)
-        made._allow_dropped_state = allow_dropped_state
-        made._open(_declared(process), repository, parallelism, key_groups, backend)
-        return made
+        harness = cls.__new__(cls)
+        harness._allow_dropped_state = allow_dropped_state
+        harness._open(_declared(process), repository, parallelism, key_groups, backend)
+        return harness
 
     def shard_of(self, key: Any) -> int:
         """Return the shard that owns a key."""

@@ -42,26 +42,29 @@ def check_redistribution(
             _check(given == state, f"{call} changed what it was given to {given!r}")
             is_list = isinstance(parts, list | tuple) and len(parts) == n
             _check(is_list, f"{call} returned {parts!r}, and not a list of {n} states")
-            kept = copy.deepcopy(list(parts))
+            originals = copy.deepcopy(list(parts))
             merged = merge(list(parts))
-            _check(list(parts) == kept, f"merge changed what it was given: {kept!r} to {parts!r}")
-            _check(merged == state, f"merge({call}) is {merged!r}: split returned {kept!r}")
+            _check(
+                list(parts) == originals,
+                f"merge changed what it was given: {originals!r} to {parts!r}",
+            )
+            _check(merged == state, f"merge({call}) is {merged!r}: split returned {originals!r}")
 
 
-def _check(holds: bool, told: str) -> None:
+def _check(holds: bool, message: str) -> None:
     """Raise an AssertionError, also under Python's -O."""
     if not holds:
-        raise AssertionError(told)
+        raise AssertionError(message)
 
 
 def _functions(hooks: Redistribute | type[Any]) -> tuple[Any, Any]:
     if isinstance(hooks, Redistribute):
-        found = hooks.split, hooks.merge
+        functions = hooks.split, hooks.merge
     else:
-        found = getattr(hooks, "split_state", None), getattr(hooks, "merge_states", None)
-    if not all(callable(function) for function in found):
+        functions = getattr(hooks, "split_state", None), getattr(hooks, "merge_states", None)
+    if not all(callable(function) for function in functions):
         raise StateTypeError(
             f"{hooks!r} has no functions to check: give Redistribute(split=..., merge=...), or a "
             "class with split_state and merge_states"
         )
-    return found
+    return functions

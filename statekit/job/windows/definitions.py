@@ -124,15 +124,15 @@ def sliding(
     >>> sliding("1 hour", every="15 minutes").every
     datetime.timedelta(seconds=900)
     """
-    made = Sliding(
+    window = Sliding(
         _duration(size, "size"), _duration(every, "every"), _duration(offset, "offset", least=0)
     )
-    if made.every > made.size:
+    if window.every > window.size:
         raise StateTypeError(
             f"every={every!r} is more than size={size!r}, and records between two windows would be "
             "in none: give at most the size"
         )
-    return made
+    return window
 
 
 def session(gap: dt.timedelta | str) -> Session:
@@ -245,8 +245,8 @@ class SlidingRows:
         """
         touched = []
         for start, end in self._bounds(ctx.event_time):
-            windows[start] = held = self._add(self._held(ctx, windows, start, end), value)
-            touched.append(OpenWindow(start, start, end, held))
+            windows[start] = accumulator = self._add(self._held(ctx, windows, start, end), value)
+            touched.append(OpenWindow(start, start, end, accumulator))
         return touched
 
     def put_all(
@@ -257,23 +257,23 @@ class SlidingRows:
         Parameters:
             values: taken one by one, each while its record is handled.
         """
-        held: dict[dt.datetime, Any] = {}
+        accumulators: dict[dt.datetime, Any] = {}
         add, of_one = self._add, -(-self._size // self._every)
         at_once, is_tumbling = _WINDOWS_AT_ONCE + 2 * of_one, of_one == 1
         start = end = LAST
         for value in values:
             at = ctx.event_time
             if is_tumbling and start <= at < end:  # as most records of a key that follow each other
-                held[start] = add(held[start], value)
+                accumulators[start] = add(accumulators[start], value)
                 continue
-            if len(held) > at_once:
-                windows.update(held)
-                held.clear()
+            if len(accumulators) > at_once:
+                windows.update(accumulators)
+                accumulators.clear()
             for start, end in self._bounds(at):
-                if start not in held:
-                    held[start] = self._held(ctx, windows, start, end)
-                held[start] = add(held[start], value)
-        windows.update(held)
+                if start not in accumulators:
+                    accumulators[start] = self._held(ctx, windows, start, end)
+                accumulators[start] = add(accumulators[start], value)
+        windows.update(accumulators)
 
     def _held(
         self,
@@ -283,13 +283,13 @@ class SlidingRows:
         end: dt.datetime,
     ) -> Any:
         """Return the accumulator of a window. A new window gets its timers."""
-        held = windows.get(start, _NEW)
-        if held is _NEW:
-            held = self._create()
+        accumulator = windows.get(start, _NEW)
+        if accumulator is _NEW:
+            accumulator = self._create()
             self._deadlines.set_all(ctx, end)
         elif self._deadlines.has_closed(ctx, end):
             self._deadlines.close_again(ctx, end)
-        return held
+        return accumulator
 
     def ending(
         self, timer: Timer, ctx: Context, windows: MapState[dt.datetime, Any]
@@ -300,9 +300,11 @@ class SlidingRows:
         if start is None or passed == LAST:
             rows = windows.scan(start)
         else:  # it is one window, and read as a single row it is cached when it is deleted
-            held = windows.get(start, _NEW)
-            rows = iter(() if held is _NEW else ((start, held),))
-        opened = (OpenWindow(start, start, self._end(start), held) for start, held in rows)
+            accumulator = windows.get(start, _NEW)
+            rows = iter(() if accumulator is _NEW else ((start, accumulator),))
+        opened = (
+            OpenWindow(start, start, self._end(start), accumulator) for start, accumulator in rows
+        )
         return takewhile(lambda w: self._deadlines.of(w.end, timer.name) == timer.at, opened)
 
     def alone(self, window: OpenWindow) -> tuple[dt.datetime, dt.datetime]:
@@ -360,19 +362,19 @@ class SessionRows:
         joined = list(self._overlapping(windows, start, end))
         if not joined:
             self._deadlines.set_all(ctx, end)
-            held = self._create()
+            accumulator = self._create()
         else:
-            held = joined[0].held
+            accumulator = joined[0].held
             for other in joined[1:]:
-                held = self._merge(held, other.held)
+                accumulator = self._merge(accumulator, other.held)
             start = min(start, joined[0].start)
             end = max(end, joined[-1].end)
             # The timer of one that has not fired yet finds the merged session.
             if all(self._deadlines.has_closed(ctx, other.end) for other in joined):
                 self._deadlines.close_again(ctx, end)
-        held = self._add(held, value)
-        row = self._store(windows, [other.row for other in joined], start, end, held)
-        return [OpenWindow(row, start, end, held)]
+        accumulator = self._add(accumulator, value)
+        row = self._store(windows, [other.row for other in joined], start, end, accumulator)
+        return [OpenWindow(row, start, end, accumulator)]
 
     def put_all(
         self, ctx: Context, windows: MapState[dt.datetime, Any], values: Iterable[Any]
@@ -410,8 +412,8 @@ class SessionRows:
         end.
         """
         passed = self._deadlines.passed(timer)
-        for row, found in windows.scan(None if passed is None else self._row(passed)):
-            window = OpenWindow(row, *found)
+        for row, stored in windows.scan(None if passed is None else self._row(passed)):
+            window = OpenWindow(row, *stored)
             if passed is not None and passed < LAST and window.start >= passed:
                 return
             at = self._deadlines.of(window.end, timer.name)
@@ -427,8 +429,8 @@ class SessionRows:
     def _overlapping(
         self, windows: MapState[dt.datetime, Any], start: dt.datetime, end: dt.datetime
     ) -> Iterator[OpenWindow]:
-        for row, found in windows.scan(self._row(start)):
-            window = OpenWindow(row, *found)
+        for row, stored in windows.scan(self._row(start)):
+            window = OpenWindow(row, *stored)
             if window.start >= end and end < LAST:
                 return
             if window.end > start or window.end == LAST:
@@ -445,14 +447,14 @@ class SessionRows:
         before: Iterable[dt.datetime],
         start: dt.datetime,
         end: dt.datetime,
-        held: Any,
+        accumulator: Any,
     ) -> dt.datetime:
         """Replace the earlier rows of a session, and return the new one."""
         row = self._row(end)
         for other in before:
             if other != row:
                 del windows[other]
-        windows[row] = (start, end, held)
+        windows[row] = (start, end, accumulator)
         return row
 
     def _row(self, end: dt.datetime) -> dt.datetime:

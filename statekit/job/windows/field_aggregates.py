@@ -40,7 +40,7 @@ class FieldAggregate(ABC):
         """The partial aggregates of records that it is computed from."""
 
     @abstractmethod
-    def state(self, kept: Any) -> Any:
+    def state(self, value_type: Any) -> Any:
         """Return the annotation of its state, for a field with values of that type."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Count(FieldAggregate):
     def parts(self) -> tuple[PartialAggregate, ...]:
         return (PartialAggregate("count", self.field),)
 
-    def state(self, kept: Any) -> Any:
+    def state(self, value_type: Any) -> Any:
         return Annotated[ReducingState[int], Reduce("sum")]
 
     def result(self, annotation: Any) -> Any:
@@ -84,8 +84,8 @@ class _OfField(FieldAggregate):
     def parts(self) -> tuple[PartialAggregate, ...]:
         return (PartialAggregate(self.verb, self.field),)
 
-    def state(self, kept: Any) -> Any:
-        return Annotated[ReducingState[kept], reducer(self.verb, kept)]
+    def state(self, value_type: Any) -> Any:
+        return Annotated[ReducingState[value_type], reducer(self.verb, value_type)]
 
     def result(self, annotation: Any) -> Any:
         return annotation
@@ -126,15 +126,15 @@ class Mean(FieldAggregate):
     def parts(self) -> tuple[PartialAggregate, ...]:
         return PartialAggregate("sum", self.field), PartialAggregate("count", self.field)
 
-    def state(self, kept: Any) -> Any:
-        pair = tuple[kept, int]
-        mean = Aggregate(_Nothing(kept), _both, _quotient, _both)
+    def state(self, value_type: Any) -> Any:
+        pair = tuple[value_type, int]
+        mean = Aggregate(_Nothing(value_type), _both, _quotient, _both)
         state: Any = AggregatingState
-        return Annotated[state[pair, pair, self.result(kept)], mean]
+        return Annotated[state[pair, pair, self.result(value_type)], mean]
 
     def result(self, annotation: Any) -> Any:
-        (kept,), is_optional, _ = peel(annotation)
-        mean = float if kept in (int, float) else kept
+        (value_type,), is_optional, _ = peel(annotation)
+        mean = float if value_type in (int, float) else value_type
         return Optional[mean] if is_optional else mean  # noqa: UP045
 
     def added(self, place: int) -> Callable[[Sequence[Sequence[Any]]], Sequence[Any]]:
@@ -145,12 +145,12 @@ class Mean(FieldAggregate):
         return pairs
 
 
-def _least(held: float, value: float) -> float:
-    return value if held != held or value < held else held
+def _least(current: float, value: float) -> float:
+    return value if current != current or value < current else current
 
 
-def _largest(held: float, value: float) -> float:
-    return value if held != held or value > held else held
+def _largest(current: float, value: float) -> float:
+    return value if current != current or value > current else current
 
 
 def reducer(verb: Verb, kind: Any) -> Reduce:
@@ -173,12 +173,12 @@ class _Nothing:
         return self.kind(), 0
 
 
-def _both(held: tuple[Any, int], more: tuple[Any, int]) -> tuple[Any, int]:
-    return held[0] + more[0], held[1] + more[1]
+def _both(current: tuple[Any, int], more: tuple[Any, int]) -> tuple[Any, int]:
+    return current[0] + more[0], current[1] + more[1]
 
 
-def _quotient(held: tuple[Any, int]) -> Any:
-    total, number = held
+def _quotient(sum_and_count: tuple[Any, int]) -> Any:
+    total, number = sum_and_count
     if not isinstance(total, decimal.Decimal):
         return total / number
     with decimal.localcontext(prec=EXACT_DIGITS):

@@ -65,10 +65,10 @@ def _one(_: object) -> int:
 def _folding(combine: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return `combine` for values that may be None, which is skipped."""
 
-    def add(held: Any, value: Any) -> Any:
-        if held is None:
+    def add(current: Any, value: Any) -> Any:
+        if current is None:
             return value
-        return held if value is None else combine(held, value)
+        return current if value is None else combine(current, value)
 
     return add
 
@@ -162,9 +162,11 @@ class Windowing:
             )
         for name in (*self._key, event_time):
             self._results.annotation(name)
-        whole = dt.timedelta(microseconds=duration_to_micros(lateness, "lateness") + allowed_us)
+        total_lateness = dt.timedelta(
+            microseconds=duration_to_micros(lateness, "lateness") + allowed_us
+        )
         self._decorate = process(
-            key=self._key, event_time=event_time, lateness=whole, ordered=ordered
+            key=self._key, event_time=event_time, lateness=total_lateness, ordered=ordered
         )
         allowed = dt.timedelta(microseconds=allowed_us)
         leads = {"close": allowed, "forget": _ZERO} if allowed else {"close": _ZERO}
@@ -198,10 +200,10 @@ class Windowing:
         """
         annotation = self._results.annotation(field)
         add = _folding(_combining(verb, self._results.check_combines(verb, field)))
-        made: Aggregate[Any, Any, Any] = Aggregate(_nothing, add, _itself, add)
-        kept, get = Optional[annotation], self._results.getter(field)  # noqa: UP045
+        aggregate: Aggregate[Any, Any, Any] = Aggregate(_nothing, add, _itself, add)
+        accumulator, get = Optional[annotation], self._results.getter(field)  # noqa: UP045
         parts = (PartialAggregate(verb, field),)
-        folded = _Result(f"{verb}_{field}", field, annotation, kept, made, get, parts)
+        folded = _Result(f"{verb}_{field}", field, annotation, accumulator, aggregate, get, parts)
         return self._made(folded, into)
 
     def collect(self, field: str | None, into: Any) -> Process[Any, ..., Any]:
@@ -333,30 +335,37 @@ class Windowing:
             timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
         ) -> Any:
             for window in rows.ending(timer, ctx, windows):
-                found = _between(elements, window.start, window.end)
-                held = None if found is None else list(found)  # read once, for both
-                yield ending.shown(ctx, window, held)
+                elements_found = _between(elements, window.start, window.end)
+                element_list = (
+                    None if elements_found is None else list(elements_found)
+                )  # read once, for both
+                yield ending.shown(ctx, window, element_list)
                 if forgets_closed:
-                    ending.forgotten(window, held, windows, elements, number)
+                    ending.forgotten(window, element_list, windows, elements, number)
 
         def forget(
             timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
         ) -> Any:
             for window in rows.ending(timer, ctx, windows):
-                found = _between(elements, *rows.alone(window))
-                ending.forgotten(window, found, windows, elements, number)
+                elements_found = _between(elements, *rows.alone(window))
+                ending.forgotten(window, elements_found, windows, elements, number)
 
         cls = self._record.cls
         taking: Any = add_all if at_once else add
-        taken = {"records": _ITERATOR[cls]} if at_once else {"record": cls}
+        first_parameter = {"records": _ITERATOR[cls]} if at_once else {"record": cls}
         taking.__name__ = taking.__qualname__ = name
-        taking.__annotations__ = {**taken, "ctx": Context, **states, "return": Iterator[output]}
-        made = self._decorate(taking).with_traits(traits)
+        taking.__annotations__ = {
+            **first_parameter,
+            "ctx": Context,
+            **states,
+            "return": Iterator[output],
+        }
+        process = self._decorate(taking).with_traits(traits)
         for called, emits in ((close, Iterator[output]), (forget, None)):
             called.__annotations__ = {"timer": Timer, "ctx": Context, **states, "return": emits}
             if called.__name__ in self._deadlines.leads:
-                made.on_timer(called.__name__)(called)
-        return made
+                process.on_timer(called.__name__)(called)
+        return process
 
 
 @dataclass(frozen=True)
@@ -376,28 +385,32 @@ class _Ending:
     _: KW_ONLY
     has_one_key: bool
 
-    def shown(self, ctx: Any, window: OpenWindow, found: _Found) -> Any:
+    def shown(self, ctx: Any, window: OpenWindow, elements_found: _Found) -> Any:
         """Return the result of a window.
 
         Parameters:
-            found: its elements.
+            elements_found: its elements.
         """
         key = (ctx.key,) if self.has_one_key else ctx.key
-        of_it = self.finish(window.held) if found is None else [element for _, element in found]
+        of_it = (
+            self.finish(window.held)
+            if elements_found is None
+            else [element for _, element in elements_found]
+        )
         return self.make(*key, window.start, window.end, of_it)
 
     def forgotten(
-        self, window: OpenWindow, found: _Found, windows: Any, elements: Any, number: Any
+        self, window: OpenWindow, elements_found: _Found, windows: Any, elements: Any, number: Any
     ) -> None:
         """Delete a window, and the elements that are in no window that is deleted later.
 
         Parameters:
-            found: the elements of the window.
+            elements_found: the elements of the window.
         """
         del windows[window.row]
-        if found is not None:
+        if elements_found is not None:
             start, end = self.rows.alone(window)
-            for place, _ in found:
+            for place, _ in elements_found:
                 if start <= place[0] and (place[0] < end or end == LAST):
                     del elements[place]
             if not windows:

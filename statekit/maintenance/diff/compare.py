@@ -90,8 +90,8 @@ class EpochSource:
     def held(self, operator: str, groups: Groups) -> ShardVersion | None:
         shard = standing(self._reader.manifest, operator, *groups)
         # Attempts and files have names that are never given twice, in whichever checkpoint.
-        stands = " ".join((shard.attempt or "", *(ref.path for ref in shard.redistributed)))
-        return ShardVersion(stands, None if shard.is_part else shard.rows)
+        version = " ".join((shard.attempt or "", *(ref.path for ref in shard.redistributed)))
+        return ShardVersion(version, None if shard.is_part else shard.rows)
 
     def unpack(self, operator: str, groups: Groups, directory: Path) -> Backend:
         return self._reader.unpack(operator, directory, groups)
@@ -182,16 +182,16 @@ def compare(
         CorruptCheckpointError: a file is missing or altered.
         StorageError: the local disk is full.
     """
-    found = Difference(
+    difference = Difference(
         a.title,
         b.title,
         {operator.name: key_text(operator) for operator in a.job.operators},
         {operator.name: key_text(operator) for operator in b.job.operators},
     )
-    for name in dict.fromkeys([*found.operators_a, *found.operators_b]):
+    for name in dict.fromkeys([*difference.operators_a, *difference.operators_b]):
         side_a, side_b = _Side.of(a, name, allow_pickle), _Side.of(b, name, allow_pickle)
-        _OperatorComparison(side_a, side_b, examples).run(name, found)
-    return found
+        _OperatorComparison(side_a, side_b, examples).run(name, difference)
+    return difference
 
 
 _Pieces = tuple[Groups | None, Groups | None]
@@ -240,7 +240,7 @@ class _OperatorComparison:
             name: (of_a.get(name), of_b.get(name)) for name in dict.fromkeys([*of_a, *of_b])
         }
 
-    def run(self, name: str, found: Difference) -> None:
+    def run(self, name: str, difference: Difference) -> None:
         """Add the differences of the operator of that name."""
         types = {
             family: (a.type if a else None, b.type if b else None)
@@ -249,17 +249,17 @@ class _OperatorComparison:
         self.states = {
             family: StateDifference(name, family, *both) for family, both in types.items()
         }
-        found.states += self.states.values()
+        difference.states += self.states.values()
         for pieces in self._pieces():
-            known = self._known(pieces)
-            if known is None:
-                found.shards_read += 1
+            equal_rows = self._known(pieces)
+            if equal_rows is None:
+                difference.shards_read += 1
                 self._read(pieces)
                 continue
-            found.shards_skipped += 1
+            difference.shards_skipped += 1
             for family, state in self.states.items():
-                state.rows_a += known.get(family, 0)
-                state.rows_b += known.get(family, 0)
+                state.rows_a += equal_rows.get(family, 0)
+                state.rows_b += equal_rows.get(family, 0)
 
     # -------------------------------------------------------------------------- what to read
 
@@ -386,8 +386,8 @@ def _sameness(a: Family | None, b: Family | None) -> Callable[[bytes, bytes], bo
     if not a.means_the_same_as(b):
         return lambda old, new: bool(a.value(old) == b.value(new))  # 1 is 1.0 in wider types
 
-    def text(family: Family, held: bytes) -> str:
-        return json.dumps(family.value(held), sort_keys=True)
+    def text(family: Family, content: bytes) -> str:
+        return json.dumps(family.value(content), sort_keys=True)
 
     # Bytes may differ in the order of a dict.
     return lambda old, new: old == new or text(a, old) == text(b, new)

@@ -90,7 +90,7 @@ class Family:
             return ((row_key, unstamped(row, 0)[0]) for row_key, row in stored)
         return (
             (before + index.to_bytes(_INDEX_BYTES, "big"), unstamped(row, 0)[0])
-            for before, same in groupby(stored, key=lambda found: found[0][:-_POSITION_BYTES])
+            for before, same in groupby(stored, key=lambda pair: pair[0][:-_POSITION_BYTES])
             for index, (_, row) in enumerate(same)
         )
 
@@ -117,9 +117,9 @@ class Family:
         record = self._decode(row_key[end:-_INDEX_BYTES])
         return key, [time, record, int.from_bytes(row_key[-_INDEX_BYTES:], "big")]
 
-    def value(self, held: bytes) -> Any:
+    def value(self, content: bytes) -> Any:
         """Return the content of a row as JSON; None for rows without content."""
-        return None if self.state is None else self._decode(held)
+        return None if self.state is None else self._decode(content)
 
 
 def _identified_by(
@@ -142,7 +142,7 @@ def _meaning(state: StateRecord) -> tuple[Any, ...]:
 
 def _value_decoder(state: StateRecord, allow_pickle: bool) -> Callable[[bytes], Any]:
     if state.codec == PickleCodec.name and not allow_pickle:
-        return lambda held: {"pickled": held.hex()}
+        return lambda content: {"pickled": content.hex()}
     return row_decoder(state, allow_pickle)
 
 
@@ -154,18 +154,18 @@ def joined(
     >>> list(joined(iter([(b"1", b"x"), (b"2", b"y")]), iter([(b"2", b"z"), (b"3", b"")])))
     [(b'1', b'x', None), (b'2', b'y', b'z'), (b'3', None, b'')]
     """
-    left, right = next(a, None), next(b, None)
-    while left is not None or right is not None:
-        if right is None or (left is not None and left[0] < right[0]):
-            assert left is not None, "else there would be nothing left"
-            yield (*left, None)
-            left = next(a, None)
-        elif left is None or right[0] < left[0]:
+    row_a, right = next(a, None), next(b, None)
+    while row_a is not None or right is not None:
+        if right is None or (row_a is not None and row_a[0] < right[0]):
+            assert row_a is not None, "else there would be nothing left"
+            yield (*row_a, None)
+            row_a = next(a, None)
+        elif row_a is None or right[0] < row_a[0]:
             yield right[0], None, right[1]
             right = next(b, None)
         else:
-            yield (*left, right[1])
-            left, right = next(a, None), next(b, None)
+            yield (*row_a, right[1])
+            row_a, right = next(a, None), next(b, None)
 
 
 def unpacked(

@@ -55,8 +55,8 @@ def key_column(schema: Schema, *, wide: bool = False) -> Column:
     return _Columns(_KEY_SCALARS, _key_text, wide).of(schema, {})
 
 
-def _json(shown: Any) -> str:
-    return msgspec.json.encode(shown).decode()
+def _json(data: Any) -> str:
+    return msgspec.json.encode(data).decode()
 
 
 def _wire_text(schema: Schema, outer: _Outer) -> Column:
@@ -122,8 +122,8 @@ class _Columns:
                 return self._struct(schema, {**outer, schema.name: schema})
         if schema.kind not in self._scalars:
             return self._text(schema, outer)
-        found = self._scalars[schema.kind]
-        return found._replace(type=self._int) if found.type == _INT else found
+        column = self._scalars[schema.kind]
+        return column._replace(type=self._int) if column.type == _INT else column
 
     def _choice(self, schema: Schema, outer: _Outer) -> Column:
         """Return the column of an enum or a literal, if all of its values have one type."""
@@ -135,17 +135,17 @@ class _Columns:
     def _struct(self, schema: Schema, inner: _Outer) -> Column:
         names = [field.name for field in schema.fields]
         columns = [self.of(field.schema, inner) for field in schema.fields]
-        made = _record(names, columns)
-        as_items = made.convert
+        column = _record(names, columns)
+        as_items = column.convert
         assert as_items is not None
 
         def convert(value: Any) -> Any:
             if isinstance(value, tuple):  # a key of several parts
                 return as_items(list(value))
-            found = expect(value, dict)
-            return as_items([found.get(name) for name in names])
+            fields = expect(value, dict)
+            return as_items([fields.get(name) for name in names])
 
-        return Column(made.type, convert)
+        return Column(column.type, convert)
 
 
 def _each(column: Column) -> Convert:
@@ -165,8 +165,8 @@ def _record(names: list[str], columns: list[Column]) -> Column:
     fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
 
     def convert(values: Any) -> Any:
-        found = zip(names, each, _items(values), strict=True)
-        return {name: turn(value) for name, turn, value in found}
+        parts = zip(names, each, _items(values), strict=True)
+        return {name: turn(value) for name, turn, value in parts}
 
     return Column(pa.struct(fields), convert)
 

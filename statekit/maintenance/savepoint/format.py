@@ -131,8 +131,8 @@ def _check_columns(schema: pa.Schema) -> None:
             continue
         at = schema.get_all_field_indices(name)
         if len(at) != 1 or schema.field(at[0]).type != type_:
-            found = ", ".join(str(schema.field(number).type) for number in at)
-            raise ValueError(f"the column {name} is of type {type_}, and here of {found or 'none'}")
+            types = ", ".join(str(schema.field(number).type) for number in at)
+            raise ValueError(f"the column {name} is of type {type_}, and here of {types or 'none'}")
 
 
 class Savepoint:
@@ -200,29 +200,29 @@ class Savepoint:
             CorruptCheckpointError: a file is missing or altered.
         """
         keyed = KeyedRows(operator, self.file.job.key_groups)
-        held: dict[str, list[LocalRows]] = {}
+        rows_of: dict[str, list[LocalRows]] = {}
         for state in operator.states:
             if state.is_local:
                 shards: list[LocalRows] = [[] for _ in range(self.file.parallelism)]
                 for parts, row in self._rows(operator.name, state.name, keyed):
                     shards[shard_of_key(parts.key)].append((parts.after, row))
-                held[state.name] = shards
-        return held
+                rows_of[state.name] = shards
+        return rows_of
 
     def _rows(
         self, operator: str, family: str, keyed: KeyedRows
     ) -> Iterator[tuple[RowParts, bytes]]:
         """Yield the rows of one table."""
-        contents, found = self.file.operators[operator].states[family], RowChecksum()
+        contents, checksum = self.file.operators[operator].states[family], RowChecksum()
         for ref in contents.files:
             with self._open(ref) as file:
                 for saved in saved_rows(file, f"{self.url}/{ref.path}"):
                     parts = keyed.of_subkey(family, saved.key, saved.subkey)
-                    found.add(parts.before + parts.key + parts.after, saved.row)
+                    checksum.add(parts.before + parts.key + parts.after, saved.row)
                     yield parts, saved.row
-        if (found.rows, found.checksum) != (contents.rows, contents.checksum):
+        if (checksum.rows, checksum.checksum) != (contents.rows, contents.checksum):
             raise CorruptCheckpointError(
-                f"{self.url} has {found} of {operator}.{family}, and its {SAVEPOINT} has "
+                f"{self.url} has {checksum} of {operator}.{family}, and its {SAVEPOINT} has "
                 f"{contents.rows} rows with checksum {contents.checksum}: restore the savepoint "
                 "from a backup"
             )
@@ -234,5 +234,5 @@ class Savepoint:
                 yield ref.path.removeprefix(f"{self.file.spark_folder}/"), file.read()
 
     def _open(self, ref: FileRef) -> IO[bytes]:
-        there = ref.model_copy(update={"path": f"{self._at}{ref.path}"})
-        return self._repository.open_verified(there)
+        full_ref = ref.model_copy(update={"path": f"{self._at}{ref.path}"})
+        return self._repository.open_verified(full_ref)

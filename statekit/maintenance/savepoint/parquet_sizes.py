@@ -87,16 +87,16 @@ class _Compact:
 
     def struct(self, depth: int = 0) -> dict[int, int]:
         """Return the numbers of a struct by the ids of their fields, and skip everything else."""
-        found: dict[int, int] = {}
+        numbers: dict[int, int] = {}
         field = 0
         while head := self._byte():
             field = field + (head >> 4) if head >> 4 else self._signed()
             kind = head & 0x0F
             if kind in _VARINTS:
-                found[field] = self._signed()
+                numbers[field] = self._signed()
             elif kind not in (_TRUE, _FALSE):
                 self._skip(kind, depth + 1)
-        return found
+        return numbers
 
     def _skip(self, kind: int, depth: int) -> None:
         if depth > 16:
@@ -136,16 +136,16 @@ class _Compact:
         return self._data[self.at - 1]
 
     def _varint(self) -> int:
-        found = shift = 0
+        result = shift = 0
         while True:
             byte = self._byte()
-            found |= (byte & 0x7F) << shift
+            result |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return found
+                return result
             shift += 7
             if shift > 63:
                 raise ValueError("a header has a number of more than 64 bits")
 
     def _signed(self) -> int:
-        found = self._varint()
-        return (found >> 1) ^ -(found & 1)
+        number = self._varint()
+        return (number >> 1) ^ -(number & 1)

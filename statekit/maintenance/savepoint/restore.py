@@ -82,9 +82,9 @@ def _is_made_of(repository: Repository, savepoint: Savepoint) -> bool:
     latest = repository.latest_epoch()
     if latest is None:
         return False
-    found = repository.job_file(repository.manifest(latest).job_file.path)
-    assert found is not None, "the manifest references it"
-    if found[0].savepoint == savepoint.file.id:
+    stored = repository.job_file(repository.manifest(latest).job_file.path)
+    assert stored is not None, "the manifest references it"
+    if stored[0].savepoint == savepoint.file.id:
         return True
     raise RestoreError(
         f"{repository.url} has epochs up to {latest}, which do not come from {savepoint.url}: a "
@@ -185,8 +185,8 @@ def _operator_epoch(
 
 def _job_file(savepoint: Savepoint, repository: Repository, groups: int) -> JobFile:
     """Return the savepoint's job file with the id of this checkpoint."""
-    found = repository.job_file()  # of a start that never committed
-    checkpoint_id = unique_id() if found is None else found[0].id
+    stored = repository.job_file()  # of a start that never committed
+    checkpoint_id = unique_id() if stored is None else stored[0].id
     return savepoint.file.job.model_copy(
         update={
             "id": checkpoint_id,

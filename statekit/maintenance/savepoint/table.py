@@ -94,8 +94,8 @@ class StateTable:
         self.operator = operator
         self.family = family
         own = list(self._own(wide))
-        taken = [column.name for column in own]
-        names = column_names([field.name for field in operator.key], [*taken, *EXACT])
+        names_of_own = [column.name for column in own]
+        names = column_names([field.name for field in operator.key], [*names_of_own, *EXACT])
         self._columns = [*self._keys(names), *own, *_exact()]
         self.schema = pa.schema([pa.field(made.name, made.type) for made in self._columns])
 
@@ -107,7 +107,7 @@ class StateTable:
             CorruptCheckpointError: a key or a value is not of its type.
         """
         try:
-            arrays = [pa.array(made.values(rows), made.type) for made in self._columns]
+            arrays = [pa.array(column.values(rows), column.type) for column in self._columns]
         except OverflowError as error:
             raise TooWide from error
         except (pa.ArrowException, CorruptCheckpointError) as error:
@@ -131,8 +131,8 @@ class StateTable:
             def values(rows: Sequence[SavedRow]) -> list[Any]:
                 keys = {row.key: None for row in rows}  # rows of one key come together
                 fields = [key if is_one else key[at] for key in (decode(k)[0] for k in keys)]
-                found = dict(zip(keys, _converted(column, fields), strict=True))
-                return [found[row.key] for row in rows]
+                by_column = dict(zip(keys, _converted(column, fields), strict=True))
+                return [by_column[row.key] for row in rows]
 
             return values
 
@@ -150,7 +150,7 @@ class StateTable:
 
     @property
     def _state(self) -> StateRecord | None:
-        return next((found for found in self.operator.states if found.name == self.family), None)
+        return next((state for state in self.operator.states if state.name == self.family), None)
 
     def _waiting_columns(self, wide: bool) -> Iterable[_Made]:
         column, decode = _values(Schema.from_json(self.operator.ordered), "msgpack", wide)
@@ -162,20 +162,20 @@ class StateTable:
         )
 
 
-def column_names(wanted: Sequence[str], taken: Sequence[str]) -> list[str]:
+def column_names(wanted: Sequence[str], used_names: Sequence[str]) -> list[str]:
     """Return names for the fields of a key that differ from all other columns.
 
     >>> column_names(["user", "value", "Value"], ["value"])
     ['user', 'key_value', 'key_key_Value']
     """
-    used = {name.lower() for name in taken}
-    found = []
+    used = {name.lower() for name in used_names}
+    names = []
     for name in wanted:
         while name.lower() in used:
             name = f"key_{name}"
         used.add(name.lower())
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 def _exact() -> Iterable[_Made]:
@@ -211,8 +211,8 @@ def _state_columns(state: StateRecord, wide: bool) -> Iterable[_Made]:
         return unstamped(row.row, state.era) if state.era else (row.row, PERMANENT)
 
     def value(row: SavedRow) -> Any:
-        generation, found = generation_of(split(row)[0])
-        return decode(found) if generation == state.generation else None  # of a former type
+        generation, value_bytes = generation_of(split(row)[0])
+        return decode(value_bytes) if generation == state.generation else None  # of a former type
 
     yield _Made("value", column.type, lambda rows: [value(row) for row in rows])
     if state.ttl is not None:

@@ -111,12 +111,12 @@ def write_savepoint(
     count = RowCount(rows_to_read(stored[0], manifest), progress)
     try:
         with held(repository, manifest.epoch):
-            made = attempt.write(name, stored[0], manifest, count)
+            savepoint_file = attempt.write(name, stored[0], manifest, count)
     except FencedError:
         attempt.withdraw()
         raise _taken(repository, folder) from None
     repository.remove(path for path in before if not attempt.owns(path))
-    return made
+    return savepoint_file
 
 
 def _manifest(repository: Repository, epoch: int | None) -> EpochManifest:
@@ -131,9 +131,9 @@ def _manifest(repository: Repository, epoch: int | None) -> EpochManifest:
     last = repository.manifest(epochs[-1])
     if epoch in (None, last.epoch):
         return last
-    found = repository.manifest(epoch)
-    check_batch(repository, last, found)
-    return found
+    manifest = repository.manifest(epoch)
+    check_batch(repository, last, manifest)
+    return manifest
 
 
 def _taken(repository: Repository, folder: str) -> RestoreError:
@@ -174,7 +174,7 @@ class _Attempt:
         operators = {
             operator.name: self._operator(operator, manifest, count) for operator in job.operators
         }
-        made = SavepointFile(
+        savepoint_file = SavepointFile(
             id=self._id,
             name=name,
             taken_at_us=now_us(),
@@ -188,9 +188,9 @@ class _Attempt:
             operators=operators,
             spark=spark,
         )
-        self._repository.create(f"{self._folder}/{SAVEPOINT}", made.to_bytes())
+        self._repository.create(f"{self._folder}/{SAVEPOINT}", savepoint_file.to_bytes())
         count.end()
-        return made
+        return savepoint_file
 
     def _spark(self, manifest: EpochManifest) -> Iterator[FileRef]:
         """Yield the files that Spark needs to continue after the last micro-batch in the state."""

@@ -41,9 +41,9 @@ class RowVerification:
         damage: which shards cannot be read.
     """
 
-    def __init__(self, repository: Repository, found: Verification, damage: Damage) -> None:
+    def __init__(self, repository: Repository, verification: Verification, damage: Damage) -> None:
         self._repository = repository
-        self._found = found
+        self._found = verification
         self._damage = damage
 
     def at_epoch(self, manifest: EpochManifest, job: JobFile) -> None:
@@ -59,10 +59,10 @@ class RowVerification:
     def _at_operator(self, manifest: EpochManifest, operator: OperatorRecord) -> None:
         checks = RowChecks(operator, manifest.key_groups)
         self._found.pickled |= {f"{operator.name}.{state}" for state in checks.pickled}
-        standing = manifest.operators[operator.name]
-        held: dict[tuple[int, int], Sizes] = {}
+        epoch = manifest.operators[operator.name]
+        sizes_of: dict[tuple[int, int], Sizes] = {}
         shard_rows = ShardRows(self._repository, operator.name, manifest)
-        for shard in standing.shards:
+        for shard in epoch.shards:
             if self._damage.of_shard(manifest.epoch, operator.name, shard.groups):
                 continue
             try:
@@ -75,12 +75,12 @@ class RowVerification:
                 what, kind = str(error), kind_of(error, "file")
                 self._note(kind, what, manifest.epoch, operator, shard)
                 continue
-            held[shard.groups] = checks.sizes
+            sizes_of[shard.groups] = checks.sizes
             self._found.rows += sum(size.rows for size in checks.sizes.values())
             for what in late_to_wake(shard, checks):
                 self._note("wake", what, manifest.epoch, operator, shard)
-        if len(held) == len(standing.shards):
-            for shard_or_all, state, what in counted_wrongly(manifest, operator, held):
+        if len(sizes_of) == len(epoch.shards):
+            for shard_or_all, state, what in counted_wrongly(manifest, operator, sizes_of):
                 self._note("count", what, manifest.epoch, operator, shard_or_all, state=state)
 
     def _note_rows(
@@ -136,37 +136,39 @@ def late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
     for clock, due in checks.soonest.items():
         wake = shard.wake_us.get(clock)
         if wake is None or wake > due:
-            told = "never wakes" if wake is None else f"wakes at {_time(wake)}"
-            yield f"the shard {told} by {clock} time, and has something due at {_time(due)}"
+            wake_text = "never wakes" if wake is None else f"wakes at {_time(wake)}"
+            yield f"the shard {wake_text} by {clock} time, and has something due at {_time(due)}"
 
 
 def counted_wrongly(
-    manifest: EpochManifest, operator: OperatorRecord, held: Mapping[tuple[int, int], Sizes]
+    manifest: EpochManifest, operator: OperatorRecord, sizes_of: Mapping[tuple[int, int], Sizes]
 ) -> Iterator[tuple[ShardState | None, str, str]]:
     """Yield the states whose size differs from the manifest.
 
     Yields the shard, or None if only the total is known, the state, and the difference.
 
     Parameters:
-        held: the counted size of each shard.
+        sizes_of: the counted size of each shard.
     """
-    standing = manifest.operators[operator.name]
+    epoch = manifest.operators[operator.name]
     for state in operator.holds:
-        total = [sum(sizes.get(state, _NONE)[what] for sizes in held.values()) for what in (0, 1)]
-        told = [standing.rows.get(state, 0), standing.bytes.get(state, 0)]
-        if total != told:
-            yield None, state, _count_text(total, told)
-        for shard in standing.shards:
-            found = list(held[shard.groups].get(state, _NONE))
-            said = [shard.rows.get(state, 0), shard.bytes.get(state, 0)]
-            if not shard.is_part and found != said:
-                yield shard, state, _count_text(found, said)
+        total = [
+            sum(sizes.get(state, _NONE)[place] for sizes in sizes_of.values()) for place in (0, 1)
+        ]
+        expected_total = [epoch.rows.get(state, 0), epoch.bytes.get(state, 0)]
+        if total != expected_total:
+            yield None, state, _count_text(total, expected_total)
+        for shard in epoch.shards:
+            actual = list(sizes_of[shard.groups].get(state, _NONE))
+            expected = [shard.rows.get(state, 0), shard.bytes.get(state, 0)]
+            if not shard.is_part and actual != expected:
+                yield shard, state, _count_text(actual, expected)
 
 
-def _count_text(found: Sequence[int], told: Sequence[int]) -> str:
+def _count_text(actual: Sequence[int], expected: Sequence[int]) -> str:
     return (
-        f"there are {found[0]:,} rows of {found[1]:,} bytes, and the manifest has {told[0]:,} of "
-        f"{told[1]:,}"
+        f"there are {actual[0]:,} rows of {actual[1]:,} bytes, and the manifest has "
+        f"{expected[0]:,} of {expected[1]:,}"
     )
 
 
@@ -177,11 +179,11 @@ def _time(micros: int) -> str:
 def _key_text(operator: OperatorRecord, fault: RowFault) -> str:
     """Return a row key for people: its key if it has one, else its bytes."""
     start = {WAITING: 10, DUE: 11}.get(fault.family, 2)
-    shown = f"row key {fault.row_key.hex()}"
+    text = f"row key {fault.row_key.hex()}"
     if not operator.key or fault.family == EXPIRY:
-        return shown
+        return text
     try:
         key = generic_key_decoder(key_schema(operator))(fault.row_key, start)[0]
     except StatekitError:
-        return shown
-    return f"key {json.dumps(key)}, {shown}"
+        return text
+    return f"key {json.dumps(key)}, {text}"

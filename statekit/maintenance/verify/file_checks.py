@@ -76,16 +76,16 @@ class NamedFiles:
     ) -> Iterator[tuple[FileRef, str]]:
         files, older = [*contents.files], contents.history
         while older is not None and isinstance(listed := self._listed.get(older), History):
-            if (what := misfit(listed, operator, owner, (), epoch)) is not None:
-                yield older, what
+            if (fault := misfit(listed, operator, owner, (), epoch)) is not None:
+                yield older, fault
                 return  # the files that it references may be intact for their own shard
             for piece in listed.slices:
                 yield from self._strangers(piece, operator, piece.shard, epoch)
             files, older = [*listed.files, *files], listed.before
         if contents.base is not None and (base := self._listed.get(contents.base)) is not None:
-            what = misfit(base, operator, owner, files, epoch)
-            if what is not None:
-                yield contents.base, what
+            fault = misfit(base, operator, owner, files, epoch)
+            if fault is not None:
+                yield contents.base, fault
 
     def _of_contents(
         self, contents: Contents, owner: tuple[int, int] | None, key_groups: int
@@ -161,18 +161,18 @@ def brief_fault(repository: Repository, file: NamedFile) -> str | None:
 def _check_mutations(opened: IO[bytes], file: NamedFile, where: str) -> None:
     """Check that a change file has the referenced number of mutations, all of its shard."""
     sums = MutationSums.of_file(opened, where, file.key_groups)
-    found = sum(sums.of(name, 0, file.key_groups - 1).mutations for name in sums.states)
-    if found != file.ref.rows:
+    actual = sum(sums.of(name, 0, file.key_groups - 1).mutations for name in sums.states)
+    if actual != file.ref.rows:
         raise CorruptCheckpointError(
-            f"{where} has {found} mutations instead of {file.ref.rows}: restore the manifest and "
+            f"{where} has {actual} mutations instead of {file.ref.rows}: restore the manifest and "
             "the file from one backup"
         )
     if file.owner is None:
         return
     first, last = file.owner
     own = sum(sums.of(name, first, last).mutations for name in sums.states)
-    if own != found:
+    if own != actual:
         raise CorruptCheckpointError(
-            f"{where} has {found - own} mutations of other key groups than those of its shard, "
+            f"{where} has {actual - own} mutations of other key groups than those of its shard, "
             f"{first} to {last}: restore the manifest and the file from one backup"
         )

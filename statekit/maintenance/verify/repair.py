@@ -65,14 +65,14 @@ class Repaired:
 
 
 def repair(
-    repository: Repository, found: Verification, *, drop_rows: bool = False
+    repository: Repository, verification: Verification, *, drop_rows: bool = False
 ) -> Repaired | None:
     """Commit an intact epoch. Return None if the last epoch is intact.
 
     Spark's part of a repair or rollback that was killed is completed.
 
     Parameters:
-        found: a verification of the whole checkpoint.
+        verification: a verification of the whole checkpoint.
         drop_rows: leave out rows that are unreadable or in a wrong key group, and keep them in a
             file beside the state.
 
@@ -81,14 +81,14 @@ def repair(
             and must be completed first.
         FencedError: a run committed an epoch meanwhile. Nothing was changed.
     """
-    if not found.epochs:
+    if not verification.epochs:
         raise RestoreError(
             f"{repository.url} has no epoch left to go back to. Nothing was changed: restore the "
             "checkpoint from a backup, or start a new one from a savepoint"
         )
-    last = found.epochs[-1]
-    wrong = {finding.kind for finding in found.affecting(last)}
-    if "unreadable" in {finding.kind for finding in found.findings}:
+    last = verification.epochs[-1]
+    wrong = {finding.kind for finding in verification.affecting(last)}
+    if "unreadable" in {finding.kind for finding in verification.findings}:
         raise RestoreError(
             f"{repository.url}: some files could not be read, so the damage is unknown. Nothing "
             "was changed: verify again when the store answers"
@@ -107,15 +107,15 @@ def repair(
         )
     if wrong <= (_FOLLOWS | _ROWS if drop_rows else _FOLLOWS):
         return _mend(repository, repository.manifest(last))
-    return _go_back(repository, found, drops=wrong & _ROWS != set() and not drop_rows)
+    return _go_back(repository, verification, drops=wrong & _ROWS != set() and not drop_rows)
 
 
 # ------------------------------------------------------------------------------------ going back
 
 
-def _go_back(repository: Repository, found: Verification, *, drops: bool) -> Repaired:
+def _go_back(repository: Repository, verification: Verification, *, drops: bool) -> Repaired:
     """Commit an epoch with the state of the last intact one."""
-    newest, target = _newest(repository, found), _last_whole(repository, found)
+    newest, target = _newest(repository, verification), _last_whole(repository, verification)
     if newest is None or target is None:
         instead = " `--drop-rows` leaves out the rows that cannot be read." if drops else ""
         raise RestoreError(
@@ -133,16 +133,16 @@ def _go_back(repository: Repository, found: Verification, *, drops: bool) -> Rep
     manifest = standing_at(
         target,
         cause="repair",
-        epoch=found.epochs[-1] + 1,
+        epoch=verification.epochs[-1] + 1,
         processing_time_us=max(target.processing_time_us, newest.processing_time_us),
     )
     Rollback(repository, newest, target, manifest, is_committed=False).carry_out()
     return Repaired(manifest, target, is_mended=False)
 
 
-def _newest(repository: Repository, found: Verification) -> EpochManifest | None:
+def _newest(repository: Repository, verification: Verification) -> EpochManifest | None:
     """Return the last manifest that can be read."""
-    for epoch in reversed(found.epochs):
+    for epoch in reversed(verification.epochs):
         try:
             return repository.manifest(epoch)
         except CorruptCheckpointError:
@@ -150,10 +150,10 @@ def _newest(repository: Repository, found: Verification) -> EpochManifest | None
     return None
 
 
-def _last_whole(repository: Repository, found: Verification) -> EpochManifest | None:
+def _last_whole(repository: Repository, verification: Verification) -> EpochManifest | None:
     """Return the last epoch with an intact manifest, files and rows that was not rolled back."""
-    for epoch in reversed(found.epochs[:-1]):
-        if found.affecting(epoch) or found.is_abandoned(epoch):
+    for epoch in reversed(verification.epochs[:-1]):
+        if verification.affecting(epoch) or verification.is_abandoned(epoch):
             continue
         if verify(repository, epoch=epoch).is_whole:
             return repository.manifest(epoch)
@@ -166,9 +166,9 @@ def _last_whole(repository: Repository, found: Verification) -> EpochManifest | 
 def _mend(repository: Repository, last: EpochManifest) -> Repaired:
     """Compute indexes, counts and wake times again."""
     check_at_rest(repository, last)
-    found = repository.job_file(last.job_file.path)
-    assert found is not None, "it was verified"
-    mending = _Mending(repository, last, found[0])
+    stored = repository.job_file(last.job_file.path)
+    assert stored is not None, "it was verified"
+    mending = _Mending(repository, last, stored[0])
     operators = {name: mending.operator(name, epoch) for name, epoch in last.operators.items()}
     check_at_rest(repository, last)  # mending takes its time
     manifest = last.followed_by(
@@ -197,40 +197,40 @@ class _Mending:
         self.mended = self.left_out = 0
         self.put_aside: list[str] = []
 
-    def operator(self, name: str, standing: OperatorEpoch) -> OperatorEpoch:
+    def operator(self, name: str, epoch: OperatorEpoch) -> OperatorEpoch:
         """Return an operator after the repair: all of its shards counted, without records."""
         record = self._job.operator(name)
         assert record is not None, "the manifest was held against the job file"
         rows = ShardRows(self._repository, name, self._last)
         checks = RowChecks(record, self._last.key_groups)
-        shards = [self._shard(record, shard, rows, checks) for shard in standing.shards]
-        return standing.at_rest(shards, undivided_rows={}, undivided_bytes={})
+        shards = [self._shard(record, shard, rows, checks) for shard in epoch.shards]
+        return epoch.at_rest(shards, undivided_rows={}, undivided_bytes={})
 
     def _shard(
         self, record: OperatorRecord, shard: ShardState, rows: ShardRows, checks: RowChecks
     ) -> ShardState:
-        with contextlib.closing(_Mended(record, checks.families)) as made:
+        with contextlib.closing(_Mended(record, checks.families)) as mended:
             with rows.opened(shard, checks.families) as backend:
-                made.settle(shard, backend, checks)
+                mended.settle(shard, backend, checks)
             files = tuple(
                 self._repository.put_changes(record.name, *finished, local=local)
-                for changes, local in ((made.by_key, False), (made.of_shard, True))
+                for changes, local in ((mended.by_key, False), (mended.of_shard, True))
                 if (finished := changes.finish()) is not None
             )
-            self._keep(record.name, made)
-        self.mended += made.mended
-        self.left_out += made.left_out
-        standing = _counted(shard, checks)
+            self._keep(record.name, mended)
+        self.mended += mended.mended
+        self.left_out += mended.left_out
+        counted = _counted(shard, checks)
         if not files:
-            return shard.model_copy(update=standing)
-        standing |= {"attempt": unique_id(), "changed": self._last.epoch + 1}
+            return shard.model_copy(update=counted)
+        counted |= {"attempt": unique_id(), "changed": self._last.epoch + 1}
         files = (*shard.redistributed, *files)
-        standing |= changed_contents(self._repository, record.name, shard, files, self._last.epoch)
-        return shard.model_copy(update=standing)
+        counted |= changed_contents(self._repository, record.name, shard, files, self._last.epoch)
+        return shard.model_copy(update=counted)
 
-    def _keep(self, operator: str, made: _Mended) -> None:
+    def _keep(self, operator: str, mended: _Mended) -> None:
         """Store rows that are left out, in a change file that no command reads."""
-        finished = made.aside.finish()
+        finished = mended.aside.finish()
         if finished is not None:
             folder = f"{REPAIRS}/{self._last.epoch + 1:020d}"
             path = f"{folder}/{operator}-{unique_id()}.{CHANGES}"

@@ -118,7 +118,7 @@ class RowChecks:
         rows = size = 0
         found = backend.scan(family, *_ALL)
         while piece := list(islice(found, _PIECE)):
-            asked: list[Entry] = []
+            entries: list[Entry] = []
             noted: list[tuple[bytes, Entry]] = []
             for row_key, row in piece:
                 rows, size = rows + 1, size + len(row_key) + len(row)
@@ -129,15 +129,15 @@ class RowChecks:
                 except _UNREADABLE as error:
                     yield RowFault("row", family, row_key, str(error))
                     continue
-                if (what := self._wrong_group(parts, row_key, groups)) is not None:
-                    yield RowFault("key group", family, row_key, what)
+                if (fault := self._wrong_group(parts, row_key, groups)) is not None:
+                    yield RowFault("key group", family, row_key, fault)
                 elif entry is not None and entry.family == EXPIRY:
                     noted.append((row_key, entry))
                 elif entry is not None:
                     due = self.soonest.get(entry.clock, entry.due_us)
                     self.soonest[entry.clock] = min(due, entry.due_us)
-                    asked += [entry] * (entry.family is not None)
-            yield from _missing_timers(backend, asked)
+                    entries += [entry] * (entry.family is not None)
+            yield from _missing_timers(backend, entries)
             yield from _missing_expiry(backend, family, noted)
         self.sizes[family] = StateSize(rows, size)
 
@@ -154,19 +154,19 @@ class RowChecks:
         self._values[family](row)
 
     def _wrong_group(self, parts: RowParts, row_key: bytes, groups: tuple[int, int]) -> str | None:
-        found, right = group_of_row(row_key), group_of_row(self._keyed.row_key(parts))
-        if found != right:
-            return f"it is in key group {found}, and its key belongs to {right}"
-        if not groups[0] <= found <= groups[1]:
-            return f"it is in key group {found}, and the shard owns {groups[0]} to {groups[1]}"
+        actual, right = group_of_row(row_key), group_of_row(self._keyed.row_key(parts))
+        if actual != right:
+            return f"it is in key group {actual}, and its key belongs to {right}"
+        if not groups[0] <= actual <= groups[1]:
+            return f"it is in key group {actual}, and the shard owns {groups[0]} to {groups[1]}"
         return None
 
     # --------------------------------------------------------------------------------- indexes
 
     def _check_due(self, backend: Backend) -> Iterator[RowFault]:
         """Yield the rows of `_timers.due` that belong to no timer."""
-        found = backend.scan(DUE, *_ALL)
-        while piece := [row_key for row_key, _ in islice(found, _PIECE)]:
+        rows = backend.scan(DUE, *_ALL)
+        while piece := [row_key for row_key, _ in islice(rows, _PIECE)]:
             timers: list[tuple[bytes, bytes]] = []
             for due in piece:
                 try:
@@ -177,8 +177,8 @@ class RowChecks:
             stored = backend.get_many(TIMERS, [timer for _, timer in timers])
             for (due, _), row in zip(timers, stored, strict=True):
                 if row is None:
-                    what = "it belongs to a timer that does not exist"
-                    yield RowFault("timer index", DUE, due, what, Delete(DUE, due))
+                    fault = "it belongs to a timer that does not exist"
+                    yield RowFault("timer index", DUE, due, fault, Delete(DUE, due))
 
     def _note_index(self, backend: Backend) -> Iterator[RowFault]:
         """Record the rows that the expiry index contains, and yield its invalid entries."""
@@ -189,12 +189,12 @@ class RowChecks:
         }
         batch = Batch([DeleteRange(INDEXED, *_ALL)])
         for entry, _ in backend.scan(EXPIRY, *_ALL):
-            name, zero, rest = entry[2:].partition(b"\x00")
-            if not zero or len(rest) < 9:
-                what = "it is cut short"
-                yield RowFault("expiry index", EXPIRY, entry, what, Delete(EXPIRY, entry))
-            elif tags.get(name.decode(errors="replace")) == rest[:1]:
-                batch.put(INDEXED, name + zero + entry[:2] + rest[9:], b"")
+            name, zero, row_key_rest = entry[2:].partition(b"\x00")
+            if not zero or len(row_key_rest) < 9:
+                fault = "it is cut short"
+                yield RowFault("expiry index", EXPIRY, entry, fault, Delete(EXPIRY, entry))
+            elif tags.get(name.decode(errors="replace")) == row_key_rest[:1]:
+                batch.put(INDEXED, name + zero + entry[:2] + row_key_rest[9:], b"")
                 if batch.full:
                     backend.write(batch)
                     batch.clear()
@@ -208,8 +208,8 @@ class RowChecks:
         for row_key, row in backend.scan(state, *_ALL):
             rows, size = rows + 1, size + len(row_key) + len(row)
             if not row_key.startswith(prefix):
-                what = f"it lies in key group {row_key[:2].hex()}, not in the shard's first one"
-                yield RowFault("key group", state, row_key, what)
+                fault = f"it lies in key group {row_key[:2].hex()}, not in the shard's first one"
+                yield RowFault("key group", state, row_key, fault)
                 continue
             try:
                 self._subkeys[state](row_key[len(prefix) :])
@@ -237,21 +237,21 @@ class RowChecks:
         state = next(state for state in self._operator.states if state.name == name)
         if state.shape is RowShape.ENTRIES:
             codec = schema_key_codec(Schema.from_json(state.types["key"]))
-            return lambda rest: _canonical(codec, rest)
+            return lambda subkey: _canonical(codec, subkey)
         length = _POSITION_BYTES if state.shape is RowShape.ELEMENTS else 0
 
-        def check(rest: bytes) -> None:
-            if len(rest) != length:
+        def check(subkey: bytes) -> None:
+            if len(subkey) != length:
                 raise CorruptCheckpointError(
-                    f"{len(rest)} bytes follow the key in the row key of a {state.kind}, in place "
-                    f"of {length}"
+                    f"{len(subkey)} bytes follow the key in the row key of a {state.kind}, in "
+                    f"place of {length}"
                 )
 
         return check
 
     def _waiting_check(self) -> Callable[[bytes], object]:
         decode = generic_decoder(self._operator.ordered)
-        return lambda rest: decode(record_of_row(rest))
+        return lambda subkey: decode(record_of_row(subkey))
 
 
 # What reading a row that is not one ends in.
@@ -278,19 +278,19 @@ def _missing_timers(backend: Backend, entries: list[Entry]) -> Iterator[RowFault
     stored = backend.get_many(DUE, [entry.row_key for entry in entries]) if entries else []
     for entry, row in zip(entries, stored, strict=True):
         if row is None:
-            what = "a timer is set and would never fire: the index of due timers lacks it"
+            fault = "a timer is set and would never fire: the index of due timers lacks it"
             mend = Put(DUE, entry.row_key, b"")
-            yield RowFault("timer index", DUE, entry.row_key, what, mend)
+            yield RowFault("timer index", DUE, entry.row_key, fault, mend)
 
 
 def _missing_expiry(
     backend: Backend, family: str, noted: Iterable[tuple[bytes, Entry]]
 ) -> Iterator[RowFault]:
     wanted = list(noted)
-    known = [family.encode() + b"\x00" + row_key for row_key, _ in wanted]
-    stored = backend.get_many(INDEXED, known) if known else []
+    index_keys = [family.encode() + b"\x00" + row_key for row_key, _ in wanted]
+    stored = backend.get_many(INDEXED, index_keys) if index_keys else []
     for (row_key, entry), row in zip(wanted, stored, strict=True):
         if row is None:
-            what = f"a row of {family}, {row_key.hex()}, expires and would never be removed"
+            fault = f"a row of {family}, {row_key.hex()}, expires and would never be removed"
             mend = Put(EXPIRY, entry.row_key, b"")
-            yield RowFault("expiry index", EXPIRY, entry.row_key, what, mend)
+            yield RowFault("expiry index", EXPIRY, entry.row_key, fault, mend)

@@ -40,8 +40,8 @@ class SavepointCheck:
 def savepoint_folders(repository: Repository) -> list[str]:
     """Return the folders of savepoints in a checkpoint, without unfinished ones."""
     ending = f"/{SAVEPOINT}"
-    found = (path for path in repository.tree(SAVEPOINTS) if path.endswith(ending))
-    return sorted(path.removesuffix(ending) for path in found)
+    files = (path for path in repository.tree(SAVEPOINTS) if path.endswith(ending))
+    return sorted(path.removesuffix(ending) for path in files)
 
 
 def check_savepoint(repository: Repository, folder: str, *, rows: bool) -> Iterator[SavepointCheck]:
@@ -63,26 +63,26 @@ def check_savepoint(repository: Repository, folder: str, *, rows: bool) -> Itera
     for operator in savepoint.file.job.operators:
         checks = RowChecks(operator, savepoint.file.job.key_groups)
         for state, contents in savepoint.file.operators[operator.name].states.items():
-            found = [_bytes_checked(repository, ref, at) for ref in contents.files]
-            yield from found
-            if rows and all(check.what is None for check in found):
+            file_checks = [_bytes_checked(repository, ref, at) for ref in contents.files]
+            yield from file_checks
+            if rows and all(check.what is None for check in file_checks):
                 yield _rows_checked(savepoint, operator, state, checks, f"{at}{SAVEPOINT}")
 
 
 def _bytes_checked(repository: Repository, ref: FileRef, at: str) -> SavepointCheck:
-    path, what, is_unread = f"{at}{ref.path}", None, False
+    path, fault, is_unread = f"{at}{ref.path}", None, False
     try:
         repository.open_verified(ref.model_copy(update={"path": path})).close()
     except StatekitError as error:
-        what, is_unread = str(error), isinstance(error, StorageError)
-    return SavepointCheck(what, path, files=1, bytes=ref.size, is_unread=is_unread)
+        fault, is_unread = str(error), isinstance(error, StorageError)
+    return SavepointCheck(fault, path, files=1, bytes=ref.size, is_unread=is_unread)
 
 
 def _rows_checked(
     savepoint: Savepoint, operator: OperatorRecord, state: str, checks: RowChecks, path: str
 ) -> SavepointCheck:
     """Check the rows of one state, whose bytes are intact."""
-    count, what, is_unread = 0, None, False
+    count, fault, is_unread = 0, None, False
     local = {found.name for found in operator.states if found.is_local}
     try:
         for parts, row in savepoint.table(operator, state):
@@ -90,5 +90,5 @@ def _rows_checked(
             if state not in local:
                 checks.check_row(state, parts, row)
     except (StatekitError, ValueError, IndexError, struct.error) as error:
-        what, is_unread = str(error), isinstance(error, StorageError)
-    return SavepointCheck(what, path, operator.name, state, rows=count, is_unread=is_unread)
+        fault, is_unread = str(error), isinstance(error, StorageError)
+    return SavepointCheck(fault, path, operator.name, state, rows=count, is_unread=is_unread)

@@ -27,8 +27,11 @@ def spark_faults(repository: Repository, last: EpochManifest) -> Iterator[tuple[
     """
     paths = sorted(path.removeprefix(f"{SPARK}/") for path in repository.tree(SPARK))
     for path in paths:
-        if path.endswith(".crc") and (what := _checksum_fault(repository, path, paths)) is not None:
-            yield f"{SPARK}/{_subject(path)}", what
+        if (
+            path.endswith(".crc")
+            and (fault := _checksum_fault(repository, path, paths)) is not None
+        ):
+            yield f"{SPARK}/{_subject(path)}", fault
     done = -1 if last.batch is None else last.batch
     if not paths and done < 0:
         return

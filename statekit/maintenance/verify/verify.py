@@ -58,13 +58,13 @@ def verify(
         StorageError: the store cannot be listed.
     """
     if repository.is_savepoint:
-        found = Verification(repository.url)
-        _look_at_savepoint(repository, "", found, rows=rows)
-        return found
-    whole: set[tuple[str, str]] = set()
+        verification = Verification(repository.url)
+        _look_at_savepoint(repository, "", verification, rows=rows)
+        return verification
+    intact: set[tuple[str, str]] = set()
     given_up = 0
     for number in range(_ROUNDS):
-        looking = _Looking(repository, epoch, whole, progress)
+        looking = _Looking(repository, epoch, intact, progress)
         is_done = looking.look(rows=rows, all_rows=all_rows, holding=number >= _UNHELD)
         given_up += looking.found.given_up
         if is_done:
@@ -95,13 +95,13 @@ class _Looking:
         self,
         repository: Repository,
         epoch: int | None,
-        whole: set[tuple[str, str]],
+        intact: set[tuple[str, str]],
         progress: Progress,
     ) -> None:
         self.found = self._found = Verification(repository.url)
         self._repository = repository
         self._epoch = epoch
-        self._whole = whole
+        self._whole = intact
         self._progress = progress
         self._named = NamedFiles(repository)
         self._jobs: dict[str, JobFile | None] = {}
@@ -173,18 +173,18 @@ class _Looking:
 
     def _list(self) -> None:
         """List the epochs that should exist: all from the first kept one to the last."""
-        there = self._repository.epochs()
-        if not there or (self._epoch is not None and self._epoch > there[-1]):
+        epochs = self._repository.epochs()
+        if not epochs or (self._epoch is not None and self._epoch > epochs[-1]):
             raise self._unknown(self._epoch)
-        self._first = min(self._repository.first_kept(), there[-1])
-        first = self._first or there[0]
-        missing = there[-1] + 1 - first - sum(number >= first for number in there)
+        self._first = min(self._repository.first_kept(), epochs[-1])
+        first = self._first or epochs[0]
+        missing = epochs[-1] + 1 - first - sum(number >= first for number in epochs)
         if missing > _MISSING_MAX:
             raise CorruptCheckpointError(
                 f"{self._repository.at('epochs')} lacks {missing:,} of the epochs {first} to "
-                f"{there[-1]}: restore it from a backup, or remove those that no job wrote"
+                f"{epochs[-1]}: restore it from a backup, or remove those that no job wrote"
             )
-        self._found.epochs = [*range(first, there[-1] + 1)]
+        self._found.epochs = [*range(first, epochs[-1] + 1)]
         if self._epoch is not None and self._epoch not in self._found.epochs:
             raise self._unknown(self._epoch)
 
@@ -195,10 +195,10 @@ class _Looking:
             if isinstance(collected, RestoreError):
                 return collected
         epochs = self._repository.epochs()
-        known = f"{epochs[0]} to {epochs[-1]}" if epochs else "none"
+        listing = f"{epochs[0]} to {epochs[-1]}" if epochs else "none"
         wanted = "committed epoch" if epoch is None else f"epoch {epoch}"
         return RestoreError(
-            f"{self._repository.url} has no {wanted} to verify: its epochs are {known}"
+            f"{self._repository.url} has no {wanted} to verify: its epochs are {listing}"
         )
 
     def _cut(self) -> bool:
@@ -206,13 +206,15 @@ class _Looking:
         first = self._repository.first_kept()
         if first <= self._first:
             return False
-        found, self._first = self._found, first
-        kept = [number for number in found.epochs if self._is_kept(number)]
-        found.given_up += len(found.epochs) - len(kept)
-        found.epochs = kept
-        wanted = kept if self._epoch is None else [self._epoch]
-        found.looked_at = list(filter(self._is_kept, wanted))
-        found.findings = [f for f in found.findings if not f.epochs or self._is_kept(f.epochs[-1])]
+        verification, self._first = self._found, first
+        kept_epochs = [number for number in verification.epochs if self._is_kept(number)]
+        verification.given_up += len(verification.epochs) - len(kept_epochs)
+        verification.epochs = kept_epochs
+        wanted = kept_epochs if self._epoch is None else [self._epoch]
+        verification.looked_at = list(filter(self._is_kept, wanted))
+        verification.findings = [
+            f for f in verification.findings if not f.epochs or self._is_kept(f.epochs[-1])
+        ]
         return True
 
     # ----------------------------------------------------------------------------------- files
@@ -221,8 +223,8 @@ class _Looking:
         """Check manifests and all files that they reference, and find the affected epochs."""
         broken: dict[str, Finding] = {}
         lost = self._at_manifests(broken)
-        whole = (number for number in self._found.looked_at if number not in lost)
-        named = self._distinct(self._named_by(whole, broken))
+        readable = (number for number in self._found.looked_at if number not in lost)
+        named = self._distinct(self._named_by(readable, broken))
         for batch in iter(lambda: list(islice(named, TRANSFERS * _AHEAD)), []):
             self._check_files(batch, broken)
         self._follow(broken, lost)
@@ -248,7 +250,7 @@ class _Looking:
         """Check each manifest by itself and against the one before. Return the unreadable ones."""
         lost: set[int] = set()
         previous: EpochManifest | None = None
-        there = {*self._found.epochs}
+        expected = {*self._found.epochs}
         self._check_beginning()
         for number in self._found.looked_at:
             try:
@@ -260,8 +262,8 @@ class _Looking:
                 lost.add(number)
                 continue
             if previous is None or previous.epoch != manifest.previous:
-                known = manifest.previous in there
-                previous = self._manifest(manifest.previous) if known else None
+                has_previous = manifest.previous in expected
+                previous = self._manifest(manifest.previous) if has_previous else None
             self._check_manifest(manifest, previous)
             self._found.abandoned = manifest.abandoned
             previous = manifest
@@ -275,25 +277,25 @@ class _Looking:
         if self._first or first is None or first.previous is None:
             return
         path = epoch_path(first.previous)
-        what = (
+        fault = (
             f"{self._repository.at(path)} is missing: epoch {first.epoch} follows it, and no mark "
             "says that it was collected. Restore it, or the mark, from a backup"
         )
-        self._note(Finding("manifest", what, path, (first.previous,)))
+        self._note(Finding("manifest", fault, path, (first.previous,)))
 
     def _check_manifest(self, manifest: EpochManifest, previous: EpochManifest | None) -> None:
-        for what in inconsistencies(manifest, self._job(manifest), previous):
+        for fault in inconsistencies(manifest, self._job(manifest), previous):
             path = epoch_path(manifest.epoch)
-            self._note(Finding("manifest", what, path, (manifest.epoch,)))
+            self._note(Finding("manifest", fault, path, (manifest.epoch,)))
 
     def _named_by(self, epochs: Iterable[int], broken: dict[str, Finding]) -> Iterator[NamedFile]:
         """Yield the files that epochs reference. A base or history of another shard is damage."""
         for number in epochs:
             if (manifest := self._manifest(number)) is not None:
                 yield from self._named.of_manifest(manifest)
-                for ref, what in self._named.strangers(manifest):
-                    told = f"{self._repository.at(ref.path)} {what}: it is not to be read"
-                    broken.setdefault(ref.path, Finding("file", told, ref.path))
+                for ref, reason in self._named.strangers(manifest):
+                    fault = f"{self._repository.at(ref.path)} {reason}: it is not to be read"
+                    broken.setdefault(ref.path, Finding("file", fault, ref.path))
 
     def _distinct(self, files: Iterable[NamedFile]) -> Iterator[NamedFile]:
         """Yield each file once; twice if it is referenced with another size or checksum."""
@@ -396,12 +398,12 @@ class _Looking:
         before: list[Finding] = []
         for _ in range(_LOOKS):
             last = max(self._repository.epochs(), default=self._found.epochs[-1])
-            found = self._spark_findings(last)
+            findings = self._spark_findings(last)
             is_still = not self._repository.is_committed(last + 1)
-            if not found or (is_still and found == before):
+            if not findings or (is_still and findings == before):
                 break
-            before = found if is_still else []
-        self._found.findings += found
+            before = findings if is_still else []
+        self._found.findings += findings
 
     def _spark_findings(self, last: int) -> list[Finding]:
         """Return the findings about Spark's part after the last epoch."""
@@ -412,7 +414,7 @@ class _Looking:
             faults = [*spark_faults(self._repository, manifest)]
         except StorageError as error:
             return [Finding("unreadable", str(error), SPARK)]
-        return [Finding("spark", what, path, (last,)) for path, what in faults]
+        return [Finding("spark", fault, path, (last,)) for path, fault in faults]
 
     # ---------------------------------------------------------------------------------- helpers
 
@@ -435,23 +437,23 @@ class _Looking:
         path = manifest.job_file.path
         if path not in self._jobs:
             try:
-                found = self._repository.job_file(path)
+                stored = self._repository.job_file(path)
             except (CorruptCheckpointError, RestoreError, StorageError):
-                found = None
-            self._jobs[path] = None if found is None else found[0]
+                stored = None
+            self._jobs[path] = None if stored is None else stored[0]
         return self._jobs[path]
 
 
 def _look_at_savepoint(
-    repository: Repository, folder: str, found: Verification, *, rows: bool
+    repository: Repository, folder: str, verification: Verification, *, rows: bool
 ) -> None:
     """Check a savepoint, and record findings."""
-    found.savepoints.append(folder or repository.url)
+    verification.savepoints.append(folder or repository.url)
     for fault in check_savepoint(repository, folder, rows=rows):
-        found.files += fault.files
-        found.bytes += fault.bytes
-        found.rows += fault.rows
+        verification.files += fault.files
+        verification.bytes += fault.bytes
+        verification.rows += fault.rows
         if fault.what is not None:
             kind: FindingKind = "unreadable" if fault.is_unread else "savepoint"
             finding = Finding(kind, fault.what, fault.path, operator=fault.operator)
-            found.findings.append(replace(finding, state=fault.state))
+            verification.findings.append(replace(finding, state=fault.state))

@@ -201,21 +201,21 @@ class TwsCheckpoint:
         Raises:
             RestoreError: it has others, or none that is a `transformWithState`.
         """
-        found = self._stateful()
-        names = {row.operatorId: row.operatorName for row in found}
-        shown = ", ".join(f"{name} ({number})" for number, name in sorted(names.items()))
+        rows = self._stateful()
+        names = {row.operatorId: row.operatorName for row in rows}
+        listing = ", ".join(f"{name} ({number})" for number, name in sorted(names.items()))
         if not any(name.startswith(_OPERATOR) for name in names.values()):
             raise RestoreError(
                 f"{self.url} is of a query without transformWithState: its stateful operators are "
-                f"{shown or 'none'}. Only the state of transformWithState can be imported"
+                f"{listing or 'none'}. Only the state of transformWithState can be imported"
             )
         if len(names) > 1:
             raise RestoreError(
-                f"{self.url} is of a query with several stateful operators: {shown}. Only a query "
-                "whose one stateful operator is a transformWithState can be imported: the others "
-                "would begin without state"
+                f"{self.url} is of a query with several stateful operators: {listing}. Only a "
+                "query whose one stateful operator is a transformWithState can be imported: the "
+                "others would begin without state"
             )
-        return self._operator(found[0])
+        return self._operator(rows[0])
 
     def _stateful(self) -> list[Any]:
         """Return Spark's metadata of all stateful operators, a row for each of their stores."""
@@ -227,11 +227,11 @@ class TwsCheckpoint:
 
     def _operator(self, row: Any) -> TwsOperator:
         try:
-            said = parse_json(row.operatorProperties)
-            time_mode = _TIME_MODES[said["timeMode"].lower()]
+            properties = parse_json(row.operatorProperties)
+            time_mode = _TIME_MODES[properties["timeMode"].lower()]
             states = [
                 KeptState(of["stateName"], _KINDS[of["stateVariableType"]], bool(of["ttlEnabled"]))
-                for of in said["stateVariables"]
+                for of in properties["stateVariables"]
                 if not of["stateName"].startswith("$")  # what Spark keeps timers in
             ]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -273,9 +273,9 @@ class TwsCheckpoint:
         try:
             return ask()
         except (PySparkException, Py4JJavaError) as error:
-            found = translated(error)
-            if isinstance(found, StatekitError) or not _is_about_state(error):
-                raise found from error
+            typed = translated(error)
+            if isinstance(typed, StatekitError) or not _is_about_state(error):
+                raise typed from error
             raise CorruptCheckpointError(
                 f"Spark cannot read the state in {self.url}: {_shown(error)}. Restore the "
                 "checkpoint from a backup, to the place where it was, or use the version of Spark "

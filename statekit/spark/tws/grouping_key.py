@@ -92,10 +92,10 @@ class GroupingKey:
     @property
     def schema(self) -> sql.StructType:
         """The SQL types of the key."""
-        made = sql.StructType()
+        schema = sql.StructType()
         for part, type_ in zip(self._parts, self.types, strict=True):
-            made.add(part.name, type_)
-        return made
+            schema.add(part.name, type_)
+        return schema
 
     @property
     def derived(self) -> dict[str, str]:
@@ -160,7 +160,7 @@ class GroupingKey:
                 f"initial_state= is grouped by {key_types[0]}, and rows by {key_types[1]}: "
                 "group both by columns of the same types"
             )
-        made = {}
+        expressions = {}
         for part, column in zip(self._parts, other.columns, strict=True):
             if part.expression is None and part.column == column:
                 continue
@@ -169,8 +169,8 @@ class GroupingKey:
                     f"initial_state= has a column {column!r} that it is not grouped by, and rows "
                     "are grouped by one of that name: rename it"
                 )
-            made[column] = part.expression or _quoted(part.path)
-        return made
+            expressions[column] = part.expression or _quoted(part.path)
+        return expressions
 
 
 def _field_at(value: Any, path: Sequence[str]) -> Any:
@@ -204,7 +204,7 @@ def _path_of(schema: sql.StructType, name: object) -> tuple[str, ...]:
     type_: sql.DataType = schema
     for wanted in _split(name):
         names = type_.names if isinstance(type_, sql.StructType) else []
-        similar = [found for found in names if found.lower() == wanted.lower()]
+        similar = [name_found for name_found in names if name_found.lower() == wanted.lower()]
         if wanted not in names and len(similar) != 1:
             raise StateTypeError(
                 f"keys= has {name!r}, and rows have no such column: they have "
@@ -233,8 +233,8 @@ def _type_at(schema: sql.StructType, path: Sequence[str]) -> sql.DataType:
     type_: Any = schema
     for name in path:
         type_ = type_[name].dataType
-    found: sql.DataType = type_
-    return found
+    current: sql.DataType = type_
+    return current
 
 
 def _quoted(path: Sequence[str]) -> str:
@@ -269,16 +269,16 @@ def _without_minus_zero(type_: sql.DataType, value: str, depth: int = 0) -> str:
         return f"if({value} = 0, cast(0 as {type_.simpleString()}), {value})"
     if isinstance(type_, sql.ArrayType):
         element = f"element_{depth}"
-        made = _without_minus_zero(type_.elementType, element, depth + 1)
-        return value if made == element else f"transform({value}, {element} -> {made})"
+        converted = _without_minus_zero(type_.elementType, element, depth + 1)
+        return value if converted == element else f"transform({value}, {element} -> {converted})"
     if isinstance(type_, sql.StructType):
         parts = {field.name: f"{value}.{_quoted([field.name])}" for field in type_}
         expressions = [_without_minus_zero(f.dataType, parts[f.name], depth) for f in type_]
         if expressions == list(parts.values()):
             return value
         fields = zip(expressions, map(_quoted, zip(parts)), strict=True)
-        made = ", ".join(f"{part} as {name}" for part, name in fields)
-        return f"if({value} is null, null, struct({made}))"
+        converted = ", ".join(f"{part} as {name}" for part, name in fields)
+        return f"if({value} is null, null, struct({converted}))"
     return value
 
 
@@ -335,8 +335,8 @@ def _from_json(type_: sql.DataType, value: Any) -> Any:
 
 
 def _float32(text: str) -> float:
-    found: float = struct.unpack("f", struct.pack("f", float(text)))[0]
-    return found
+    rounded: float = struct.unpack("f", struct.pack("f", float(text)))[0]
+    return rounded
 
 
 _FROM_JSON: tuple[tuple[Any, Callable[[Any], Any]], ...] = (

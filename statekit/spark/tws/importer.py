@@ -141,7 +141,7 @@ class SparkImport:
         )
         self._run(step)
         reports = arrived.of(reporter)
-        told = OperatorReports(self._operator, epoch, [plan.base for plan in plans], reports)
+        combined = OperatorReports(self._operator, epoch, [plan.base for plan in plans], reports)
         self.found.check_has_not_moved()
         position = self.found.position
         manifest = EpochManifest(
@@ -159,7 +159,7 @@ class SparkImport:
             processing_time_us=position.times.timestamp_ms * 1000,
             drained=False,
             committed_at_us=now_us(),
-            operators=self._operators(told),
+            operators=self._operators(combined),
         )
         repository.commit(manifest)
         return manifest
@@ -169,9 +169,9 @@ class SparkImport:
         return StoredRows.of(self._declared, self._frame.schema)
 
     def _job_file(self) -> JobFile:
-        found = self.repository.job_file()  # of a start or an import that never committed
+        stored = self.repository.job_file()  # of a start or an import that never committed
         return JobFile(
-            id=unique_id() if found is None else found[0].id,
+            id=unique_id() if stored is None else stored[0].id,
             name=self._job.name,
             key_groups=self._groups,
             operators=tuple(operator.record() for operator in self._job.operators),
@@ -217,15 +217,15 @@ class SparkImport:
         with self.found.as_written():
             self.found.asked(partial(compute, frame))
 
-    def _operators(self, told: OperatorReports) -> dict[str, OperatorEpoch]:
+    def _operators(self, combined: OperatorReports) -> dict[str, OperatorEpoch]:
         """Return all operators after the import: the one with the state, and empty ones."""
         operators = {
             operator.name: OperatorEpoch(shards=tuple(self._blank()))
             for operator in self._job.operators
         }
-        made = told.in_one(None, self._operator.record().holds, None)
-        stands = made.at_rest(made.shards, **self._event_time())
-        return {**operators, self._operator.name: stands}
+        made = combined.in_one(None, self._operator.record().holds, None)
+        position = made.at_rest(made.shards, **self._event_time())
+        return {**operators, self._operator.name: position}
 
     def _event_time(self) -> dict[str, int | None]:
         """Return the event time of the query."""
@@ -241,17 +241,19 @@ class SparkImport:
 
 def _operator_of(job: Job) -> tuple[Operator, ProcessorProcess]:
     """Return the operator with a processor of Spark."""
-    found = [(op, op.declared) for op in job.operators if isinstance(op.declared, ProcessorProcess)]
-    if len(found) != 1:
-        names = ", ".join(repr(operator.name) for operator, _ in found) or "none"
+    operators = [
+        (op, op.declared) for op in job.operators if isinstance(op.declared, ProcessorProcess)
+    ]
+    if len(operators) != 1:
+        names = ", ".join(repr(operator.name) for operator, _ in operators) or "none"
         raise StateTypeError(
             f"job {job.name!r} has these operators with a processor of Spark's: {names}. State is "
             "imported into just one: name a job that transform_with_state makes"
         )
-    return found[0]
+    return operators[0]
 
 
-def _is_made_of(repository: Repository, found: TwsCheckpoint) -> bool:
+def _is_made_of(repository: Repository, spark_checkpoint: TwsCheckpoint) -> bool:
     """Return whether the checkpoint was imported from that query, and may have later epochs.
 
     Raises:
@@ -263,10 +265,10 @@ def _is_made_of(repository: Repository, found: TwsCheckpoint) -> bool:
         return False
     job = repository.job_file(repository.manifest(latest).job_file.path)
     assert job is not None, "the manifest references it"
-    if job[0].imported == found.query:
+    if job[0].imported == spark_checkpoint.query:
         return True
     raise RestoreError(
-        f"{repository.url} has epochs up to {latest}, which do not come from {found.url}: state is "
-        "imported into a new checkpoint. Pass another one, or start the job without importing to "
-        "continue from this one"
+        f"{repository.url} has epochs up to {latest}, which do not come from "
+        f"{spark_checkpoint.url}: state is imported into a new checkpoint. Pass another one, or "
+        "start the job without importing to continue from this one"
     )

@@ -35,8 +35,8 @@ class InitialRows(UnionRows):
         return super()._batch(rows)._replace(inputs=())
 
     def _read(self, number: int, rows: pa.RecordBatch) -> list[Any]:
-        found = super()._read(number, rows)
-        return found if number else list(map(Initial, found))
+        records = super()._read(number, rows)
+        return records if number else list(map(Initial, records))
 
     def _times(self, number: int, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
         return super()._times(number, rows, records) if number else [_FIRST_TIME_US] * len(records)

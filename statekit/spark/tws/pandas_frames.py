@@ -29,8 +29,8 @@ def takes_frames(processor: StatefulProcessor) -> bool:
     signature = inspect.signature(type(processor).handleInputRows)
     parameters = list(signature.parameters.values())
     given = parameters[2].annotation if len(parameters) > 2 else None
-    told = [str(given), str(signature.return_annotation)]
-    return any("DataFrame" in text for text in told) and not any("Row]" in text for text in told)
+    texts = [str(given), str(signature.return_annotation)]
+    return any("DataFrame" in text for text in texts) and not any("Row]" in text for text in texts)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def frames_of(rows: Iterator[Any], options: FrameOptions) -> Iterator[Any]:
 
 def rows_of(schema: sql.StructType, options: FrameOptions) -> Callable[[Any], Iterator[Row]]:
     """Return a function from frames that a processor yields to rows."""
-    whole = sql.StructType([sql.StructField("_0", schema)])
+    schema_of_row = sql.StructType([sql.StructField("_0", schema)])
     make = row_class(schema.names)
 
     def rows(frame: Any) -> Iterator[Row]:
@@ -149,7 +149,7 @@ def rows_of(schema: sql.StructType, options: FrameOptions) -> Callable[[Any], It
             )
         batch = PandasToArrowConversion.convert(
             [frame],
-            whole,
+            schema_of_row,
             timezone=options.timezone,
             safecheck=options.safely,
             arrow_cast=True,

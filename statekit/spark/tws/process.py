@@ -149,7 +149,7 @@ class _Calls:
         self,
         name: str,
         packed: bytes,
-        asked: _Asked,
+        declared: _Asked,
         rows: sql.StructType,
         outputs: sql.StructType,
         time_mode: TimeMode,
@@ -158,8 +158,8 @@ class _Calls:
         self.__name__ = name
         self.__doc__ = None
         self.packed = packed
-        self.declared = asked.declared
-        self.deleted = asked.deleted - asked.declared.keys()
+        self.declared = declared.declared
+        self.deleted = declared.deleted - declared.declared.keys()
         self.rows = rows
         self.outputs = outputs
         self.time_mode = time_mode
@@ -177,8 +177,8 @@ class _Calls:
         return RowRecords.of_schema(self.rows, self.key)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: held for name, held in vars(self).items() if name not in _OF_A_SHARD}
-        return {**kept, "_context": None, "_processor": None}
+        attributes = {name: value for name, value in vars(self).items() if name not in _OF_A_SHARD}
+        return {**attributes, "_context": None, "_processor": None}
 
     def __call__(self, rows: Iterator[Any], context: Context, *states: Any) -> Any:
         if context is not self._context:
@@ -193,15 +193,15 @@ class _Calls:
         info = spark.ExpiredTimerInfo(at)
         self._handle.ring(at, context.key)
         key = self.key.of_timer(context.key)
-        found = self._processor.handleExpiredTimer(
+        outputs = self._processor.handleExpiredTimer(
             key=key, timerValues=self._now, expiredTimerInfo=info
         )
-        yield from self._emitted(found or ())
+        yield from self._emitted(outputs or ())
         self._handle.rang(at)
 
-    def _emitted(self, found: Any) -> Any:
+    def _emitted(self, outputs: Any) -> Any:
         """Return the rows that the processor yields."""
-        return found
+        return outputs
 
     def end(self, context: Context) -> None:
         """Close the processor of a shard."""
@@ -225,8 +225,8 @@ _OF_A_SHARD = frozenset(("_handle", "_now"))
 class _KeyedCalls(_Calls):
     """Calls for a key that is read from rows, or with initial state."""
 
-    def __init__(self, *made: Any, initial: InitialInput | None = None) -> None:
-        super().__init__(*made)
+    def __init__(self, *outputs_type: Any, initial: InitialInput | None = None) -> None:
+        super().__init__(*outputs_type)
         self.initial = initial
 
     def __call__(self, rows: Iterator[Any], context: Context, *states: Any) -> Any:
@@ -273,17 +273,17 @@ class _KeyedCalls(_Calls):
         return len(key.in_front)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = super().__getstate__()
-        return {name: held for name, held in kept.items() if not name.startswith("_key_of")}
+        attributes = super().__getstate__()
+        return {name: value for name, value in attributes.items() if not name.startswith("_key_of")}
 
 
 class _FrameCalls(_KeyedCalls):
     """Calls of a processor that takes frames of pandas."""
 
     def __init__(
-        self, *made: Any, options: FrameOptions, initial: InitialInput | None = None
+        self, *outputs_type: Any, options: FrameOptions, initial: InitialInput | None = None
     ) -> None:
-        super().__init__(*made, initial=initial)
+        super().__init__(*outputs_type, initial=initial)
         self._options = options
         self._rows_of = rows_of(self.outputs, options)
 
@@ -301,8 +301,8 @@ class _FrameCalls(_KeyedCalls):
     def _initials(self, rows: Iterator[Any]) -> Iterator[Any]:
         return frames_of(rows, self._options)
 
-    def _emitted(self, found: Any) -> Any:
-        return self._rows_of(found)
+    def _emitted(self, outputs: Any) -> Any:
+        return self._rows_of(outputs)
 
 
 class _TimerCalls:
@@ -380,9 +380,11 @@ class ProcessorProcess(Process[Any, Any, Any]):
         initial = self._calls.initial
         assert initial is not None, "there is some"
         key, schema = self._calls.key, initial.schema
-        made = initial.key.as_of(key, schema.names)
+        expressions = initial.key.as_of(key, schema.names)
         reads = self._calls.records.reads
-        return RowRecords.of_schema(schema, key, grouped=initial.key, derived=made, reads=reads)
+        return RowRecords.of_schema(
+            schema, key, grouped=initial.key, derived=expressions, reads=reads
+        )
 
     def hint(self, error: Exception) -> str:
         if isinstance(error, AttributeError) and not isinstance(self._calls, _FrameCalls):
@@ -422,26 +424,26 @@ def process_of(
     if initial is not None:
         initial.key.as_of(key, initial.schema.names)
     packed = cloudpickle.dumps(processor)
-    asked = _Asked(time_mode)
+    declared = _Asked(time_mode)
     first = pickle.loads(packed)  # noqa: S301 (what was just packed)
-    first.init(asked)
+    first.init(declared)
     first.close()
-    made = type(processor).__name__, packed, asked, rows, outputs, time_mode, key
+    arguments = type(processor).__name__, packed, declared, rows, outputs, time_mode, key
     if frames is not None:
-        calls: _Calls = _FrameCalls(*made, options=frames, initial=initial)
+        calls: _Calls = _FrameCalls(*arguments, options=frames, initial=initial)
     elif initial is not None or not key.is_plain:
-        calls = _KeyedCalls(*made, initial=initial)
+        calls = _KeyedCalls(*arguments, initial=initial)
     else:
-        calls = _Calls(*made)
+        calls = _Calls(*arguments)
     hints: dict[str, Any] = {
         "_rows": calls.records if row is None else replace(calls.records, cls=row),
         "_context": Context,
         "return": Iterator[RowOutputs.annotation(outputs)],  # type: ignore[misc]
-        **{of.stored: _annotation(of) for of in asked.declared.values()},
+        **{of.stored: _annotation(of) for of in declared.declared.values()},
     }
     by_event_time = time_mode == "eventtime"
     traits = Traits(
-        widths=dict(chain.from_iterable(map(_widths, asked.declared.values()))),
+        widths=dict(chain.from_iterable(map(_widths, declared.declared.values()))),
         timers_join=False,
         # A `Row` is a tuple, a dict and a list of names. A thousand of them stay in the cache of a
         # core, ten thousand do not: a tenth of what an output takes.

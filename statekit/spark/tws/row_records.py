@@ -221,9 +221,9 @@ class RowOutputs(OutputType):
 
 def _annotation(of: sql.DataType) -> Any:
     """Return the Python type of a simple SQL type; Any for others."""
-    for kinds, found in _PYTHON:
+    for kinds, python_type in _PYTHON:
         if isinstance(of, kinds):
-            return found | None
+            return python_type | None
     return Any
 
 

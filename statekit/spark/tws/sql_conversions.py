@@ -69,16 +69,16 @@ def loss(where: str, of: sql.DataType) -> Loss:
     def lost(value: Any, stored: Any = None) -> Any:
         if not _is_read_by_spark(value):
             raise misfit(value, of.simpleString())
-        told = (where, type(value).__name__)
-        if told not in _LOGGED:
-            _LOGGED.add(told)
+        logged = (where, type(value).__name__)
+        if logged not in _LOGGED:
+            _LOGGED.add(logged)
             _logger.warning(
                 "%s of type %s is given %.80r (%s). As on Spark, %s is stored. Give it a value of "
                 "its type. This is logged once for each class of values",
                 where,
                 of.simpleString(),
                 value,
-                told[1],
+                logged[1],
                 "null" if stored is None else f"{stored!r:.80}",
             )
         return stored
@@ -151,13 +151,13 @@ def _double(value: Any, lost: Loss) -> Any:
 
 
 def _float(value: Any, lost: Loss) -> Any:
-    found = _double(value, lost)
-    if found is None:
+    converted = _double(value, lost)
+    if converted is None:
         return None
     try:
-        return struct.unpack("f", struct.pack("f", found))[0]
+        return struct.unpack("f", struct.pack("f", converted))[0]
     except OverflowError:  # Java makes an infinity of it
-        return float("inf") if found > 0 else float("-inf")
+        return float("inf") if converted > 0 else float("-inf")
 
 
 def decimal_rule(of: sql.DecimalType) -> Rule:
@@ -213,12 +213,12 @@ def _java_double(value: float) -> str:
     sign, digits, _ = shortest.as_tuple()
     text, power = "".join(map(str, digits)), shortest.adjusted() if value else 0
     if not -3 <= power < 7:
-        shown = f"{text[0]}.{text[1:].rstrip('0') or '0'}E{power}"
+        mantissa = f"{text[0]}.{text[1:].rstrip('0') or '0'}E{power}"
     else:
         text = "0" * -power + text.ljust(power + 1, "0")
         point = max(power, 0) + 1
-        shown = f"{text[:point]}.{text[point:].rstrip('0') or '0'}"
-    return "-" * sign + shown
+        mantissa = f"{text[:point]}.{text[point:].rstrip('0') or '0'}"
+    return "-" * sign + mantissa
 
 
 def _binary(value: Any, lost: Loss) -> Any:

@@ -179,9 +179,9 @@ def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> 
         names = [f"{field}_{number}" for number, field in enumerate(names)]
     annotations = [found.annotation | None for found in fields]
     make: Any = namedtuple  # mypy accepts only literals here
-    made = make(plain_name(name), names, defaults=[None] * len(names))
-    made.__annotations__ = dict(zip(names, annotations, strict=True))
-    return made
+    cls = make(plain_name(name), names, defaults=[None] * len(names))
+    cls.__annotations__ = dict(zip(names, annotations, strict=True))
+    return cls
 
 
 def plain_name(name: str) -> str:
@@ -192,7 +192,7 @@ def plain_name(name: str) -> str:
     """
     if _is_name(name) and name.isascii():
         return name
-    return "s_" + re.sub(r"[^A-Za-z0-9_]", lambda found: f"_{ord(found[0]):x}_", name)
+    return "s_" + re.sub(r"[^A-Za-z0-9_]", lambda match: f"_{ord(match[0]):x}_", name)
 
 
 def _is_name(name: str) -> bool:
@@ -225,8 +225,8 @@ def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> _Type:
         return _array_in_key(items) if as_key else items
     if isinstance(of, sql.MapType) and not as_key:
         key = _typed(of.keyType, f"{name}_key", where, as_key)
-        held = _typed(of.valueType, f"{name}_value", where, as_key)
-        return _map(key, held, lost, in_python=of.needConversion())
+        values_type = _typed(of.valueType, f"{name}_value", where, as_key)
+        return _map(key, values_type, lost, in_python=of.needConversion())
     if isinstance(of, sql.StructType):
         return _nested(of, name, _typed_fields(of, name, where, as_key))
     rule = decimal_rule(of) if isinstance(of, sql.DecimalType) else RULES.get(type(of))
@@ -247,14 +247,14 @@ def _typed(of: sql.DataType, name: str, where: str, as_key: bool) -> _Type:
 def _put(rule: Rule, lost: Loss) -> _Convert:
     """Return the conversion of a rule, compiled so that an unchanged value costs little."""
     names = {"rule": rule.put, "as_python": as_python, "lost": lost}
-    kept = rule.kept.format("value") or "False"
-    return _compiled(f"value if {kept} else rule(as_python(value), lost)", names)
+    condition = rule.kept.format("value") or "False"
+    return _compiled(f"value if {condition} else rule(as_python(value), lost)", names)
 
 
 def _decimal_in_key(put: _Convert, value: Any) -> str | None:
     """Return a decimal as text; all values of a type have as many digits after the point."""
-    found = put(value)
-    return None if found is None else f"{found:f}"
+    decimal = put(value)
+    return None if decimal is None else f"{decimal:f}"
 
 
 def _put_all(element: _Type, values: Iterable[Any]) -> list[Any]:
@@ -275,8 +275,8 @@ def _array(element: _Type, lost: Loss, *, in_python: bool) -> _Type:
         if type(value) in (list, tuple, array.array):
             return _put_all(element, value)
         if not in_python or is_empty(value):
-            found: None = lost(value)
-            return found
+            null: None = lost(value)
+            return null
         if not isinstance(value, Iterable):
             raise misfit(value, "list")
         return _put_all(element, value)
@@ -300,13 +300,13 @@ def _array_in_key(items: _Type) -> _Type:
     (element,) = get_args(items.annotation)
 
     def put(value: Any) -> tuple[Any, ...] | None:
-        found = items.put(value)
-        return None if found is None else tuple(found)
+        converted = items.put(value)
+        return None if converted is None else tuple(converted)
 
     return _Type(tuple[element, ...], put, items.got or list)  # type: ignore[valid-type]
 
 
-def _map(key: _Type, held: _Type, lost: Loss, *, in_python: bool) -> _Type:
+def _map(key: _Type, values_type: _Type, lost: Loss, *, in_python: bool) -> _Type:
     """Return the type of a map; `in_python` as for an array."""
 
     def put(value: Any) -> dict[Any, Any] | None:
@@ -314,42 +314,42 @@ def _map(key: _Type, held: _Type, lost: Loss, *, in_python: bool) -> _Type:
         if not isinstance(value, Mapping):
             if in_python and not is_empty(value):
                 raise misfit(value, "dict")
-            found: None = lost(value)
-            return found
+            null: None = lost(value)
+            return null
         try:
-            made = {
-                None if k is None else key.put(k): None if v is None else held.put(v)
+            converted = {
+                None if k is None else key.put(k): None if v is None else values_type.put(v)
                 for k, v in value.items()
             }
         except TypeError:
             raise MisfitError("keys of its type cannot be the keys of a dict") from None
-        if None in made:  # Spark fails, or reads 0 for it
+        if None in converted:  # Spark fails, or reads 0 for it
             odd = next(k for k in value if k is None or key.put(k) is None)
             raise MisfitError(f"{odd!r:.80} is no key of the map")
-        return made
+        return converted
 
     def got(stored: dict[Any, Any]) -> dict[Any, Any]:
         keys, values = _given([key.got] * len(stored), [*stored]), stored.values()
-        return dict(zip(keys, _given([held.got] * len(stored), [*values]), strict=True))
+        return dict(zip(keys, _given([values_type.got] * len(stored), [*values]), strict=True))
 
-    changes = got if key.got or held.got else None
-    return _Type(dict[key.annotation, held.annotation | None], put, changes)  # type: ignore[name-defined]
+    changes = got if key.got or values_type.got else None
+    return _Type(dict[key.annotation, values_type.annotation | None], put, changes)  # type: ignore[name-defined]
 
 
 def _nested(schema: sql.StructType, name: str, fields: Sequence[_Type]) -> _Type:
-    made = _named_tuple(name, schema, fields)
+    cls = _named_tuple(name, schema, fields)
     row, converts = Row(*schema.names), [field.got for field in fields]
 
     def put(value: Any) -> Any:
         value = as_python(value)
         if not isinstance(value, _NO_OBJECTS) and hasattr(value, "__dict__"):
             value = vars(value)
-        return made._make(_struct_put(schema, fields, value))
+        return cls._make(_struct_put(schema, fields, value))
 
     def got(stored: Any) -> Row:
         return row(*_given(converts, stored))
 
-    return _Type(made, put, got)
+    return _Type(cls, put, got)
 
 
 _NO_OBJECTS = (list, tuple, Mapping, str, bytes, int, float, type, sql.VariantVal)
@@ -382,7 +382,7 @@ def _kept(fields: Sequence[_Type]) -> Callable[[Any], bool]:
 
 def _compiled(expression: str, names: dict[str, Any]) -> Callable[[Any], Any]:
     """Return a function of `value`."""
-    made: dict[str, Any] = {"dt": dt, "is_sound": is_sound, **names}
-    exec(f"def function(value):\n return {expression}", made)
-    function: Callable[[Any], Any] = made["function"]
+    namespace: dict[str, Any] = {"dt": dt, "is_sound": is_sound, **names}
+    exec(f"def function(value):\n return {expression}", namespace)
+    function: Callable[[Any], Any] = namespace["function"]
     return function

@@ -103,16 +103,16 @@ class Handle(spark.StatefulProcessorHandle):
     ) -> spark.ValueState:
         if stateName in self._deleted_states:
             return cast("spark.ValueState", _Deleted(stateName, "value"))
-        found = self._found(stateName, "value")
-        return _Value(self._states[stateName], found.values)
+        declared = self._found(stateName, "value")
+        return _Value(self._states[stateName], declared.values)
 
     def getListState(
         self, stateName: str, schema: object, ttlDurationMs: int | None = None
     ) -> spark.ListState:
         if stateName in self._deleted_states:
             return cast("spark.ListState", _Deleted(stateName, "value"))  # so Spark calls it
-        found = self._found(stateName, "list")
-        return _List(self._states[stateName], found.values)
+        declared = self._found(stateName, "list")
+        return _List(self._states[stateName], declared.values)
 
     def getMapState(
         self,
@@ -123,18 +123,18 @@ class Handle(spark.StatefulProcessorHandle):
     ) -> spark.MapState:
         if stateName in self._deleted_states:
             return cast("spark.MapState", _Deleted(stateName, "map"))
-        found = self._found(stateName, "map")
-        assert found.keys is not None, "it is a map"
-        return _Map(self._states[stateName], found.keys, found.values)
+        declared = self._found(stateName, "map")
+        assert declared.keys is not None, "it is a map"
+        return _Map(self._states[stateName], declared.keys, declared.values)
 
     def _found(self, name: str, kind: str) -> Declared:
-        found = self._declared.get(name)
-        if found is None or found.kind != kind:
+        declared = self._declared.get(name)
+        if declared is None or declared.kind != kind:
             raise StateTypeError(
                 f"the processor asks for a {kind} state {name!r}, and did not when the job was "
                 "put together: init() has to ask for the same states each time it is called"
             )
-        return found
+        return declared
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         timers, clock = self._timers()
@@ -153,8 +153,8 @@ class Handle(spark.StatefulProcessorHandle):
         timers, clock = self._timers()
 
         def listed() -> Iterator[int]:
-            found = {datetime_to_micros(timer.at) // 1000 for timer in timers.list(clock=clock)}
-            return iter(sorted(found if self._ringing is None else found | {self._ringing}))
+            times = {datetime_to_micros(timer.at) // 1000 for timer in timers.list(clock=clock)}
+            return iter(sorted(times if self._ringing is None else times | {self._ringing}))
 
         return _at_first_next(listed)
 
@@ -233,8 +233,8 @@ class _Value(spark.ValueState):
         return self._state.exists()
 
     def get(self) -> tuple[Any, ...] | None:
-        found = self._state.get()
-        return None if found is None else self._given(found)
+        stored = self._state.get()
+        return None if stored is None else self._given(stored)
 
     def update(self, newValue: tuple[Any, ...]) -> None:
         self._state.update(self._stored(newValue))
@@ -287,8 +287,8 @@ class _Map(spark.MapState):
         return bool(self._state)
 
     def getValue(self, key: tuple[Any, ...]) -> Row | None:
-        found = self._state.get(self._key(key))
-        return None if found is None else self._given_row(found)
+        stored = self._state.get(self._key(key))
+        return None if stored is None else self._given_row(stored)
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
         return self._key(key) in self._state

@@ -54,17 +54,17 @@ def stored_frame(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> DataF
         RestoreError: the query does not have a single `transformWithState`.
         CorruptCheckpointError: Spark cannot read it.
     """
-    asked, operator = declared.asked, checkpoint.operator
+    declared_states, operator = declared.asked, checkpoint.operator
     _check_asked(checkpoint, declared)
     frames = []
-    for number, of in enumerate(asked.values()):
+    for number, of in enumerate(declared_states.values()):
         if of.name in operator.states:
-            found = checkpoint.rows(stateVarName=of.name, flattenCollectionTypes=True)
-            frames.append(_of_state(found, number, of, checkpoint.url))
+            rows = checkpoint.rows(stateVarName=of.name, flattenCollectionTypes=True)
+            frames.append(_of_state(rows, number, of, checkpoint.url))
     if declared.time_mode != "none":
-        found = checkpoint.rows(readRegisteredTimers=True)
+        rows = checkpoint.rows(readRegisteredTimers=True)
         time = F.col(_TIMER).cast("bigint").alias(_TIME)
-        frames.append(found.select("key", F.lit(len(asked)).alias(_STATE), time))
+        frames.append(rows.select("key", F.lit(len(declared_states)).alias(_STATE), time))
     if not frames:
         raise StateSchemaError(
             f"{checkpoint.url} has none of the states that the processor declares: pass the "
@@ -74,11 +74,11 @@ def stored_frame(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> DataF
     for frame in frames:
         _check_type(frame.schema["key"].dataType, wanted, "the key", checkpoint.url)
     merged = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
-    held = [name for name in merged.columns if name not in ("key", *_FIXED)]
-    return merged.select("key.*", *_FIXED, *sorted(held))
+    columns = [name for name in merged.columns if name not in ("key", *_FIXED)]
+    return merged.select("key.*", *_FIXED, *sorted(columns))
 
 
-def _of_state(found: DataFrame, number: int, of: Declared, url: str) -> DataFrame:
+def _of_state(rows: DataFrame, number: int, of: Declared, url: str) -> DataFrame:
     """Return the rows of one state."""
     value: Any = F.col(_ELEMENTS[of.kind])
     time = F.lit(None).cast("bigint")
@@ -87,7 +87,7 @@ def _of_state(found: DataFrame, number: int, of: Declared, url: str) -> DataFram
     parts = [value.alias("value")]
     if of.keys is not None:
         parts.append(F.col(_ENTRY).alias("entry"))
-    frame = found.select(
+    frame = rows.select(
         "key",
         F.lit(number).alias(_STATE),
         time.alias(_TIME),
@@ -120,12 +120,15 @@ def _check_asked(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> None:
             "the processor that wrote it. Drop the state after the import"
         )
     for name, of in declared.asked.items():
-        if (kept := operator.states.get(name)) is not None:
-            _check_kind(kept, of, url)
+        if (kept_state := operator.states.get(name)) is not None:
+            _check_kind(kept_state, of, url)
 
 
-def _check_kind(kept: KeptState, of: Declared, url: str) -> None:
-    stored, wanted = _shown(kept.kind, kept.expires), _shown(of.kind, of.ttl_ms is not None)
+def _check_kind(kept_state: KeptState, of: Declared, url: str) -> None:
+    stored, wanted = (
+        _shown(kept_state.kind, kept_state.expires),
+        _shown(of.kind, of.ttl_ms is not None),
+    )
     if stored != wanted:
         raise StateSchemaError(
             f"state {of.name!r} is {stored} in {url}, and the processor asks for {wanted}: pass "
@@ -192,16 +195,16 @@ class _Puts:
             self._puts = list(self._bound(context, states))
         state, time = map(self._columns.index, _FIXED)
         for row in self._of_one_key(rows) if self._key else rows:
-            put, held = self._puts[row[state]]
-            put(row[time], row[held])
+            put, content = self._puts[row[state]]
+            put(row[time], row[content])
 
     def _of_one_key(self, rows: Iterator[Any]) -> Iterator[Any]:
         """Yield the rows if they have one key in Spark, where -0.0 and 0.0 are different keys."""
-        shown = None
+        row_text = None
         for row in rows:
             key = row[: len(self._key)]
-            if repr(key) != repr(shown := shown or key):
-                raise _two_in_one("state of the keys", shown, key)
+            if repr(key) != repr(row_text := row_text or key):
+                raise _two_in_one("state of the keys", row_text, key)
             yield row
 
     def _bound(self, context: Context, states: Sequence[Any]) -> Iterator[tuple[_Put, int]]:
@@ -210,8 +213,8 @@ class _Puts:
         """
         for number, (of, state) in enumerate(zip(self._asked.values(), states, strict=True)):
             column = _HELD(number)
-            held = self._columns.index(column) if column in self._columns else 0
-            yield _putter(of, state), held
+            place = self._columns.index(column) if column in self._columns else 0
+            yield _putter(of, state), place
         if self.time_mode != "none":
             clock = CLOCKS[self.time_mode]
             yield lambda at, _: context.timers.set(instant(at * 1000), clock=clock), 0
@@ -224,12 +227,12 @@ def _putter(of: Declared, state: Any) -> _Put:
     hold, value_of = _holder(of, state), _from_arrow(of.values.schema)
     stored = of.values.stored
     if of.ttl_ms is None:
-        return lambda _, held: hold(stored(value_of(held["value"])), held)
+        return lambda _, content: hold(stored(value_of(content["value"])), content)
     ttl_us = of.ttl_ms * 1000
 
-    def put(expires_ms: int, held: Any) -> None:
+    def put(expires_ms: int, content: Any) -> None:
         state.expiry.write_as_of(expires_ms * 1000 - ttl_us)
-        hold(stored(value_of(held["value"])), held)
+        hold(stored(value_of(content["value"])), content)
 
     return put
 
@@ -244,10 +247,10 @@ def _holder(of: Declared, state: Any) -> Callable[[Any, Any], None]:
     assert of.keys is not None, "it is a map"
     stored, entry_of = of.keys.stored, _from_arrow(of.keys.schema)
 
-    def put(value: Any, held: Any) -> None:
-        entry = stored(entry_of(held["entry"]))
+    def put(value: Any, content: Any) -> None:
+        entry = stored(entry_of(content["entry"]))
         if entry in state:
-            raise _two_in_one(f"state {of.name!r} with the map keys", held["entry"], entry)
+            raise _two_in_one(f"state {of.name!r} with the map keys", content["entry"], entry)
         state[entry] = value
 
     return put
@@ -272,8 +275,8 @@ def _from_arrow(of: sql.DataType) -> Callable[[Any], Any]:
         element = _unless_none(of.elementType)
         return lambda value: [element(one) for one in value]
     if isinstance(of, sql.MapType):
-        key, held = _from_arrow(of.keyType), _unless_none(of.valueType)
-        return lambda value: {key(k): held(v) for k, v in value}
+        key, value_of = _from_arrow(of.keyType), _unless_none(of.valueType)
+        return lambda value: {key(k): value_of(v) for k, v in value}
     return _same
 
 
@@ -304,11 +307,11 @@ class StoredRows(Process[Any, Any, Any]):
         grouped = GroupingKey(frame, [quoted(name) for name in key.schema.names])
         derived = grouped.as_of(key, frame.names)
         records = RowRecords.of_schema(frame, key, grouped=grouped, derived=derived)
-        taken = {declared.signature.first: records, "return": None}
-        made = cls(puts, declared.key, {**declared.signature.hints, **taken})
+        annotations = {declared.signature.first: records, "return": None}
+        process = cls(puts, declared.key, {**declared.signature.hints, **annotations})
         if declared.time_mode != "none":
-            made.on_timer(_unheard)
-        return made
+            process.on_timer(_unheard)
+        return process
 
     @property
     def has_event_timers(self) -> bool:

@@ -108,8 +108,8 @@ class Transformed:
             options = {"heartbeat": given.get("processingTime") or _HEARTBEAT, **options}
         if from_spark is not None:
             _check_begins_once(from_spark, options)
-            found = self.importing(from_spark, checkpoint, parallelism=parallelism)
-            found.carry_out(
+            spark_import = self.importing(from_spark, checkpoint, parallelism=parallelism)
+            spark_import.carry_out(
                 working_directory=options.get("working_directory"), rocksdb=options.get("rocksdb")
             )
         return start(

@@ -256,13 +256,13 @@ def _print_values(values: Any) -> None:
     print(json.dumps(_finite(values), indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def _finite(held: Any) -> Any:
+def _finite(data: Any) -> Any:
     """Return the data with NaN and infinities as text, because JSON has no such numbers."""
-    if isinstance(held, float) and not math.isfinite(held):
-        return str(held)
-    if isinstance(held, dict):
-        return {key: _finite(value) for key, value in held.items()}
-    return [_finite(value) for value in held] if isinstance(held, list | tuple) else held
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    return [_finite(value) for value in data] if isinstance(data, list | tuple) else data
 
 
 def _demo_runner() -> Callable[[Path], bool]:

@@ -140,7 +140,7 @@ def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
     for name, annotation in fn.__annotations__.items():
         alone = types.SimpleNamespace(__annotations__={name: annotation})
         try:
-            found = typing.get_type_hints(alone, fn.__globals__, caller, include_extras=True)
+            resolved = typing.get_type_hints(alone, fn.__globals__, caller, include_extras=True)
         except (NameError, AttributeError, TypeError, SyntaxError) as error:
             where = "return annotation" if name == "return" else f"parameter {name!r}"
             raise StateTypeError(
@@ -150,7 +150,7 @@ def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
         where = f"{fn.__name__}, parameter {name!r}"
         hints |= {
             of: explained(where, partial(with_stored_type, hint, caller))
-            for of, hint in found.items()
+            for of, hint in resolved.items()
         }
     return hints
 

@@ -66,8 +66,8 @@ def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
     options: tuple[Any, ...] = ()
     bare = annotation
     if typing.get_origin(annotation) is Annotated:
-        bare, *found = typing.get_args(annotation)
-        options = tuple(found)
+        bare, *extras = typing.get_args(annotation)
+        options = tuple(extras)
     state_cls = state_class(bare)
     if state_cls is ObjectState:
         return _object_spec(where, operator, name, bare, options)

@@ -45,17 +45,17 @@ def load_named(text: str, kind: type[_T], what: str) -> _T:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = importlib.import_module(module_name)
+        container = importlib.import_module(module_name)
     except Exception as error:
         raise StateTypeError(
             f"{text!r}: the module {module_name} cannot be imported from {here} "
             f"({type(error).__name__}: {error}): correct it, or go to the directory that has it"
         ) from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(container, part):
             raise StateTypeError(f"{text!r}: {module_name} has no {attribute}")
-        found = getattr(found, part)
-    loaded: object = found
+        container = getattr(container, part)
+    loaded: object = container
     if callable(loaded) and not isinstance(loaded, kind):
         try:
             loaded = loaded()

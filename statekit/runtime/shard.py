@@ -210,19 +210,19 @@ def _counts(
     Returns:
         Fields of the shard's state, and fields of its report with its size as a part at the start.
     """
-    known = {
+    new_sizes = {
         name: StateSize(base.rows.get(name, 0) + size.rows, base.bytes.get(name, 0) + size.bytes)
         for name, size in added.items()
         if name not in INDEXES
     }
     if not copy.is_to_be_counted:
-        return _by_name(known, "rows", "bytes"), {}
+        return _by_name(new_sizes, "rows", "bytes"), {}
     sizes = {name: n for name, n in copy.backend.sizes().items() if name not in INDEXES}
     counts = {**_by_name(sizes, "rows", "bytes"), "is_part": False}
     if not base.is_part:
         return counts, {}
     began = {
-        name: StateSize(size.rows - known[name].rows, size.bytes - known[name].bytes)
+        name: StateSize(size.rows - new_sizes[name].rows, size.bytes - new_sizes[name].bytes)
         for name, size in sizes.items()
     }
     return counts, _by_name(began, "undivided_rows", "undivided_bytes")

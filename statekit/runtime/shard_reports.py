@@ -66,24 +66,24 @@ class OperatorReports:
         Raises:
             IncompleteEpochError: shards got different broadcast records.
         """
-        told, operator = self._told, self._operator
+        reports_by_shard, operator = self._told, self._operator
         read = {stream: self._read(number) for number, stream in enumerate(operator.streams)}
         largest = {}
         for number, stream in enumerate(operator.streams):
-            times = [report.largest_by_input.get(number) for report in told]
+            times = [report.largest_by_input.get(number) for report in reports_by_shard]
             times += [before.largest_of(stream)] if before and stream in operator.inputs else []
             if times_known := [time for time in times if time is not None]:
                 largest[stream] = max(times_known)
         times = [*largest.values(), *([before.largest_event_us] if before else [])]
-        late = sum(report.late for report in told)
+        late = sum(report.late for report in reports_by_shard)
         rows, sizes = (before.undivided_rows, before.undivided_bytes) if before else ({}, {})
-        rows = _without(rows, [report.undivided_rows for report in told])
-        sizes = _without(sizes, [report.undivided_bytes for report in told])
+        rows = _without(rows, [report.undivided_rows for report in reports_by_shard])
+        sizes = _without(sizes, [report.undivided_bytes for report in reports_by_shard])
         return OperatorEpoch(
-            shards=tuple(report.shard for report in told),
+            shards=tuple(report.shard for report in reports_by_shard),
             records_in=sum(read[stream] for stream in operator.inputs),
-            records_out=sum(report.records_out for report in told),
-            bytes_written=sum(report.bytes_written for report in told),
+            records_out=sum(report.records_out for report in reports_by_shard),
+            bytes_written=sum(report.bytes_written for report in reports_by_shard),
             late=late,
             late_so_far=late + (before.late_so_far if before else 0),
             watermark_us=watermark_us,

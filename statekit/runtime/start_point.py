@@ -78,13 +78,13 @@ def _job_file(
     job: Job, repository: Repository, last: EpochManifest | None, allow_dropped_state: bool
 ) -> tuple[JobFile, FileRef]:
     """Compare the job file with the code; write one if there is none or the code changed."""
-    found = repository.job_file(None if last is None else last.job_file.path)
+    stored_job = repository.job_file(None if last is None else last.job_file.path)
     operators = tuple(operator.record() for operator in job.operators)
-    if found is None:
+    if stored_job is None:
         groups = job.key_groups or DEFAULT_GROUPS
         first = JobFile(id=unique_id(), name=job.name, key_groups=groups, operators=operators)
         return repository.settle_job_file(first)
-    stored, reference = found
+    stored, reference = stored_job
     check_job_name(stored, job, repository.url)
     if last is None:
         wanted = _for_empty_checkpoint(stored, job, operators)

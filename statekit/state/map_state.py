@@ -255,7 +255,7 @@ class _StreamedValues(ValuesView[V]):
     _mapping: MapState[Any, V]
 
     def __contains__(self, value: object) -> bool:
-        return any(found is value or found == value for found in self)
+        return any(own_value is value or own_value == value for own_value in self)
 
     def __iter__(self) -> Iterator[V]:
         return (value for _, value in self._mapping.scan())

@@ -153,7 +153,7 @@ def _emptied(
     These are the first group of each old shard with rows, and those that an earlier redistribution
     was to delete, if the shard has not run since.
     """
-    found = {
+    groups_by_state = {
         name: {shard.first_group for shard, rows in zip(old, shards, strict=True) if rows}
         for name, shards in rows_of.items()
     }
@@ -161,9 +161,9 @@ def _emptied(
         for ref in shard.redistributed:
             for batch in repository.batches(ref):
                 for state, op, key, _ in batch.rows():
-                    if op == DELETE_RANGE and state in found:
-                        found[state].add(group_of_row(key))
-    return {name: sorted(groups) for name, groups in found.items()}
+                    if op == DELETE_RANGE and state in groups_by_state:
+                        groups_by_state[state].add(group_of_row(key))
+    return {name: sorted(groups) for name, groups in groups_by_state.items()}
 
 
 def put_local(batch: Batch, first_group: int, rows_of: Mapping[str, Rows]) -> dict[str, StateSize]:
@@ -325,9 +325,11 @@ def _by_hooks(hooks: _Hooks, old_rows: list[Rows], shards: int) -> list[list[byt
     before, after = len(old_rows), shards
     if after > before:
         for old, state in enumerate(rows):
-            taken = sum(new * before // after == old for new in range(after))
-            moved += [state] if taken == 1 or not state else hooks.split(old, state, taken)
-            moved += [[] for _ in range(taken - 1)] if not state else []
+            new_shards = sum(new * before // after == old for new in range(after))
+            moved += (
+                [state] if new_shards == 1 or not state else hooks.split(old, state, new_shards)
+            )
+            moved += [[] for _ in range(new_shards - 1)] if not state else []
     else:
         for new in range(after):
             parts = [rows[old] for old in range(before) if old * after // before == new]

@@ -95,11 +95,11 @@ def aggregation(
         if name in types:
             raise results.error(f"{name!r} would be two fields of the results: give another name")
         annotation: Any = None if of.field is None else results.annotation(of.field)
-        kept = None if of.verb == "count" else results.check_combines(of.verb, of.field or "")
+        value_type = None if of.verb == "count" else results.check_combines(of.verb, of.field or "")
         places[name] = of, first + len(parts)
         parts += of.parts
         types[name] = of.result(annotation)
-        hints[name] = of.state(kept) if ttl is None else Annotated[of.state(kept), ttl]
+        hints[name] = of.state(value_type) if ttl is None else Annotated[of.state(value_type), ttl]
     name = "_".join(("aggregate", "by", *fields))
     output, make = results.result_class(name, types, into)
     hints["return"] = Iterator[output]  # type: ignore[valid-type]

@@ -387,7 +387,7 @@ class SessionRows:
             values: taken one by one, each while its record is handled.
         """
         add, grows = self._add, not self._deadlines.closes_again
-        row, start, end, held = LAST, LAST, LAST, None
+        row, start, end, accumulator = LAST, LAST, LAST, None
         # Whether the row is older than `held`, and the start of the next session.
         is_behind, limit = False, None
         for value in values:
@@ -396,14 +396,14 @@ class SessionRows:
                 limit = limit or self._next_start(windows, end)
                 until = _plus(at, self._gap)
                 if until <= limit and until < LAST:  # no other session is touched
-                    end, held, is_behind = max(end, until), add(held, value), True
+                    end, accumulator, is_behind = max(end, until), add(accumulator, value), True
                     continue
             if is_behind:
-                self._store(windows, (row,), start, end, held)
-            ((row, start, end, held),) = self.put(ctx, windows, value)
+                self._store(windows, (row,), start, end, accumulator)
+            ((row, start, end, accumulator),) = self.put(ctx, windows, value)
             is_behind, limit = False, None
         if is_behind:
-            self._store(windows, (row,), start, end, held)
+            self._store(windows, (row,), start, end, accumulator)
 
     def ending(
         self, timer: Timer, ctx: Context, windows: MapState[dt.datetime, Any]

@@ -107,9 +107,9 @@ def saved_rows(file: IO[bytes], name: str) -> Iterator[SavedRow]:
         _check_columns(opened.schema_arrow)
         size = batch_rows(file, opened.metadata)
         for batch in opened.iter_batches(size, columns=columns):
-            found = {column: batch.column(column).to_pylist() for column in columns}
-            positions = found.get("position", [0] * batch.num_rows)
-            keys, subkeys, rows = (found[column] for column in EXACT)
+            values = {column: batch.column(column).to_pylist() for column in columns}
+            positions = values.get("position", [0] * batch.num_rows)
+            keys, subkeys, rows = (values[column] for column in EXACT)
             if None in keys or None in subkeys or None in rows:
                 raise ValueError("a row lacks its bytes")
             yield from map(SavedRow, keys, subkeys, rows, positions)

@@ -97,7 +97,9 @@ class StateTable:
         names_of_own = [column.name for column in own]
         names = column_names([field.name for field in operator.key], [*names_of_own, *EXACT])
         self._columns = [*self._keys(names), *own, *_exact()]
-        self.schema = pa.schema([pa.field(made.name, made.type) for made in self._columns])
+        self.schema = pa.schema(
+            [pa.field(own_column.name, own_column.type) for own_column in self._columns]
+        )
 
     def batch(self, rows: Sequence[SavedRow]) -> pa.RecordBatch:
         """Return rows as columns.

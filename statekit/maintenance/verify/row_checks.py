@@ -116,8 +116,8 @@ class RowChecks:
     ) -> Iterator[RowFault]:
         """Yield the faults in the rows of one family and in their index rows."""
         rows = size = 0
-        found = backend.scan(family, *_ALL)
-        while piece := list(islice(found, _PIECE)):
+        stored_rows = backend.scan(family, *_ALL)
+        while piece := list(islice(stored_rows, _PIECE)):
             entries: list[Entry] = []
             noted: list[tuple[bytes, Entry]] = []
             for row_key, row in piece:

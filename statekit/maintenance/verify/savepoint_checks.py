@@ -83,7 +83,7 @@ def _rows_checked(
 ) -> SavepointCheck:
     """Check the rows of one state, whose bytes are intact."""
     count, fault, is_unread = 0, None, False
-    local = {found.name for found in operator.states if found.is_local}
+    local = {operator_state.name for operator_state in operator.states if operator_state.is_local}
     try:
         for parts, row in savepoint.table(operator, state):
             count += 1

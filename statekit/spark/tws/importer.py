@@ -223,8 +223,8 @@ class SparkImport:
             operator.name: OperatorEpoch(shards=tuple(self._blank()))
             for operator in self._job.operators
         }
-        made = combined.in_one(None, self._operator.record().holds, None)
-        position = made.at_rest(made.shards, **self._event_time())
+        after = combined.in_one(None, self._operator.record().holds, None)
+        position = after.at_rest(after.shards, **self._event_time())
         return {**operators, self._operator.name: position}
 
     def _event_time(self) -> dict[str, int | None]:

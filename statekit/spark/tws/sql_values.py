@@ -177,7 +177,7 @@ def _named_tuple(name: str, schema: sql.StructType, fields: Sequence[_Type]) -> 
     names = [plain_name(field) for field in schema.names]
     if len(set(names)) != len(names):  # the same one twice
         names = [f"{field}_{number}" for number, field in enumerate(names)]
-    annotations = [found.annotation | None for found in fields]
+    annotations = [field_type.annotation | None for field_type in fields]
     make: Any = namedtuple  # mypy accepts only literals here
     cls = make(plain_name(name), names, defaults=[None] * len(names))
     cls.__annotations__ = dict(zip(names, annotations, strict=True))

@@ -222,13 +222,13 @@ def transform_with_state(
         stream: Stream[Any] = job.source(_INPUT, cast(Any, declared.record_type))
     else:
         job, stream = above.job, above.stream
-    made = stream.process(declared, name=name)
+    emitted = stream.process(declared, name=name)
     first_inputs = dict(above._first_inputs) if above else {}
     if initial is not None:
-        first_inputs[made.name] = FirstInput(initial[0], declared.initial_records, InitialRows)
+        first_inputs[emitted.name] = FirstInput(initial[0], declared.initial_records, InitialRows)
     return Transformed(
         job,
-        made,
+        emitted,
         source,
         outputs,
         event_time=event_time_column if event_time_column in outputs.names else None,
@@ -265,10 +265,10 @@ def _row_of(above: Transformed | None) -> Any:
 
 
 def _time_mode(given: str) -> TimeMode:
-    found = next((mode for mode in _TIME_MODES if mode == str(given).lower()), None)
-    if found is None:
+    known_mode = next((mode for mode in _TIME_MODES if mode == str(given).lower()), None)
+    if known_mode is None:
         raise StateTypeError(f"time_mode={given!r}: choose none, processingTime or eventTime")
-    return found
+    return known_mode
 
 
 def _check_output_mode(given: str) -> None:

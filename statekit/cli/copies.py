@@ -87,7 +87,7 @@ def _clean(space: CopySpace, useless: list[FoundCopy]) -> None:
     """Remove leftovers and copies, and print their number and size."""
     leftovers, before = space.remove_leftovers(), space.copies()
     removed = sum(space.remove(copy.home) for copy in useless)
-    removed_bytes = _taken(before) - _taken(space.copies())
+    removed_bytes = _total_bytes(before) - _total_bytes(space.copies())
     say(
         f"removed {count_text(removed, 'copy', 'copies')} of {removed_bytes:,} bytes, and "
         f"{count_text(leftovers, 'leftover', 'leftovers')} of killed processes"
@@ -119,14 +119,14 @@ def _print(space: CopySpace, copies_found: list[FoundCopy], jobs: dict[str, str 
             "yes" if copy.is_in_use else "no",
         )
     out.print(table)
-    say(f"{count_text(len(copies_found), 'copy', 'copies')}, {_taken(copies_found):,} bytes")
+    say(f"{count_text(len(copies_found), 'copy', 'copies')}, {_total_bytes(copies_found):,} bytes")
 
 
 def _others(paths: list[Path]) -> str:
     return f", and {len(paths) - 1:,} more" if len(paths) > 1 else ""
 
 
-def _taken(copies_found: list[FoundCopy]) -> int:
+def _total_bytes(copies_found: list[FoundCopy]) -> int:
     """Return the total bytes of copies; shared files count once."""
     sizes = {file: size for copy in copies_found for file, size in copy.files.items()}
     return sum(sizes.values())

@@ -53,16 +53,16 @@ def import_spark(
 
     transformed = load_named(application, Transformed, "a stream")
     spark_import = transformed.importing(spark_checkpoint, to, parallelism=parallelism)
-    _print_found(spark_import)
+    _print_source(spark_import)
     if dry_run:
         out.print("Nothing was changed.")
     elif spark_import.is_done:
         out.print("It was imported before: there is nothing to do.")
     else:
-        _print_made(spark_import.carry_out(), spark_import)
+        _print_result(spark_import.carry_out(), spark_import)
 
 
-def _print_found(spark_import: SparkImport) -> None:
+def _print_source(spark_import: SparkImport) -> None:
     operator, position = spark_import.found.operator, spark_import.found.position
     out.print(f"query {spark_import.found.query}")
     say(spark_import.found.url)
@@ -75,7 +75,7 @@ def _print_found(spark_import: SparkImport) -> None:
     out.print(f"it keeps {', '.join([*names, *timers])}", markup=False)
 
 
-def _print_made(manifest: EpochManifest, spark_import: SparkImport) -> None:
+def _print_result(manifest: EpochManifest, spark_import: SparkImport) -> None:
     table = empty_table(("rows", "bytes"), texts=("operator.state",))
     for name, operator in manifest.operators.items():
         for state, rows in operator.rows.items():

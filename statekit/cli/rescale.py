@@ -22,7 +22,14 @@ from statekit.cli.tables import (
 from statekit.clock import stopwatch_s
 from statekit.job.loader import load_job
 from statekit.maintenance.rescale import Rescaled, check_job, declared_states, rescale_offline
-from statekit.maintenance.rescale_plan import Load, Move, OperatorPlan, Shared, skew_of, what_moves
+from statekit.maintenance.rescale_plan import (
+    Load,
+    Move,
+    OperatorPlan,
+    Shared,
+    plan_of_rescale,
+    skew_of,
+)
 from statekit.maintenance.rewrite import RowChecksum, rewrite_checkpoint
 from statekit.reader import CheckpointReader
 from statekit.state.base import StateSpec
@@ -85,7 +92,7 @@ def rescale(
         )
     if plan:
         reader = CheckpointReader(checkpoint)
-        plans = what_moves(reader, to, key_groups=key_groups, fast=fast, specs=specs)
+        plans = plan_of_rescale(reader, to, key_groups=key_groups, fast=fast, specs=specs)
         print_plan(plans, counted=not fast)
     elif anew:
         _rewrite(repository, to, key_groups, specs)

@@ -119,7 +119,7 @@ def _verify(
         )
     took, repaired = stopwatch_s() - begun, None
     if not as_json:
-        _print_found(verification, took, rows=rows)
+        _print_verification(verification, took, rows=rows)
     if mend:
         try:
             repaired = repair(repository, verification, drop_rows=drop_rows)
@@ -134,10 +134,10 @@ def _verify(
         verification = verify_all(repository, epoch=repaired.manifest.epoch)
     if verification.is_damaged:
         return _DAMAGED
-    return 0 if verification.is_whole or not verification.unread else _UNCHECKED
+    return 0 if verification.is_intact or not verification.unread else _UNCHECKED
 
 
-def _print_found(verification: Verification, took: float, *, rows: bool) -> None:
+def _print_verification(verification: Verification, took: float, *, rows: bool) -> None:
     say(verification.url)
     if verification.findings:
         _print_findings(verification.findings, verification.url)

@@ -57,7 +57,7 @@ def stream(home: Path, parallelism: int, epochs: int | None) -> None:
     while not query.await_termination(timeout_s=1) or epochs_shown < len(query.progress):
         for progress in list(query.progress)[epochs_shown:]:
             epochs_shown += 1
-            _tell(
+            _print_json(
                 epoch=progress.epoch,
                 shards=parallelism,
                 records=progress.records_in,
@@ -80,7 +80,7 @@ def _watermark(at: datetime) -> str:
 def results(home: Path) -> None:
     """Check the job's output, and print its results."""
     spark = session()
-    _tell(
+    _print_json(
         airports=airports(spark, home),
         comparisons=[
             asdict(comparison) for comparison in compare(spark, home / "flights.csv", home)
@@ -88,7 +88,7 @@ def results(home: Path) -> None:
     )
 
 
-def _tell(**facts: Any) -> None:
+def _print_json(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 

@@ -398,7 +398,7 @@ class Process(Generic[R, P, U]):
             return lambda record: ()
         return self.taken.getter(self.key)
 
-    def time_of_taken(self) -> Callable[[Any], int]:
+    def time_of_input(self) -> Callable[[Any], int]:
         """Return a function from a routed record to its event time in microseconds."""
         return self.time_of() if self.traits.combiner is None else self.traits.combiner.time_of
 

@@ -129,12 +129,12 @@ def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]
     given_up = stored.dropped.get(declared.name, ()) if before else ()
     again = [name for name in names if name in given_up]
     if again:
-        raise StateSchemaError(_given_up_text(declared.name, again))
+        raise StateSchemaError(_dropped_text(declared.name, again))
     had = before.holds if before else ()
     return (*given_up, *(name for name in had if name not in names))
 
 
-def _given_up_text(operator: str, again: list[str]) -> str:
+def _dropped_text(operator: str, again: list[str]) -> str:
     """Return why dropped states cannot be declared again."""
     if TIMERS in again:
         return (
@@ -162,8 +162,8 @@ def _check_operator(
     if operator is None:
         if stored.holds and not allow_dropped_state:
             raise StateSchemaError(
-                f"the checkpoint has an operator {stored.name!r} with {_held_text(stored)}, the "
-                "job has none of that name: give the operator its old name=, or pass "
+                f"the checkpoint has an operator {stored.name!r} with {_contents_text(stored)}, "
+                "the job has none of that name: give the operator its old name=, or pass "
                 "allow_dropped_state=True to give its state up"
             )
         return
@@ -268,7 +268,7 @@ def _refuse_dropped(operator: str, stored: StateRecord) -> NoReturn:
     )
 
 
-def _held_text(operator: OperatorRecord) -> str:
+def _contents_text(operator: OperatorRecord) -> str:
     contents = [f"states {[state.name for state in operator.states]}"] if operator.states else []
     contents += ["timers"] if operator.timers else []
     contents += ["buffered records"] if operator.ordered is not None else []

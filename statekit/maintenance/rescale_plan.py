@@ -82,7 +82,7 @@ class OperatorPlan:
 _HOT_GROUPS = 5
 
 
-def what_moves(
+def plan_of_rescale(
     reader: CheckpointReader,
     parallelism: int,
     *,
@@ -102,7 +102,7 @@ def what_moves(
         RescaleError: the parallelism or the number of key groups is not valid.
     """
     if key_groups not in (None, reader.manifest.key_groups):
-        return list(_anew(reader, parallelism, check_groups(key_groups), specs))
+        return list(_plans_of_rewrite(reader, parallelism, check_groups(key_groups), specs))
     planned = rescaled(reader.manifest, parallelism)
     ranges = [group_range(n, parallelism, planned.key_groups) for n in range(parallelism)]
     plans = []
@@ -125,7 +125,7 @@ def what_moves(
     return plans
 
 
-def _anew(
+def _plans_of_rewrite(
     reader: CheckpointReader,
     parallelism: int,
     key_groups: int,

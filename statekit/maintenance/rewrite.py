@@ -151,7 +151,7 @@ class ShardsWriter:
             for shard in range(parallelism)
         ]
         self._scratch_bytes = scratch_bytes
-        self._held = 0
+        self._gathered_bytes = 0
         self._batch = Batch()
         self._closing = contextlib.ExitStack()
         self._backend: RocksBackend | None = None
@@ -241,9 +241,9 @@ class ShardsWriter:
             self._backend = RocksBackend(directory, self._all)
             self._closing.callback(self._backend.close)
         self._backend.write(self._batch)
-        self._held += self._batch.size_bytes
+        self._gathered_bytes += self._batch.size_bytes
         self._batch.clear()
-        if self._held >= self._scratch_bytes:
+        if self._gathered_bytes >= self._scratch_bytes:
             self._distribute()
 
     def _distribute(self) -> None:
@@ -253,7 +253,7 @@ class ShardsWriter:
         for shard in self._shards:
             shard.files += self._file(self._backend, shard.groups)
         self._closing.close()
-        self._backend, self._held = None, 0
+        self._backend, self._gathered_bytes = None, 0
 
     def _file(self, backend: Backend, groups: tuple[int, int]) -> list[FileRef]:
         changes, batch = Changes(self._all), Batch()
@@ -357,19 +357,19 @@ class RowCount:
 
     def __init__(self, total: int | None, tell: Progress | None) -> None:
         self._total = total
-        self._tell = tell
+        self._report = tell
         self._rows = 0
 
     def one(self) -> None:
         """Count a row."""
         self._rows += 1
-        if self._tell is not None and self._rows % _REPORTED_ROWS == 0:
-            self._tell(self._rows, self._total)
+        if self._report is not None and self._rows % _REPORTED_ROWS == 0:
+            self._report(self._rows, self._total)
 
     def end(self) -> None:
         """Report the final count."""
-        if self._tell is not None:
-            self._tell(self._rows, self._total)
+        if self._report is not None:
+            self._report(self._rows, self._total)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class KeyedBatchBuilder:
         process = self._process
         times: Sequence[int] = ()
         if process.event_time is not None:
-            times = list(map(process.time_of_taken(), records))
+            times = list(map(process.time_of_input(), records))
         return KeyedBatch(keys, groups, keys, records, times, inputs)
 
     def not_a_key(self, key: Any, record: Any, cause: StateTypeError) -> ProcessError:

@@ -160,14 +160,14 @@ class Coordinator:
             current = self._watermark(operator.name)
             current = BEGINNING if current is None else current
             seen = min(
-                self._come(name, before.largest_of(name) if before else None, drain=drain)
+                self._event_time_of(name, before.largest_of(name) if before else None, drain=drain)
                 for name in operator.inputs
             )
             reached = advanced(current, seen, declared.lateness_us)
             watermarks[operator.name] = max(reached, to.get(operator.name, BEGINNING))
         return watermarks
 
-    def _come(self, stream: str, read: int | None, *, drain: bool) -> int:
+    def _event_time_of(self, stream: str, read: int | None, *, drain: bool) -> int:
         """Return how far event time has advanced on an input of an operator.
 
         An operator without event time passes on the event time of its inputs, of several the
@@ -178,7 +178,7 @@ class Coordinator:
         """
         above = self._by_name.get(stream)
         if above is not None and above.declared.event_time is None:
-            return min(self._come(name, read, drain=drain) for name in above.inputs)
+            return min(self._event_time_of(name, read, drain=drain) for name in above.inputs)
         if above is not None:
             reached = self._watermark(stream)
         else:

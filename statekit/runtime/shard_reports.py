@@ -51,7 +51,7 @@ class OperatorReports:
                 "must read the whole output exactly once; use a callback sink if it may not. "
                 "Nothing of this epoch is committed: correct the sink, then start the job again"
             )
-        self._told = [by_shard[base.groups][0] for base in bases]
+        self._by_shard = [by_shard[base.groups][0] for base in bases]
 
     def in_one(
         self, before: OperatorEpoch | None, holds: Container[str], watermark_us: int | None
@@ -66,7 +66,7 @@ class OperatorReports:
         Raises:
             IncompleteEpochError: shards got different broadcast records.
         """
-        reports_by_shard, operator = self._told, self._operator
+        reports_by_shard, operator = self._by_shard, self._operator
         read = {stream: self._read(number) for number, stream in enumerate(operator.streams)}
         largest = {}
         for number, stream in enumerate(operator.streams):
@@ -98,7 +98,7 @@ class OperatorReports:
         """Return the number of records of a stream. Every shard gets all records of a broadcast
         stream.
         """
-        counts = [report.records_by_input.get(number, 0) for report in self._told]
+        counts = [report.records_by_input.get(number, 0) for report in self._by_shard]
         if number < len(self._operator.inputs):
             return sum(counts)
         if len(set(counts)) > 1:

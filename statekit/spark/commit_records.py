@@ -43,7 +43,7 @@ class Reporter:
     records: Accumulator[_Records]
     run: str
 
-    def tell(self, report: ShardReport) -> None:
+    def report(self, report: ShardReport) -> None:
         """Send a report with the end of the task."""
         self.records.add([(self.run, report.model_dump_json())])
 

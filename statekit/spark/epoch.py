@@ -172,8 +172,10 @@ class EpochRunner:
                 frames = OperatorFrames(dfs[0], options, combines=combines)
             self._frames[chain, combines] = frames
         step = self._step(chain, layout_of(operator, job), is_combined=combines)
-        if isinstance(frames, UnionFrames) and (merged_inputs := self._whole(operator, frames)):
-            return frames.frame_of_whole(merged_inputs, operator.streams, step, tasks)
+        if isinstance(frames, UnionFrames) and (
+            merged_inputs := self._merged_rows(operator, frames)
+        ):
+            return frames.frame_of_merged(merged_inputs, operator.streams, step, tasks)
         return frames.frame(dfs, step, tasks)
 
     def _frame_options(self, chain: Chain) -> FrameOptions:
@@ -207,10 +209,10 @@ class EpochRunner:
         """Return whether Spark sorts the rows of an operator by one number only."""
         return self._can_try and operator not in self._unsorted
 
-    def _whole(self, operator: Operator, frames: UnionFrames) -> MergedInputs | None:
+    def _merged_rows(self, operator: Operator, frames: UnionFrames) -> MergedInputs | None:
         """Return the merged inputs, if an operator can read all its rows from them at once."""
         inputs, names = self._inputs, set(operator.streams)
-        if not isinstance(inputs, MergedInputs) or not frames.takes_whole:
+        if not isinstance(inputs, MergedInputs) or not frames.reads_merged:
             return None
         return inputs if names <= set(inputs) and len(names) == len(operator.streams) else None
 

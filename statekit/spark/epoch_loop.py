@@ -143,7 +143,7 @@ class EpochLoop:
         if heartbeat_s is not None:
             beat = partial(self._beat, heartbeat_s, self._is_free)
         elif settles and not ends:
-            beat = partial(self._beat, _CHECK_WATERMARK_S, self._may_settle)
+            beat = partial(self._beat, _CHECK_WATERMARK_S, self._needs_final_epochs)
         self._idle = IdleEpochs(stream, beat=beat, end=end, failed=self._fail)
         if settles:
             self.query = WholeQuery(stream, self._idle, self.settle, self.failure)
@@ -245,7 +245,7 @@ class EpochLoop:
             return False
         return self._stream.isActive and (begun is None or begun.what == "idle")
 
-    def _may_settle(self) -> bool:
+    def _needs_final_epochs(self) -> bool:
         """Return whether the watermark has advanced, and Spark has no more records."""
         waits = self._stream is not None and not self._stream.status["isDataAvailable"]
         return self._is_free() and waits and self._coordinator.would_advance

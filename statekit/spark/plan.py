@@ -350,22 +350,22 @@ def _sorted_first(
     bits = _NUMBER_BITS - groups.bit_length()
     end = 1 << (bits - origin_bits - 1)
     first, last = 2 - end, end - 1  # keys from there on are cut; below them there is only null
-    cut, is_whole = "0L", "true"
+    cut, is_intact = "0L", "true"
     if key is not None:
-        is_whole = "false"
+        is_intact = "false"
         if _is_integral(df, key):
             value = f"cast({quoted(key)} as bigint)"
             # By themselves, least() and greatest() pass a null over.
             within = f"greatest(least({value}, {last}L), {first}L)"
             cut = f"if({value} is null, {first - 1}L, {within})"
-            is_whole = f"{cut} not in ({first}L, {last}L)"
+            is_intact = f"{cut} not in ({first}L, {last}L)"
     number = f"shiftleft(bigint({GROUP}), {bits}) + shiftleft({cut}, {origin_bits})"
     # A mark sorts before all rows of the first key group of its shard.
     first_group = f"(({FIRST_MARK} - {GROUP}) * {groups} + {shards - 1}) div {shards}"
     mark = f"shiftleft(bigint({first_group}), {bits}) - {end << origin_bits}L"
     if origin_bits:
         origin = _origin(inputs, origin_bits)
-        number += f" + if({is_whole}, {origin}, 0L)"
+        number += f" + if({is_intact}, {origin}, 0L)"
         if inputs > 1:  # broadcast rows have the number of a mark and sort after it
             last_origin = (1 << origin_bits) - 1
             mark += f" + if({INPUT} is null, 0L, least(1L + {origin}, {last_origin}L))"

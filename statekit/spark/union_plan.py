@@ -86,7 +86,7 @@ class UnionFrames:
         options: of the chain.
 
     Attributes:
-        takes_whole: whether it can read rows of the merged inputs: not if columns must be derived
+        reads_merged: whether it can read rows of the merged inputs: not if columns must be derived
             first.
     """
 
@@ -99,7 +99,7 @@ class UnionFrames:
     ) -> None:
         self._inputs = inputs
         self._types = list(types)
-        self.takes_whole = not any(of.derived for of in types if isinstance(of, ColumnRecords))
+        self.reads_merged = not any(of.derived for of in types if isinstance(of, ColumnRecords))
         projected = [projected_to(of, like) for of, like in zip(types, likes, strict=True)]
         rows = [
             spark_types.StructField(row_of(number), df.schema)
@@ -136,7 +136,7 @@ class UnionFrames:
         copied = [df.select(*self._copied, "*") for df in broadcast]
         return self._run([*keyed, *copied], step, tasks)
 
-    def frame_of_whole(
+    def frame_of_merged(
         self, inputs: MergedInputs, streams: Sequence[str], step: ShardStep, tasks: int | None
     ) -> DataFrame:
         """Return the outputs over the merged inputs, which are read once.

@@ -130,7 +130,7 @@ class ShardStep:
             for group in rebatched(batches_out, rows=_BATCH_ROWS, size=_BATCH_BYTES):
                 yield from pa.Table.from_batches(group).combine_chunks().to_batches()
             for each in started:
-                self.reporter.tell(each.report)
+                self.reporter.report(each.report)
         finally:
             for each in reversed(started):
                 each.close()

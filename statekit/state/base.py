@@ -268,7 +268,7 @@ class ManyRowState(State):
         """Remove all rows of this key. Stored rows are counted, and removed as one range."""
         self._drop_pending()
         prefix, has_rows = self._scope.prefix, False
-        for row_key, row in self._held():
+        for row_key, row in self._stored_rows():
             has_rows = True
             self._resized(row_key, len(row_key) + len(row), None)
             if self.expiry is not None:
@@ -277,7 +277,7 @@ class ManyRowState(State):
             self._scope.batch.delete_range(self._name, prefix, prefix_end(prefix))
             self._cleared = prefix
 
-    def _held(self, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    def _stored_rows(self, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows of this key that the backend has and that were not cleared since."""
         prefix = self._scope.prefix
         if self._cleared is prefix:

@@ -139,11 +139,11 @@ class ListState(ManyRowState, Sequence[T]):
         return list(iter(self))  # list(self) would ask for the length first, which is a scan
 
     def __iter__(self) -> Iterator[T]:
-        return map(self._decode, chain(self._stored(handed_out=True), self._handed_out()))
+        return map(self._decode, chain(self._stored(handed_out=True), self._read_elements()))
 
     def __reversed__(self) -> Iterator[T]:
         stored = self._stored(reverse=True, handed_out=True)
-        return map(self._decode, chain(self._handed_out(reverse=True), stored))
+        return map(self._decode, chain(self._read_elements(reverse=True), stored))
 
     def __len__(self) -> int:
         return sum(1 for _ in self._stored()) + len(self._waiting())
@@ -179,7 +179,7 @@ class ListState(ManyRowState, Sequence[T]):
 
     def _stored(self, *, reverse: bool = False, handed_out: bool = False) -> Iterator[bytes]:
         """Yield the encoded elements in the backend."""
-        rows, expiry = self._held(reverse=reverse), self.expiry
+        rows, expiry = self._stored_rows(reverse=reverse), self.expiry
         if expiry is None:
             return (row for _, row in rows)
         return self._unexpired(rows, expiry, refresh=handed_out and expiry.refreshes)
@@ -224,7 +224,7 @@ class ListState(ManyRowState, Sequence[T]):
         timed_rows = zip(rows, self._times[self._first :], strict=True)
         return [row for row, written in timed_rows if not expiry.is_over(written)]
 
-    def _handed_out(self, *, reverse: bool = False) -> Iterable[bytes]:
+    def _read_elements(self, *, reverse: bool = False) -> Iterable[bytes]:
         """Yield the encoded elements to a reader, one by one."""
         expiry = self.expiry
         if expiry is None or not expiry.refreshes:

@@ -144,7 +144,7 @@ class RowCache(State):
         cached, sizes = self._known, self._sizes
         row_keys = list(self._changed)
         if len(sizes) < len(cached):  # a row was set without reading the old one
-            self._look_back([row_key for row_key in row_keys if row_key not in sizes])
+            self._read_replaced([row_key for row_key in row_keys if row_key not in sizes])
         values = list(map(cached.__getitem__, row_keys))
         if self._has_removed:
             self._remove([key for key in row_keys if cached[key] is ABSENT])
@@ -176,7 +176,7 @@ class RowCache(State):
         self.rows_added += before.count(0)
         self.bytes_added += self._scope.batch.put_all(self._name, row_keys, rows) - sum(before)
 
-    def _look_back(self, row_keys: list[bytes]) -> None:
+    def _read_replaced(self, row_keys: list[bytes]) -> None:
         """Look up the rows in the backend that are to be replaced."""
         for row_key in row_keys:
             row = self._read(row_key)

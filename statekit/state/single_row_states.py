@@ -141,7 +141,7 @@ class _Accumulating(SingleRowState):
         Raises:
             StateTypeError: as for `add`.
         """
-        before, current, indexed = self._look_all(prefixes)
+        before, current, indexed = self._read_rows(prefixes)
         new = self._stored_forms(self._combined(current, values))
         row_keys, added, written = prefixes, new, indexed
         if self.expiry is not None or None in values:
@@ -164,7 +164,7 @@ class _Accumulating(SingleRowState):
             value if value is None or exact(value) else self._stored_form(value) for value in values
         ]
 
-    def _look_all(self, prefixes: list[bytes]) -> tuple[list[int], list[Any], list[int]]:
+    def _read_rows(self, prefixes: list[bytes]) -> tuple[list[int], list[Any], list[int]]:
         """Return size, value and write time of the rows of many keys.
 
         A missing row has the value None. The write times are empty for a state without a TTL.

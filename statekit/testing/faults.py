@@ -249,25 +249,25 @@ class FaultyBackend(WrappedBackend):
         self._faults = faults
 
     def get(self, state: str, key: bytes) -> bytes | None:
-        effect = self._asked("read", state)
+        effect = self._next_fault("read", state)
         row = self.inner.get(state, key)
         return row if row is None or effect is None else _damaged(row, effect)
 
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
-        self._asked("scan", state)
+        self._next_fault("scan", state)
         return self.inner.first(state, start, end)
 
     def scan(
         self, state: str, start: bytes, end: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        effect = self._asked("scan", state)
+        effect = self._next_fault("scan", state)
         for key, row in self.inner.scan(state, start, end, reverse=reverse):
             yield key, row if effect is None else _damaged(row, effect)
 
     def write(self, batch: Batch) -> None:
         _write(self._faults, batch, self.inner.write)
 
-    def _asked(self, operation: Operation, state: str) -> What | None:
+    def _next_fault(self, operation: Operation, state: str) -> What | None:
         effect = self._faults.next(operation, state)
         if effect in ("fail before", "fail after"):
             raise StorageError(f"{operation} of {state} failed on purpose: start again")

@@ -199,7 +199,7 @@ def test_a_savepoint_is_verified_by_itself(files: Files) -> None:
     at = "savepoints/saved/"
     saved = Files({p.removeprefix(at): d for p, d in files.files.items() if p.startswith(at)})
     found = verify(saved)
-    assert (found.is_whole, found.epochs, found.files) == (True, (), len(saved.files) - 1)
+    assert (found.is_intact, found.epochs, found.files) == (True, (), len(saved.files) - 1)
     assert found.rows > 80
     for path, data in saved.files.items():
         saved.files[path] = data[:-1]
@@ -238,7 +238,7 @@ def test_the_epochs_that_a_damaged_file_affects_are_those_that_need_it(
 
 
 def test_damage_to_any_file_of_a_base_or_a_history_is_found_and_named(based: Files) -> None:
-    assert verify(based, all_rows=True).is_whole
+    assert verify(based, all_rows=True).is_intact
     last = based.epochs()[-1]
     right = rows_after(based, last)
     inside = [path for path in based.files if path.endswith((".base.json", ".history.json"))]
@@ -386,7 +386,7 @@ def test_each_manifest_that_is_lost_is_named_wherever_it_lay(files: Files, based
             assert epoch in found.findings[0].epochs
             assert found.is_damaged != any(first <= epoch <= end for first, end in abandoned)
             damaged.files[epoch_path(epoch)] = data
-        assert verify(damaged, rows=False).is_whole
+        assert verify(damaged, rows=False).is_intact
 
 
 @pytest.mark.parametrize("left", ["a mark", "nothing"])

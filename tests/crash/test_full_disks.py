@@ -353,7 +353,7 @@ def test_a_full_temporary_directory_is_named_by_what_reads_a_base(
         assert {finding.kind for finding in found.findings} == {"unreadable"}
         assert not found.is_damaged
         disk.make_space()
-        assert verify(repository).is_whole
+        assert verify(repository).is_intact
         assert committed_rows(repository, GROUPS) == right
         assert list(disk.path.iterdir()) == []
 

@@ -80,7 +80,7 @@ def check(home: Path, epochs: int) -> None:
     repository = Repository(home / "c")
     assert repository.latest_epoch() == epochs - 1
     assert comparable(committed_rows(repository, GROUPS)) == rows_after(epochs, COUNT)
-    assert verify(repository).is_whole
+    assert verify(repository).is_intact
 
 
 def stands_on(home: Path, options: BaseOptions) -> bool:
@@ -295,7 +295,7 @@ def test_where_nothing_can_be_unpacked_nothing_is_called_damaged_and_nothing_is_
             repair(repository, found)
     assert repository.epochs() == [0, 1, 2, 3]
     assert repair(repository, found) is not None
-    assert verify(repository, epoch=4).is_whole
+    assert verify(repository, epoch=4).is_intact
 
 
 def fails_to_repair(home: str, text: str) -> None:
@@ -327,4 +327,4 @@ def test_a_repair_that_may_not_write_says_where_and_is_made_when_it_may(
     assert repository.epochs() == [0, 1, 2, 3]
     (place / lost).chmod(0o755)
     assert exit_code(as_nobody, repairs, str(place)) == 0
-    assert verify(repository, epoch=4).is_whole
+    assert verify(repository, epoch=4).is_intact

@@ -80,7 +80,7 @@ def test_a_repair_killed_anywhere_was_made_or_was_not_and_can_be_made_again(
         is_made = repository.epochs() == expected.epochs()
         seen.add(is_made)
         assert is_made or repository.epochs() == Repository(damaged).epochs()
-        assert verify(repository, epoch=repository.epochs()[-1]).is_whole == is_made
+        assert verify(repository, epoch=repository.epochs()[-1]).is_intact == is_made
         assert before.items() <= files_of(place).items(), "nothing is removed or overwritten"
         cli_verify.verify(str(place), mend=True, drop_rows=True)  # exits with 0, or would raise
         assert repository.epochs() == expected.epochs()

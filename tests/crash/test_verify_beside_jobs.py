@@ -68,7 +68,7 @@ def test_beside_a_job_that_gives_epochs_up_a_checkpoint_is_whole(repository: Rep
             assert repair(repository, found) is None
             given_up += found.given_up
     assert given_up
-    assert verify(repository, all_rows=True).is_whole
+    assert verify(repository, all_rows=True).is_intact
 
 
 def test_beside_such_a_job_real_damage_is_found_still(repository: Repository) -> None:
@@ -89,7 +89,7 @@ def test_an_epoch_that_was_given_up_cannot_be_verified(repository: Repository) -
     with running(repository):
         pass
     first = repository.first_kept()
-    assert verify(repository, epoch=first).is_whole
+    assert verify(repository, epoch=first).is_intact
     with pytest.raises(RestoreError, match=f"epoch {first - 1} .* was collected"):
         verify(repository, epoch=first - 1)
 
@@ -116,6 +116,6 @@ def test_who_may_not_leave_notes_finds_no_damage_either(
 
 def _told_by(repository: Repository) -> str:
     try:
-        return "whole" if verify(repository, all_rows=True).is_whole else "damaged"
+        return "whole" if verify(repository, all_rows=True).is_intact else "damaged"
     except RestoreError as error:
         return "nothing found" if "Nothing was found to be damaged" in str(error) else str(error)

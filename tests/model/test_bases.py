@@ -538,7 +538,7 @@ class Bases(RuleBasedStateMachine):
             self.start_another_uploader()
             if self.standing:
                 self.the_checkpoint_holds_what_was_committed()
-                assert verify(Repository(self.root)).is_whole
+                assert verify(Repository(self.root)).is_intact
         finally:
             self.patched.undo()
             shutil.rmtree(self.home)

@@ -432,7 +432,7 @@ class Protocol(RuleBasedStateMachine):
             self.finish_uploads()
             for branch in self.branches:
                 if branch.epochs:
-                    assert verify(branch.repository).is_whole
+                    assert verify(branch.repository).is_intact
         finally:
             shutil.rmtree(self.home)
 

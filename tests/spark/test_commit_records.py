@@ -13,26 +13,28 @@ def report(shard: int) -> ShardReport:
     return ShardReport(operator="count", shard=ShardState(first_group=shard, last_group=shard))
 
 
-def told(spark: SparkSession, reporter: Reporter, shards: int, fails: int | None = None) -> None:
-    """Tell of shards, each in a task of its own."""
+def run_tasks(
+    spark: SparkSession, reporter: Reporter, shards: int, fails: int | None = None
+) -> None:
+    """Report shards, each from a task of its own."""
 
-    def tell(shard: int) -> None:
-        reporter.tell(report(shard))
+    def task(shard: int) -> None:
+        reporter.report(report(shard))
         if shard == fails:
             raise ValueError("behind its report")
 
-    spark.sparkContext.parallelize(range(shards), shards).foreach(tell)
+    spark.sparkContext.parallelize(range(shards), shards).foreach(task)
 
 
 def groups(reports: Reports, reporter: Reporter) -> list[int]:
     return sorted(each.shard.first_group for each in reports.of(reporter))
 
 
-def test_what_all_tasks_told_is_there_when_the_action_has_returned(spark: SparkSession) -> None:
+def test_reports_of_all_tasks_are_there_when_the_action_has_returned(spark: SparkSession) -> None:
     reports = Reports(spark.sparkContext)
     for _ in range(3):
         reporter = reports.begin()
-        told(spark, reporter, 5)
+        run_tasks(spark, reporter, 5)
         assert groups(reports, reporter) == [0, 1, 2, 3, 4]
         assert report(3) in reports.of(reporter)
 
@@ -41,22 +43,22 @@ def test_a_task_that_fails_has_told_nothing(spark: SparkSession) -> None:
     reports = Reports(spark.sparkContext)
     reporter = reports.begin()
     with pytest.raises(Exception, match="behind its report"):
-        told(spark, reporter, 1, fails=0)
+        run_tasks(spark, reporter, 1, fails=0)
     assert groups(reports, reporter) == []
 
 
 def test_tasks_of_an_earlier_attempt_do_not_tell_for_a_later_one(spark: SparkSession) -> None:
     reports = Reports(spark.sparkContext)
     earlier, later = reports.begin(), reports.begin()
-    told(spark, later, 2)
-    told(spark, earlier, 3)  # as if it had gone on meanwhile
+    run_tasks(spark, later, 2)
+    run_tasks(spark, earlier, 3)  # as if it had gone on meanwhile
     assert groups(reports, later) == [0, 1]
 
 
 def test_two_queries_do_not_hear_each_other(spark: SparkSession) -> None:
     one, other = Reports(spark.sparkContext), Reports(spark.sparkContext)
     to_one, to_other = one.begin(), other.begin()
-    told(spark, to_one, 2)
-    told(spark, to_other, 1)
+    run_tasks(spark, to_one, 2)
+    run_tasks(spark, to_other, 1)
     assert groups(one, to_one) == [0, 1]
     assert groups(other, to_other) == [0]

@@ -58,7 +58,7 @@ def equals(closed: Closed, ctx: sk.Context, keys: sk.ListState[str]) -> Iterator
 
 
 @equals.on_timer
-def tell(timer: sk.Timer, ctx: sk.Context, keys: sk.ListState[str]) -> Iterator[tuple[int, str]]:
+def report(timer: sk.Timer, ctx: sk.Context, keys: sk.ListState[str]) -> Iterator[tuple[int, str]]:
     if keys:
         yield ctx.key, " ".join(sorted(keys))
         keys.clear()

@@ -74,7 +74,7 @@ def test_a_job_with_bases_and_retention_on_a_faulty_store_does_what_it_does_in_m
     last = repository.manifest(5)
     shards = last.operators["tally"].shards
     assert all(shard.base is not None for shard in shards)
-    assert verify(repository, all_rows=True).is_whole
+    assert verify(repository, all_rows=True).is_intact
     shown = capfd.readouterr()
     told = [caplog.text, shown.out, shown.err, repr(shards), repr(made.coordinator.plans("tally"))]
     written = [repository.read(path) for path in repository.tree("")]

@@ -103,7 +103,7 @@ def aggregation(
     name = "_".join(("aggregate", "by", *fields))
     output, make = results.result_class(name, types, into)
     hints["return"] = Iterator[output]  # type: ignore[valid-type]
-    fold = _Fold(name, len(fields), places, partial(_made, make))
+    fold = _Fold(name, len(fields), places, partial(_results_of, make))
     traits = Traits(
         combiner=Combiner(record, fields, parts),
         definition={name: repr(of) for name, of in aggregates.items()},
@@ -112,7 +112,7 @@ def aggregation(
     return Process(fold, fields, hints, traits=traits)
 
 
-def _made(make: Make, *columns: Sequence[Any]) -> list[Any]:
+def _results_of(make: Make, *columns: Sequence[Any]) -> list[Any]:
     """Create a result from each row of columns."""
     if isinstance(make, type) and issubclass(make, tuple):  # a NamedTuple's own takes twice as long
         return list(map(tuple.__new__, repeat(make), zip(*columns, strict=True)))

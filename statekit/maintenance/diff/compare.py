@@ -274,9 +274,9 @@ class _OperatorComparison:
             return [((of_a[0][0], of_a[-1][1]), (of_b[0][0], of_b[-1][1]))]
         # Of two parallelisms, the later one knows its shards under the names that it gave them. If
         # nothing is known, the coarser one: a side without shards is read once per piece.
-        return [(groups, groups) for groups in max((of_a, of_b), key=self._spared)]
+        return [(groups, groups) for groups in max((of_a, of_b), key=self._unread_pieces)]
 
-    def _spared(self, pieces: Sequence[Groups]) -> tuple[int, int]:
+    def _unread_pieces(self, pieces: Sequence[Groups]) -> tuple[int, int]:
         """Return the number of pieces that need not be read, and the negative number of all: more
         is better.
         """

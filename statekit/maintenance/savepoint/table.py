@@ -73,7 +73,7 @@ class TooWide(Exception):  # noqa: N818 - asks for wider columns
     """An int does not fit 64 bits with a sign."""
 
 
-class _Made(NamedTuple):
+class _TableColumn(NamedTuple):
     """A column of a table, and its values for rows."""
 
     name: str
@@ -120,10 +120,12 @@ class StateTable:
 
     # ------------------------------------------------------------------------------- columns
 
-    def _keys(self, names: Sequence[str]) -> Iterable[_Made]:
+    def _keys(self, names: Sequence[str]) -> Iterable[_TableColumn]:
         state = self._state
         if state is not None and state.is_local:
-            yield _Made("shard", pa.int32(), lambda rows: [shard_of_key(row.key) for row in rows])
+            yield _TableColumn(
+                "shard", pa.int32(), lambda rows: [shard_of_key(row.key) for row in rows]
+            )
             return
         decode = schema_key_codec(key_schema(self.operator)).decode
         schemas = [Schema.from_json(field.type) for field in self.operator.key]
@@ -140,9 +142,9 @@ class StateTable:
 
         for at, (name, schema) in enumerate(zip(names, schemas, strict=True)):
             column = key_column(schema)
-            yield _Made(name, column.type, of_field(at, column))
+            yield _TableColumn(name, column.type, of_field(at, column))
 
-    def _own(self, wide: bool) -> Iterable[_Made]:
+    def _own(self, wide: bool) -> Iterable[_TableColumn]:
         if self.family == TIMERS:
             return _timer_columns()
         if self.family == WAITING:
@@ -154,12 +156,12 @@ class StateTable:
     def _state(self) -> StateRecord | None:
         return next((state for state in self.operator.states if state.name == self.family), None)
 
-    def _waiting_columns(self, wide: bool) -> Iterable[_Made]:
+    def _waiting_columns(self, wide: bool) -> Iterable[_TableColumn]:
         column, decode = _values(Schema.from_json(self.operator.ordered), "msgpack", wide)
-        yield _Made(
+        yield _TableColumn(
             "at", TIMESTAMP, lambda rows: [instant(micros_of_sortable(r.subkey)) for r in rows]
         )
-        yield _Made(
+        yield _TableColumn(
             "value", column.type, lambda rows: [decode(record_of_row(r.subkey[8:])) for r in rows]
         )
 
@@ -180,33 +182,33 @@ def column_names(wanted: Sequence[str], used_names: Sequence[str]) -> list[str]:
     return names
 
 
-def _exact() -> Iterable[_Made]:
+def _exact() -> Iterable[_TableColumn]:
     key, subkey, row = EXACT
-    yield _Made(key, pa.binary(), lambda rows: [r.key for r in rows])
-    yield _Made(subkey, pa.binary(), lambda rows: [r.subkey for r in rows])
-    yield _Made(row, pa.binary(), lambda rows: [r.row for r in rows])
+    yield _TableColumn(key, pa.binary(), lambda rows: [r.key for r in rows])
+    yield _TableColumn(subkey, pa.binary(), lambda rows: [r.subkey for r in rows])
+    yield _TableColumn(row, pa.binary(), lambda rows: [r.row for r in rows])
 
 
-def _timer_columns() -> Iterable[_Made]:
+def _timer_columns() -> Iterable[_TableColumn]:
     def of(attribute: str) -> Callable[[Sequence[SavedRow]], list[Any]]:
         return lambda rows: [getattr(timer_of_row(row.subkey), attribute) for row in rows]
 
-    yield _Made("timer", pa.string(), of("name"))
-    yield _Made("clock", pa.string(), of("clock"))
-    yield _Made("at", TIMESTAMP, of("at"))
+    yield _TableColumn("timer", pa.string(), of("name"))
+    yield _TableColumn("clock", pa.string(), of("clock"))
+    yield _TableColumn("at", TIMESTAMP, of("at"))
 
 
-def _state_columns(state: StateRecord, wide: bool) -> Iterable[_Made]:
+def _state_columns(state: StateRecord, wide: bool) -> Iterable[_TableColumn]:
     if state.shape is RowShape.ENTRIES:
         schema = Schema.from_json(state.types["key"])
         map_key, decode_key = key_column(schema, wide=wide), schema_key_codec(schema).decode
-        yield _Made(
+        yield _TableColumn(
             "map_key",
             map_key.type,
             lambda rows: _converted(map_key, [decode_key(row.subkey)[0] for row in rows]),
         )
     if state.shape is RowShape.ELEMENTS:
-        yield _Made("position", pa.int64(), lambda rows: [row.position for row in rows])
+        yield _TableColumn("position", pa.int64(), lambda rows: [row.position for row in rows])
     column, decode = _values(Schema.from_json(state.types["value"]), state.codec, wide)
 
     def split(row: SavedRow) -> tuple[bytes, int]:
@@ -216,9 +218,9 @@ def _state_columns(state: StateRecord, wide: bool) -> Iterable[_Made]:
         generation, value_bytes = generation_of(split(row)[0])
         return decode(value_bytes) if generation == state.generation else None  # of a former type
 
-    yield _Made("value", column.type, lambda rows: [value(row) for row in rows])
+    yield _TableColumn("value", column.type, lambda rows: [value(row) for row in rows])
     if state.ttl is not None:
-        yield _Made(
+        yield _TableColumn(
             "written",
             TIMESTAMP,
             lambda rows: [

@@ -106,7 +106,7 @@ def write_savepoint(
     assert stored is not None, "the manifest references it"
     before = list(repository.tree(folder))
     if f"{folder}/{SAVEPOINT}" in before:
-        raise _taken(repository, folder)
+        raise _name_is_taken(repository, folder)
     attempt = _Attempt(repository, folder, unique_id())
     count = RowCount(rows_to_read(stored[0], manifest), progress)
     try:
@@ -114,7 +114,7 @@ def write_savepoint(
             savepoint_file = attempt.write(name, stored[0], manifest, count)
     except FencedError:
         attempt.withdraw()
-        raise _taken(repository, folder) from None
+        raise _name_is_taken(repository, folder) from None
     repository.remove(path for path in before if not attempt.owns(path))
     return savepoint_file
 
@@ -136,7 +136,7 @@ def _manifest(repository: Repository, epoch: int | None) -> EpochManifest:
     return manifest
 
 
-def _taken(repository: Repository, folder: str) -> RestoreError:
+def _name_is_taken(repository: Repository, folder: str) -> RestoreError:
     return RestoreError(
         f"{repository.url}/{folder} is a savepoint already, and savepoints are never overwritten: "
         "choose another name, or delete that directory first"

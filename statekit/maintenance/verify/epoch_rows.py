@@ -43,7 +43,7 @@ class RowVerification:
 
     def __init__(self, repository: Repository, verification: Verification, damage: Damage) -> None:
         self._repository = repository
-        self._found = verification
+        self._verification = verification
         self._damage = damage
 
     def at_epoch(self, manifest: EpochManifest, job: JobFile) -> None:
@@ -58,7 +58,7 @@ class RowVerification:
 
     def _at_operator(self, manifest: EpochManifest, operator: OperatorRecord) -> None:
         checks = RowChecks(operator, manifest.key_groups)
-        self._found.pickled |= {f"{operator.name}.{state}" for state in checks.pickled}
+        self._verification.pickled |= {f"{operator.name}.{state}" for state in checks.pickled}
         epoch = manifest.operators[operator.name]
         sizes_of: dict[tuple[int, int], Sizes] = {}
         shard_rows = ShardRows(self._repository, operator.name, manifest)
@@ -76,7 +76,7 @@ class RowVerification:
                 self._note(kind, what, manifest.epoch, operator, shard)
                 continue
             sizes_of[shard.groups] = checks.sizes
-            self._found.rows += sum(size.rows for size in checks.sizes.values())
+            self._verification.rows += sum(size.rows for size in checks.sizes.values())
             for what in late_to_wake(shard, checks):
                 self._note("wake", what, manifest.epoch, operator, shard)
         if len(sizes_of) == len(epoch.shards):
@@ -100,7 +100,7 @@ class RowVerification:
                 examples.append(fault)
         for (kind, family), examples in alike.items():
             first = examples[0]
-            self._found.findings.append(
+            self._verification.findings.append(
                 Finding(
                     kind,
                     f"{first.what} ({_key_text(operator, first)})",
@@ -128,7 +128,7 @@ class RowVerification:
         finding = Finding(
             kind, what, path, (epoch,), operator=operator.name, shard=groups, state=state
         )
-        self._found.findings.append(finding)
+        self._verification.findings.append(finding)
 
 
 def late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:

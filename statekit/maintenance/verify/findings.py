@@ -92,7 +92,7 @@ class Verification:
     savepoints: list[str] = field(default_factory=list)
 
     @property
-    def is_whole(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether there are no findings."""
         return not self.findings
 

@@ -115,7 +115,7 @@ def repair(
 
 def _go_back(repository: Repository, verification: Verification, *, drops: bool) -> Repaired:
     """Commit an epoch with the state of the last intact one."""
-    newest, target = _newest(repository, verification), _last_whole(repository, verification)
+    newest, target = _newest(repository, verification), _last_intact(repository, verification)
     if newest is None or target is None:
         instead = " `--drop-rows` leaves out the rows that cannot be read." if drops else ""
         raise RestoreError(
@@ -150,12 +150,12 @@ def _newest(repository: Repository, verification: Verification) -> EpochManifest
     return None
 
 
-def _last_whole(repository: Repository, verification: Verification) -> EpochManifest | None:
+def _last_intact(repository: Repository, verification: Verification) -> EpochManifest | None:
     """Return the last epoch with an intact manifest, files and rows that was not rolled back."""
     for epoch in reversed(verification.epochs[:-1]):
         if verification.affecting(epoch) or verification.is_abandoned(epoch):
             continue
-        if verify(repository, epoch=epoch).is_whole:
+        if verify(repository, epoch=epoch).is_intact:
             return repository.manifest(epoch)
     return None
 

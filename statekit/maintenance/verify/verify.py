@@ -59,12 +59,12 @@ def verify(
     """
     if repository.is_savepoint:
         verification = Verification(repository.url)
-        _look_at_savepoint(repository, "", verification, rows=rows)
+        _verify_savepoint(repository, "", verification, rows=rows)
         return verification
     intact: set[tuple[str, str]] = set()
     given_up = 0
     for number in range(_ROUNDS):
-        looking = _Looking(repository, epoch, intact, progress)
+        looking = _Pass(repository, epoch, intact, progress)
         is_done = looking.look(rows=rows, all_rows=all_rows, holding=number >= _UNHELD)
         given_up += looking.found.given_up
         if is_done:
@@ -77,7 +77,7 @@ def verify(
     )
 
 
-class _Looking:
+class _Pass:
     """One pass over a checkpoint, which a job may change meanwhile.
 
     The job may collect epochs during the pass. So a finding counts only if one of its epochs is
@@ -98,10 +98,10 @@ class _Looking:
         intact: set[tuple[str, str]],
         progress: Progress,
     ) -> None:
-        self.found = self._found = Verification(repository.url)
+        self.found = self._verification = Verification(repository.url)
         self._repository = repository
         self._epoch = epoch
-        self._whole = intact
+        self._intact = intact
         self._progress = progress
         self._named = NamedFiles(repository)
         self._jobs: dict[str, JobFile | None] = {}
@@ -127,15 +127,15 @@ class _Looking:
         if self._is_emptied():
             return True
         self._list()
-        wanted = self._found.epochs if self._epoch is None else [self._epoch]
+        wanted = self._verification.epochs if self._epoch is None else [self._epoch]
         last = wanted[-1]
         with contextlib.ExitStack() as reading:
             if holding:
                 self._leave_note(last, reading)
-            self._found.looked_at = wanted
+            self._verification.looked_at = wanted
             self.at_files()
             if rows:
-                self.at_rows(self._found.epochs if all_rows else [last])
+                self.at_rows(self._verification.epochs if all_rows else [last])
         if not self._is_kept(last):
             if self._epoch is not None:
                 raise self._unknown(self._epoch)
@@ -169,7 +169,7 @@ class _Looking:
             self._repository.check_nothing_lost()
         except (CorruptCheckpointError, StorageError) as error:
             self._note(Finding(kind_of(error, "manifest"), str(error), "epochs"))
-        return not self._found.is_whole
+        return not self._verification.is_intact
 
     def _list(self) -> None:
         """List the epochs that should exist: all from the first kept one to the last."""
@@ -184,8 +184,8 @@ class _Looking:
                 f"{self._repository.at('epochs')} lacks {missing:,} of the epochs {first} to "
                 f"{epochs[-1]}: restore it from a backup, or remove those that no job wrote"
             )
-        self._found.epochs = [*range(first, epochs[-1] + 1)]
-        if self._epoch is not None and self._epoch not in self._found.epochs:
+        self._verification.epochs = [*range(first, epochs[-1] + 1)]
+        if self._epoch is not None and self._epoch not in self._verification.epochs:
             raise self._unknown(self._epoch)
 
     def _unknown(self, epoch: int | None) -> RestoreError:
@@ -206,7 +206,7 @@ class _Looking:
         first = self._repository.first_kept()
         if first <= self._first:
             return False
-        verification, self._first = self._found, first
+        verification, self._first = self._verification, first
         kept_epochs = [number for number in verification.epochs if self._is_kept(number)]
         verification.given_up += len(verification.epochs) - len(kept_epochs)
         verification.epochs = kept_epochs
@@ -223,26 +223,26 @@ class _Looking:
         """Check manifests and all files that they reference, and find the affected epochs."""
         broken: dict[str, Finding] = {}
         lost = self._at_manifests(broken)
-        readable = (number for number in self._found.looked_at if number not in lost)
+        readable = (number for number in self._verification.looked_at if number not in lost)
         named = self._distinct(self._named_by(readable, broken))
         for batch in iter(lambda: list(islice(named, TRANSFERS * _AHEAD)), []):
             self._check_files(batch, broken)
         self._follow(broken, lost)
         while self._cut():
-            lost &= {*self._found.looked_at}
+            lost &= {*self._verification.looked_at}
             self._follow(broken, lost)
             for path in broken.keys() - self._damage.epochs.keys():
                 del broken[path]  # only collected epochs needed it
         for path, finding in broken.items():
             affected = tuple(sorted({*finding.epochs, *self._damage.epochs.get(path, ())}))
             self._note(replace(finding, epochs=affected))
-            self._found.has_all_names &= path not in self._hiding
+            self._verification.has_all_names &= path not in self._hiding
 
     def _follow(self, broken: Mapping[str, Finding], lost: Collection[int]) -> None:
         """Find the epochs that need damaged files."""
         self._damage = Damage(self._named, broken, lost)
         if broken or lost:
-            for number in self._found.looked_at:
+            for number in self._verification.looked_at:
                 if number not in lost and (manifest := self._manifest(number)) is not None:
                     self._damage.add(manifest)
 
@@ -250,9 +250,9 @@ class _Looking:
         """Check each manifest by itself and against the one before. Return the unreadable ones."""
         lost: set[int] = set()
         previous: EpochManifest | None = None
-        expected = {*self._found.epochs}
+        expected = {*self._verification.epochs}
         self._check_beginning()
-        for number in self._found.looked_at:
+        for number in self._verification.looked_at:
             try:
                 manifest = self._repository.manifest(number)
             except (CorruptCheckpointError, RestoreError, StorageError) as error:
@@ -265,7 +265,7 @@ class _Looking:
                 has_previous = manifest.previous in expected
                 previous = self._manifest(manifest.previous) if has_previous else None
             self._check_manifest(manifest, previous)
-            self._found.abandoned = manifest.abandoned
+            self._verification.abandoned = manifest.abandoned
             previous = manifest
         return lost
 
@@ -273,7 +273,7 @@ class _Looking:
         """Check that the first epoch is the first of the job, or that a mark says that others were
         collected.
         """
-        first = self._manifest(self._found.epochs[0])
+        first = self._manifest(self._verification.epochs[0])
         if self._first or first is None or first.previous is None:
             return
         path = epoch_path(first.previous)
@@ -311,7 +311,7 @@ class _Looking:
         """Check files, several in parallel."""
 
         def check(file: NamedFile) -> StatekitError | None:
-            if (file.ref.path, file.ref.checksum) in self._whole:
+            if (file.ref.path, file.ref.checksum) in self._intact:
                 return None
             try:
                 check_file(self._repository, file)
@@ -322,8 +322,8 @@ class _Looking:
         with ThreadPoolExecutor(TRANSFERS) as threads:
             errors = list(threads.map(check, files))
         for file, error in zip(files, errors, strict=True):
-            self._found.files += 1
-            self._found.bytes += file.ref.size
+            self._verification.files += 1
+            self._verification.bytes += file.ref.size
             if error is not None:
                 path = file.ref.path
                 brief = brief_fault(self._repository, file)
@@ -332,8 +332,8 @@ class _Looking:
                 if file.kind == "names":
                     self._hiding.add(path)
             else:
-                self._whole.add((file.ref.path, file.ref.checksum))
-        self._progress(self._found.bytes)
+                self._intact.add((file.ref.path, file.ref.checksum))
+        self._progress(self._verification.bytes)
 
     # ------------------------------------------------------------------------------------ rows
 
@@ -342,7 +342,7 @@ class _Looking:
         kept.
         """
         for number in wanted:
-            apart = Verification(self._found.url)
+            apart = Verification(self._verification.url)
             looking = RowVerification(self._repository, apart, self._damage)
             manifest = self._manifest(number)
             job = None if manifest is None else self._job(manifest)
@@ -351,10 +351,10 @@ class _Looking:
                     looking.at_epoch(manifest, job)
             self._cut()
             if self._is_kept(number):
-                self._found.rows_of = [*self._found.rows_of, number]
-                self._found.findings += apart.findings
-                self._found.rows += apart.rows
-                self._found.pickled |= apart.pickled
+                self._verification.rows_of = [*self._verification.rows_of, number]
+                self._verification.findings += apart.findings
+                self._verification.rows += apart.rows
+                self._verification.pickled |= apart.pickled
 
     # -------------------------------------------------------------------------------- the rest
 
@@ -366,9 +366,9 @@ class _Looking:
         self._at_notes()
         self._at_spark()
         for folder in savepoint_folders(self._repository):
-            _look_at_savepoint(self._repository, folder, self._found, rows=rows)
-        last = max(self._repository.epochs(), default=self._found.epochs[-1])
-        self._found.orphans = sorted(
+            _verify_savepoint(self._repository, folder, self._verification, rows=rows)
+        last = max(self._repository.epochs(), default=self._verification.epochs[-1])
+        self._verification.orphans = sorted(
             orphans(self._repository, self._known, last),
             key=lambda orphan: (orphan.kind, orphan.path),
         )
@@ -385,7 +385,7 @@ class _Looking:
 
     def _at_notes(self) -> None:
         """Check the note of the next epoch, which a start uses."""
-        number = self._found.epochs[-1] + 1
+        number = self._verification.epochs[-1] + 1
         try:
             self._repository.begun(number)
         except (CorruptCheckpointError, RestoreError, StorageError) as error:
@@ -397,13 +397,13 @@ class _Looking:
         """
         before: list[Finding] = []
         for _ in range(_LOOKS):
-            last = max(self._repository.epochs(), default=self._found.epochs[-1])
+            last = max(self._repository.epochs(), default=self._verification.epochs[-1])
             findings = self._spark_findings(last)
             is_still = not self._repository.is_committed(last + 1)
             if not findings or (is_still and findings == before):
                 break
             before = findings if is_still else []
-        self._found.findings += findings
+        self._verification.findings += findings
 
     def _spark_findings(self, last: int) -> list[Finding]:
         """Return the findings about Spark's part after the last epoch."""
@@ -419,7 +419,7 @@ class _Looking:
     # ---------------------------------------------------------------------------------- helpers
 
     def _note(self, finding: Finding) -> None:
-        self._found.findings.append(finding)
+        self._verification.findings.append(finding)
 
     def _manifest(self, number: int | None) -> EpochManifest | None:
         """Return a manifest; None if it is unreadable, which was reported before."""
@@ -444,7 +444,7 @@ class _Looking:
         return self._jobs[path]
 
 
-def _look_at_savepoint(
+def _verify_savepoint(
     repository: Repository, folder: str, verification: Verification, *, rows: bool
 ) -> None:
     """Check a savepoint, and record findings."""

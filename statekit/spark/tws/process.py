@@ -53,7 +53,7 @@ class InitialInput:
     key: GroupingKey
 
 
-class _Asked(spark.StatefulProcessorHandle):
+class _DeclaredStates(spark.StatefulProcessorHandle):
     """Records the states that a processor declares in `init`, where no state exists yet."""
 
     def __init__(self, time_mode: TimeMode) -> None:
@@ -149,7 +149,7 @@ class _Calls:
         self,
         name: str,
         packed: bytes,
-        declared: _Asked,
+        declared: _DeclaredStates,
         rows: sql.StructType,
         outputs: sql.StructType,
         time_mode: TimeMode,
@@ -191,13 +191,13 @@ class _Calls:
             self._begin(context, states)
         at = datetime_to_micros(timer.at) // 1000
         info = spark.ExpiredTimerInfo(at)
-        self._handle.ring(at, context.key)
+        self._handle.start_timer(at, context.key)
         key = self.key.of_timer(context.key)
         outputs = self._processor.handleExpiredTimer(
             key=key, timerValues=self._now, expiredTimerInfo=info
         )
         yield from self._emitted(outputs or ())
-        self._handle.rang(at)
+        self._handle.end_timer(at)
 
     def _emitted(self, outputs: Any) -> Any:
         """Return the rows that the processor yields."""
@@ -424,7 +424,7 @@ def process_of(
     if initial is not None:
         initial.key.as_of(key, initial.schema.names)
     packed = cloudpickle.dumps(processor)
-    declared = _Asked(time_mode)
+    declared = _DeclaredStates(time_mode)
     first = pickle.loads(packed)  # noqa: S301 (what was just packed)
     first.init(declared)
     first.close()

@@ -88,7 +88,7 @@ class SqlValues:
         self._fields = _typed_fields(schema, name, where, as_key)
         self.annotation: Any = _named_tuple(name, schema, self._fields)
         self._make = partial(tuple.__new__, self.annotation)  # `_make` takes three times as long
-        self._is_kept = _kept(self._fields)
+        self._is_unchanged = _are_unchanged(self._fields)
         self._given = [field.got for field in self._fields]
         self._row: Callable[[Sequence[Any]], Row] = partial(tuple.__new__, row_class(schema.names))
         self._is_given_as_stored = not any(self._given)
@@ -100,7 +100,7 @@ class SqlValues:
             StateTypeError: Spark does not store it either, or not in a form that its reader could
                 use.
         """
-        if self._is_kept(value):
+        if self._is_unchanged(value):
             return self._make(value)
         try:
             return self._make(_struct_put(self.schema, self._fields, self._parts(value)))
@@ -369,7 +369,7 @@ def _struct_put(schema: sql.StructType, fields: Sequence[_Type], value: Any) -> 
     ]
 
 
-def _kept(fields: Sequence[_Type]) -> Callable[[Any], bool]:
+def _are_unchanged(fields: Sequence[_Type]) -> Callable[[Any], bool]:
     """Return a compiled test whether a value is a tuple whose parts are stored unchanged."""
     if not all(field.kept for field in fields):
         return lambda value: False

@@ -83,7 +83,7 @@ class Handle(spark.StatefulProcessorHandle):
         self._deleted: set[int] = set()
         """What was deleted while timers of the key `_rung` were handled. They ring all the same."""
 
-    def ring(self, at_ms: int, key: Any) -> None:
+    def start_timer(self, at_ms: int, key: Any) -> None:
         """Start to handle a timer of a key."""
         if key != self._rung:
             self._rung = key
@@ -91,7 +91,7 @@ class Handle(spark.StatefulProcessorHandle):
         self._ringing = None if at_ms in self._deleted else at_ms
         self._is_ringing = True
 
-    def rang(self, at_ms: int) -> None:
+    def end_timer(self, at_ms: int) -> None:
         """End the handling of a timer. It is deleted even if it was registered again, as in
         Spark.
         """
@@ -103,7 +103,7 @@ class Handle(spark.StatefulProcessorHandle):
     ) -> spark.ValueState:
         if stateName in self._deleted_states:
             return cast("spark.ValueState", _Deleted(stateName, "value"))
-        declared = self._found(stateName, "value")
+        declared = self._declared_state(stateName, "value")
         return _Value(self._states[stateName], declared.values)
 
     def getListState(
@@ -111,7 +111,7 @@ class Handle(spark.StatefulProcessorHandle):
     ) -> spark.ListState:
         if stateName in self._deleted_states:
             return cast("spark.ListState", _Deleted(stateName, "value"))  # so Spark calls it
-        declared = self._found(stateName, "list")
+        declared = self._declared_state(stateName, "list")
         return _List(self._states[stateName], declared.values)
 
     def getMapState(
@@ -123,11 +123,11 @@ class Handle(spark.StatefulProcessorHandle):
     ) -> spark.MapState:
         if stateName in self._deleted_states:
             return cast("spark.MapState", _Deleted(stateName, "map"))
-        declared = self._found(stateName, "map")
+        declared = self._declared_state(stateName, "map")
         assert declared.keys is not None, "it is a map"
         return _Map(self._states[stateName], declared.keys, declared.values)
 
-    def _found(self, name: str, kind: str) -> Declared:
+    def _declared_state(self, name: str, kind: str) -> Declared:
         declared = self._declared.get(name)
         if declared is None or declared.kind != kind:
             raise StateTypeError(

@@ -55,7 +55,7 @@ def stored_frame(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> DataF
         CorruptCheckpointError: Spark cannot read it.
     """
     declared_states, operator = declared.asked, checkpoint.operator
-    _check_asked(checkpoint, declared)
+    _check_declared(checkpoint, declared)
     frames = []
     for number, of in enumerate(declared_states.values()):
         if of.name in operator.states:
@@ -105,7 +105,7 @@ def _of_state(rows: DataFrame, number: int, of: Declared, url: str) -> DataFrame
 # ---------------------------------------------------------------------------------------- checks
 
 
-def _check_asked(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> None:
+def _check_declared(checkpoint: TwsCheckpoint, declared: ProcessorProcess) -> None:
     """Check that a processor declares the states of a query. It may declare more."""
     operator, url = checkpoint.operator, checkpoint.url
     if operator.time_mode != declared.time_mode:
@@ -310,7 +310,7 @@ class StoredRows(Process[Any, Any, Any]):
         annotations = {declared.signature.first: records, "return": None}
         process = cls(puts, declared.key, {**declared.signature.hints, **annotations})
         if declared.time_mode != "none":
-            process.on_timer(_unheard)
+            process.on_timer(_never_called)
         return process
 
     @property
@@ -318,5 +318,5 @@ class StoredRows(Process[Any, Any, Any]):
         return self.fn.time_mode == "eventtime"  # type: ignore[attr-defined,no-any-return]
 
 
-def _unheard(timer: Timer) -> None:
+def _never_called(timer: Timer) -> None:
     """Never called: no timer is due in an import."""

@@ -165,7 +165,7 @@ def test_rows_are_grouped_by_columns_of_all_types(engines: Engines) -> None:
         feed_keys(engines, batch)
     engines.assert_same(case)
     found = verify(Repository(engines.home / "of-statekit", create=False))
-    assert found.is_whole, found  # each row lies in the key group that follows from its key
+    assert found.is_intact, found  # each row lies in the key group that follows from its key
 
 
 def test_iterators_read_state_when_their_first_element_is_asked_for(engines: Engines) -> None:
@@ -195,7 +195,7 @@ def test_minus_zero_is_the_key_of_zero_in_each_batch_as_in_sql(engines: Engines)
     assert sorted(counts[1]) == sorted(of_sql) == [2, 2, 2, 4]
     assert sorted(counts[0]) == [1, 1, 1, 2]
     verified = verify(Repository(engines.home / "of-statekit", create=False))
-    assert verified.is_whole, verified
+    assert verified.is_intact, verified
 
 
 def test_values_of_half_a_megabyte(engines: Engines) -> None:

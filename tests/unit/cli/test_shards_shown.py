@@ -14,7 +14,7 @@ from statekit.cli import inspect as cli_inspect
 from statekit.cli import rescale as cli_rescale
 from statekit.cli import rollback as cli_rollback
 from statekit.maintenance.rescale import rescale_offline
-from statekit.maintenance.rescale_plan import what_moves
+from statekit.maintenance.rescale_plan import plan_of_rescale
 from statekit.reader import CheckpointReader
 from tests.support.printed import printed
 
@@ -162,11 +162,11 @@ def test_a_plan_says_what_becomes_of_operator_state_and_does_not_count_it_by_key
     tmp_path: Path,
 ) -> None:
     made(tmp_path)
-    plans = what_moves(CheckpointReader(tmp_path), 3)
+    plans = plan_of_rescale(CheckpointReader(tmp_path), 3)
     by_name = {plan.name: plan for plan in plans}
     assert sum(load.size.rows for load in by_name["follow"].after if load.size) == len(EVENTS)
     assert max(size.rows for _, size in by_name["follow"].hot) < 20
-    fast = what_moves(CheckpointReader(tmp_path), 3, fast=True)
+    fast = plan_of_rescale(CheckpointReader(tmp_path), 3, fast=True)
     assert [load.size for load in fast[0].before] == [load.size for load in plans[0].before]
     text = printed(lambda: cli_rescale.print_plan(plans, counted=True))
     assert "operator state count, 4 rows: no rule, so this is refused" in text

@@ -144,7 +144,7 @@ def test_indexes_that_are_not_those_of_their_rows_are_found_and_made_anew(
     assert made.mended == rows.total()
     assert (made.left_out, made.put_aside, made.manifest.previous) == (0, (), 3)
     assert made.manifest.cause == "repair"
-    assert verify(repository, epoch=4).is_whole
+    assert verify(repository, epoch=4).is_intact
     assert outputs(repository, 4, 8) == outputs(untouched, 4, 8)
 
 
@@ -169,7 +169,7 @@ def test_counts_and_times_to_wake_that_are_wrong_are_found_and_put_right(
     assert (shard.rows, shard.bytes, shard.attempt) == (right.rows, right.bytes, right.attempt)
     assert all(shard.wake_us[clock] <= at for clock, at in right.wake_us.items())
     assert {finding.epochs for finding in verify(repository, all_rows=True).findings} == {(3,)}
-    assert verify(repository, epoch=4).is_whole
+    assert verify(repository, epoch=4).is_intact
 
 
 # -------------------------------------------------------------------------- rows of states
@@ -220,7 +220,7 @@ def test_rows_that_cannot_be_read_are_found_and_left_out_only_if_that_is_asked_f
     put_aside = [row for batch in read_changes(repository.read(kept), kept) for row in batch]
     assert sorted(put_aside) == sorted(row for _, row in BAD_ROWS)
     after = verify(repository, epoch=4)
-    assert after.is_whole
+    assert after.is_intact
     assert everything(repository) == counts(repository, 2)
 
 
@@ -362,7 +362,7 @@ def stream(path: Path) -> Repository:
 def test_sparks_part_goes_back_with_the_state(tmp_path: Path) -> None:
     repository = stream(tmp_path)
     last = repository.epochs()[-1]
-    assert verify(repository).is_whole
+    assert verify(repository).is_intact
     spoil(tmp_path, last)
     spoil(tmp_path, last - 1)
     made = repair(repository, verify(repository))

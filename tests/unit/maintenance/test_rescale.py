@@ -31,7 +31,7 @@ from statekit.errors import (
 from statekit.job.loader import load_job
 from statekit.job.options import RunOptions
 from statekit.maintenance.rescale import rescale_offline
-from statekit.maintenance.rescale_plan import Load, Move, OperatorPlan, skew_of, what_moves
+from statekit.maintenance.rescale_plan import Load, Move, OperatorPlan, plan_of_rescale, skew_of
 from statekit.reader import CheckpointReader
 from statekit.runtime.local import LocalRunner
 from statekit.working_copy.copies import DiskCopies
@@ -145,7 +145,7 @@ def test_a_plan_tells_what_moves_and_changes_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert files(tmp_path) == before
     assert "operator tally: 2 → 4 shards" in done.stdout
-    (plan,) = what_moves(CheckpointReader(tmp_path / "checkpoint"), 4)
+    (plan,) = plan_of_rescale(CheckpointReader(tmp_path / "checkpoint"), 4)
     rows = committed_rows(made.coordinator.repository, GROUPS)
     told: list[Load | Move] = [*plan.before, *plan.after, *plan.moves]
     for load in told:
@@ -170,10 +170,10 @@ def test_a_plan_tells_what_moves_and_changes_nothing(tmp_path: Path) -> None:
 def test_a_fast_plan_tells_what_the_manifest_knows(tmp_path: Path) -> None:
     advanced(tmp_path, 4, epochs=2)
     reader = CheckpointReader(tmp_path / "checkpoint")
-    (exact,), (fast,) = what_moves(reader, 2), what_moves(reader, 2, fast=True)
+    (exact,), (fast,) = plan_of_rescale(reader, 2), plan_of_rescale(reader, 2, fast=True)
     timers_aside = [load.size and load.size.rows for load in fast.after]
     assert timers_aside == [load.size and load.size.rows for load in exact.after]
-    (divided,) = what_moves(reader, 8, fast=True)
+    (divided,) = plan_of_rescale(reader, 8, fast=True)
     assert any(load.size is None for load in divided.after)
     assert skew_of(divided.after) is None
     done = statekit("rescale", tmp_path / "checkpoint", "--to", 8, "--plan", "--fast")

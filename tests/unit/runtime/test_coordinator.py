@@ -527,7 +527,7 @@ def test_a_run_that_slept_until_its_epoch_was_collected_is_fenced(
     assert Repository(tmp_path).epochs() == [5]
     assert committed_rows(Repository(tmp_path), 8) == reference(*[[A, B]] * 6)
     assert Collector(Repository(tmp_path), sk.Retention(epochs=1)).collect(sweep=False) is not None
-    assert verify(Repository(tmp_path)).is_whole
+    assert verify(Repository(tmp_path)).is_intact
     assert committed_rows(Repository(tmp_path), 8) == reference(*[[A, B]] * 6)
 
 

@@ -97,7 +97,7 @@ def test_shards_that_shrink_after_scaling_up_take_bases_and_start_again(runs: Te
     assert (operator.rows, operator.bytes) == ({"held": 100}, {"held": 100 * 513})
     assert sum(shard.row_bytes or 0 for shard in operator.shards) == operator.bytes["held"]
     assert operator.undivided_rows == operator.undivided_bytes == {}
-    assert verify(Repository(runs.root), rows=True).is_whole
+    assert verify(Repository(runs.root), rows=True).is_intact
 
 
 def test_parts_are_counted_once_and_the_others_stay_what_they_are(runs: TextRuns) -> None:
@@ -109,7 +109,7 @@ def test_parts_are_counted_once_and_the_others_stay_what_they_are(runs: TextRuns
     [counted] = [shard for shard in operator.shards if not shard.is_part]
     assert counted.row_bytes is not None
     assert operator.undivided_rows == {"held": 59 - counted.rows["held"]}
-    assert verify(Repository(runs.root), rows=True).is_whole
+    assert verify(Repository(runs.root), rows=True).is_intact
 
 
 @pytest.mark.parametrize("compressible", [False, True])
@@ -133,7 +133,7 @@ def test_bases_upload_no_more_than_was_changed_since_a_change_of_parallelism(
             changed += count * 1010
             files = sum(shard.chain.changed for shard in runs.operator.shards)
             assert runs.base_bytes - before <= 1.2 * max(changed, files)
-    assert verify(Repository(runs.root), rows=True).is_whole
+    assert verify(Repository(runs.root), rows=True).is_intact
 
 
 # --------------------------------------------------------------------------- cannot be adopted
@@ -250,4 +250,4 @@ def test_a_base_that_is_adopted_and_whose_tables_are_gone_here_prevents_no_epoch
     advance(runner(root, copies), 3)
     uploaded()
     advance(runner(root, copies), 1)
-    assert verify(Repository(root), rows=True).is_whole
+    assert verify(Repository(root), rows=True).is_intact

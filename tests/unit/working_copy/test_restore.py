@@ -351,7 +351,7 @@ def test_commands_read_shards_through_the_databases_of_their_bases(
     reader = CheckpointReader(root)
     sizes, _ = reader.sizes("tally", tmp_path / "unpacked")
     assert sizes["total"].rows == len(committed_rows(Repository(root), GROUPS)["total"])
-    assert verify(Repository(root)).is_whole
+    assert verify(Repository(root)).is_intact
     assert copied == []
 
 

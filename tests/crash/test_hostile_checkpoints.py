@@ -221,9 +221,9 @@ READERS: dict[str, Callable[[Path, Path], None]] = {
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Files]:
     """Two checkpoints that have all kinds of files between them."""
     home = tmp_path_factory.mktemp("hostile")
-    make(Repository(home / "whole"))
+    make(Repository(home / "intact"))
     make_with_bases(Repository(home / "based"), home / "working")
-    return [Files.copied(home / "whole"), Files.copied(home / "based")]
+    return [Files.copied(home / "intact"), Files.copied(home / "based")]
 
 
 @contextlib.contextmanager
@@ -482,11 +482,11 @@ def test_a_job_has_no_name_that_its_checkpoint_would_be_refused_for(name: str) -
     with pytest.raises(StateTypeError):
         sk.Job(name)
     with pytest.raises(StateTypeError):
-        sk.Job("whole").source(name, dict)
+        sk.Job("intact").source(name, dict)
 
 
 def test_names_that_differ_in_case_alone_are_refused() -> None:
-    made = sk.Job("whole")
+    made = sk.Job("intact")
     made.source("orders", dict)
     with pytest.raises(StateTypeError, match="differ in case alone"):
         made.source("Orders", dict)

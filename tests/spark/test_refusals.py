@@ -152,13 +152,13 @@ def test_a_checkpoint_whose_spark_part_is_ahead_or_behind_is_refused(
     lost = [(path, path.read_bytes()) for path in epochs[-2:]]
     for path, _ in lost:
         path.unlink()
-    with pytest.raises(sk.RestoreError, match=r"has gone on to micro-batch 2.*leave input out"):
+    with pytest.raises(sk.RestoreError, match=r"has continued to micro-batch 2.*leave input out"):
         _go_on(runs)
     for path, content in lost:
         path.write_bytes(content)
     shutil.rmtree(runs.checkpoint / "spark")
     early.rename(runs.checkpoint / "spark")
-    with pytest.raises(sk.RestoreError, match=r"knows micro-batches up to 1, the state holds 2"):
+    with pytest.raises(sk.RestoreError, match=r"has micro-batches up to 1, the state those up to 2"):
         _go_on(runs)
     _check(runs, stopped)
 
@@ -182,7 +182,7 @@ def test_a_damaged_file_is_named(runs: Runs, stopped: list[Event], kind: str, da
         path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 0x40]) + whole[middle + 1 :])
     if (kind, damage) == ("manifest", "missing"):
         # That epoch was never committed, then; but Spark knows that it was.
-        with pytest.raises(sk.RestoreError, match="has gone on"):
+        with pytest.raises(sk.RestoreError, match="has continued"):
             _go_on(runs)
     else:
         with pytest.raises(sk.CorruptCheckpointError) as caught:

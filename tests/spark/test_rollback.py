@@ -118,7 +118,7 @@ def test_from_epoch_rolls_back_and_starts(stream: Runs) -> None:
     made = _run(stream, from_epoch=10)
     assert [batch for _, batch, _ in made] == [11, 12]
     _check(stream, GIVEN[: BATCHES * SIZE])
-    with pytest.raises(sk.RestoreError, match="gone on to epoch 15"):
+    with pytest.raises(sk.RestoreError, match="continued to epoch 15"):
         _run(stream, from_epoch=10)
     assert _run(stream) == []
 

@@ -96,7 +96,7 @@ def structs(line: Line, last: sk.ValueState[Options], tree: sk.ValueState[Node])
     tree.update(Node(factor, [Node(1, [Node(2)])]))
     held = last.get()
     assert held is not None
-    assert isinstance(held.line, Line), "one class, not two of one name"
+    assert isinstance(held.line, Line), "one class, not two of them with one name"
     yield Line(Line.make(held.line.word).word, held.factor, colours=held.line.colours)
 
 

@@ -289,7 +289,7 @@ def test_a_killed_import_is_begun_again_and_stores_what_the_job_would_have(
         victim.kill()
     assert list(checkpoint.glob("data/Keeps/*"))
     assert Repository(checkpoint).epochs() == []
-    with pytest.raises(RestoreError, match="has gone on to micro-batch 2, the state holds -1"):
+    with pytest.raises(RestoreError, match="has continued to micro-batch 2, the state is at -1"):
         kept.go_on(kept.stream(), checkpoint)
 
     found = kept.stream().importing(kept.stopped, checkpoint, parallelism=2)

@@ -356,7 +356,7 @@ def test_from_epoch_is_refused_once_epochs_have_followed(tmp_path: Path) -> None
     job = tally_job(GROUPS)
     job.run({"records": given[:30]}, checkpoint=tmp_path, from_epoch=1)
     before = files(tmp_path)
-    with pytest.raises(sk.RestoreError, match=r"gone on to epoch 6.*statekit rollback"):
+    with pytest.raises(sk.RestoreError, match=r"continued to epoch 6.*statekit rollback"):
         job.run({"records": given}, checkpoint=tmp_path, from_epoch=1)
     with pytest.raises(sk.RestoreError, match="was rolled back itself"):
         job.run({"records": given}, checkpoint=tmp_path, from_epoch=3)

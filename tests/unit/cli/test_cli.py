@@ -361,10 +361,10 @@ def test_rollback_says_what_it_does_and_does_it(going: Path) -> None:
         assert told in done.stdout
     (row,) = [line for line in done.stdout.splitlines() if "follow.total" in line]
     assert row.split()[1::2] == ["follow.total", "5", "3"]
-    assert "epoch 4 stands where epoch 1 stood" in done.stdout
+    assert "epoch 4 has the state of epoch 1" in done.stdout
     again = statekit("rollback", going, "--to", 1)
     assert again.returncode == 0
-    assert "stands where epoch 1 stood already" in again.stdout
+    assert "has the state of epoch 1 already" in again.stdout
     assert CheckpointReader(going).epochs == [0, 1, 2, 3, 4]
 
 
@@ -477,7 +477,7 @@ def test_inspect_shows_a_savepoint(checkpoint: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["rescale", "{}", "--to", "2", "--fast"], "what is committed is always verified"),
+        (["rescale", "{}", "--to", "2", "--fast"], "a rescale always verifies"),
         (
             ["rescale", "{}", "--to", "2", "--plan", "--fast", "--key-groups", "7"],
             "--fast knows nothing of other key groups",

@@ -178,7 +178,7 @@ def test_a_plan_says_what_becomes_of_operator_state_and_does_not_count_it_by_key
 def test_a_rule_that_the_job_declares_now_is_that_of_an_offline_rescale(tmp_path: Path) -> None:
     job_of(follow_counting).run({"events": EVENTS}, checkpoint=tmp_path, parallelism=4, drain=False)
     repository = Repository(tmp_path)
-    with pytest.raises(sk.RescaleError, match="nobody says what becomes of it"):
+    with pytest.raises(sk.RescaleError, match="no rule redistributes them"):
         rescale_offline(repository, 3, job=job_of(follow_counting))
     rescale_offline(repository, 3, job=job_of(follow_with_rule))
     assert sum(CheckpointReader(tmp_path).operator_state("counts", "count")) == len(EVENTS)
@@ -189,7 +189,9 @@ def test_functions_for_another_type_do_not_write_what_the_checkpoint_cannot_read
 ) -> None:
     job_of(follow_counting).run({"events": EVENTS}, checkpoint=tmp_path, parallelism=2, drain=False)
     repository, changed = Repository(tmp_path), job_of(follow_with_fraction)
-    with pytest.raises(sk.RescaleError, match=r"holds int, and the job declares float.*start the"):
+    with pytest.raises(
+        sk.RescaleError, match=r"stored type int, and the job declares float.*start the"
+    ):
         rescale_offline(repository, 4, job=changed)
     changed.run({"events": [*EVENTS, EVENTS[0]]}, checkpoint=tmp_path, parallelism=4, drain=False)
     held = CheckpointReader(tmp_path).operator_state("counts", "count")

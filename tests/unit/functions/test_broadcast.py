@@ -300,7 +300,7 @@ def test_what_could_differ_from_shard_to_shard_is_refused_at_decoration() -> Non
     @refused("knowing, parameter 'ctx': .*take no Context")
     def knowing(rate: Rate, ctx: sk.Context) -> None: ...
 
-    @refused(r"loud: it returns .*Iterator\[str\], which each shard would put out: return None")
+    @refused(r"loud: it returns .*Iterator\[str\], which each shard would emit: return None")
     def loud(rate: Rate, rates: sk.BroadcastState[str, float]) -> Iterator[str]:
         yield rate.currency
 

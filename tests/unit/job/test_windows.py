@@ -914,13 +914,13 @@ def test_windows_that_cannot_be_are_refused() -> None:
         ({"emit": "often"}, 'emit=\'often\': use "close" or "change"'),
         ({"key": "other"}, r"'other' is not a field of Event \(it has key, at, value\)"),
         ({"key": ()}, "must name different fields"),
-        ({"key": ("key", "key")}, "two of one name"),
+        ({"key": ("key", "key")}, "two of them with one name"),
         ({"event_time": "when"}, "'when' is not a field of Event"),
         ({"event_time": "value"}, "it must be a datetime"),
         ({"lateness": "-1 s"}, "lateness='-1 s'"),
         ({"allowed_lateness": "x"}, "allowed_lateness='x'"),
         ({"allowed_lateness": dt.timedelta(365_001)}, "give at most 1000 years"),
-        ({"ordered": True, "allowed_lateness": "1 s"}, "nothing to allow: add it to lateness="),
+        ({"ordered": True, "allowed_lateness": "1 s"}, "has no effect: add it to lateness="),
     ],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], problem: str) -> None:
@@ -990,7 +990,9 @@ def test_records_without_the_right_fields_are_refused() -> None:
     with pytest.raises(sk.StateTypeError, match=r"'celsius' is float, and gets float \| None"):
         windowed(sk.tumbling("1 h"), Reading, key="room").sum("celsius", into=Warm)
     windows = windowed(sk.tumbling("1 h"), Start)
-    with pytest.raises(sk.StateTypeError, match=r"two of one name: rename the field of Start"):
+    with pytest.raises(
+        sk.StateTypeError, match=r"two of them with one name: rename the field of Start"
+    ):
         windows.sum("start")
     with pytest.raises(sk.StateTypeError, match=r"the field is int \| str"):
         windows.max("odd")

@@ -414,7 +414,7 @@ def test_records_of_several_streams_are_added_one_by_one() -> None:
     windows = left.union(right).window(sk.tumbling("10 s"), **options).sum("value")
     assert process_of(windows).traits.combiner is None
     of_left = process_of(left.window(sk.tumbling("10 s"), **options).sum("value", name="left-only"))
-    with pytest.raises(sk.StateTypeError, match="ask for windows of the union itself"):
+    with pytest.raises(sk.StateTypeError, match="call window on the union itself"):
         left.union(right).process(of_left, name="of-both")
     windows.sink("out")
     given = {"left": events((1, 1), (2, 2)), "right": events((3, 4), (11, 8))}

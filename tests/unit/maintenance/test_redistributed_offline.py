@@ -152,7 +152,7 @@ def test_functions_for_another_type_than_the_stored_one_are_not_called_by_a_comm
             parallelism=2,
         ),
     ):
-        with pytest.raises(sk.RescaleError, match=r"holds int, and the job.* declares str"):
+        with pytest.raises(sk.RescaleError, match=r"stored type int, and the job.* declares str"):
             refused()
         assert not (tmp_path / "b/data").exists(), "nothing was written in vain"
     assert held(tmp_path / "a") == before

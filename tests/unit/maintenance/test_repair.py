@@ -317,7 +317,7 @@ def test_where_nothing_is_damaged_nothing_is_changed(repository: Repository) -> 
 def test_where_nothing_is_whole_nothing_is_made(repository: Repository) -> None:
     last_file(repository, 0).write_bytes(b"")
     before = repository.epochs()
-    with pytest.raises(RestoreError, match=r"no epoch that is whole.*from a backup"):
+    with pytest.raises(RestoreError, match=r"no intact epoch.*from a backup"):
         repair(repository, verify(repository))
     assert repository.epochs() == before
 
@@ -392,7 +392,7 @@ def test_sparks_part_that_stands_elsewhere_is_found(tmp_path: Path) -> None:
         (tmp_path / "spark/offsets" / str(batch)).unlink()
     found = verify(repository)
     assert set(kinds(found)) == {"spark"}
-    with pytest.raises(RestoreError, match="Spark's part is not"):
+    with pytest.raises(RestoreError, match="Spark's part is damaged"):
         repair(repository, found)
 
 
@@ -407,7 +407,7 @@ def statekit(*words: object) -> subprocess.CompletedProcess[str]:
 def test_the_command_says_what_is_wrong_and_what_a_repair_did(repository: Repository) -> None:
     assert repository.root is not None
     told = statekit("verify", repository.root, "--all")
-    assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "whole")
+    assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "intact")
     last_file(repository, 2).write_bytes(b"")
     told = statekit("verify", repository.root, "--no-rows")
     assert told.returncode == 1

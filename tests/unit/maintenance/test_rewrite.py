@@ -209,7 +209,9 @@ def test_nothing_is_committed_unless_what_was_written_is_what_was_there(
     harness = tallied()
     repository = harness._repository
     damage(monkeypatch)
-    with pytest.raises(CorruptCheckpointError, match=r"written of tally\.\w+ is not what was read"):
+    with pytest.raises(
+        CorruptCheckpointError, match=r"written rows of tally\.\w+ differ from the read ones"
+    ):
         rewrite_checkpoint(repository, key_groups=7)
     monkeypatch.undo()
     assert repository.epochs() == [0, 1, 2, 3]
@@ -228,7 +230,7 @@ def test_counts_of_a_manifest_that_its_files_do_not_hold_are_told(tmp_path: Path
     operators = {"tally": operator.model_copy(update={"shards": tuple(shards)})}
     wrong = last.model_copy(update={"operators": operators})
     (tmp_path / epoch_path(3)).write_bytes(wrong.to_bytes())
-    with pytest.raises(CorruptCheckpointError, match=r"hold \d+ rows of tally\.total"):
+    with pytest.raises(CorruptCheckpointError, match=r"have \d+ rows of tally\.total"):
         rewrite_checkpoint(Repository(tmp_path), key_groups=7)
 
 

@@ -222,7 +222,7 @@ def test_name_of_a_dropped_state_is_not_given_to_another(tmp_path: Path) -> None
     ran(job_of(two_states), tmp_path, A)
     ran(job_of(one_state), tmp_path, A, allow_dropped_state=True)
     for again in (two_states, more_as_text):
-        with pytest.raises(StateSchemaError, match=r"declares \['more'\], names of states that"):
+        with pytest.raises(StateSchemaError, match=r"declares \['more'\], names of dropped states"):
             runner(job_of(again), tmp_path)
     ran(job_of(one_state), tmp_path, A)
     with pytest.raises(StateSchemaError, match=r"declares \['more'\]"):
@@ -330,7 +330,7 @@ def test_timers_that_were_all_given_up_cannot_be_had_again_and_are_called_timers
 ) -> None:
     sets(tmp_path, "a", "b")
     sets(tmp_path, second=5, allow_dropped_state=True)
-    with pytest.raises(StateSchemaError, match=r"handles timers, and gave up all .* another name="):
+    with pytest.raises(StateSchemaError, match=r"its earlier timers were dropped.* another name="):
         sets(tmp_path, "a", second=9)
     with pytest.raises(StateSchemaError, match=r"operator 'p' with states \['total'\], the job"):
         runner(job_of(tally), tmp_path)

@@ -276,7 +276,7 @@ def _keys_of_one_group(count: int) -> list[str]:
 def test_what_cannot_wait_is_refused() -> None:
     with pytest.raises(sk.StateTypeError, match="say which field has the event_time"):
         sk.process(key="key", ordered=True)
-    with pytest.raises(sk.StateTypeError, match="dict says nothing of what is in them"):
+    with pytest.raises(sk.StateTypeError, match="dict does not declare their fields"):
 
         @sk.process(key="key", event_time="at", ordered=True)
         def plain(record: dict[str, Any]) -> None: ...

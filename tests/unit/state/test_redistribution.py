@@ -157,7 +157,7 @@ def test_what_nobody_declared_cannot_be_rescaled_unless_there_is_nothing() -> No
     assert moved(sk.OperatorState[int], [None, None], 3) == [None, None, None]
     with pytest.raises(
         sk.RescaleError,
-        match=r"operator state 'held' of operator 'op' holds something in 1 of 2 shards.*"
+        match=r"operator state 'held' of operator 'op' has values in 1 of 2 shards.*"
         r"Redistribute\(split=\.\.\., merge=\.\.\.\).*parallelism=2",
     ):
         moved(sk.OperatorState[int], [None, 1], 3)
@@ -369,7 +369,7 @@ def test_a_start_with_another_parallelism_is_refused_if_nobody_says_what_becomes
     harness = Harness(undeclared, parallelism=2, checkpoint=tmp_path)
     harness.send(*EVENTS)
     before = sorted(path.name for path in tmp_path.rglob("*"))
-    with pytest.raises(sk.RescaleError, match="'count' of operator 'undeclared' holds something"):
+    with pytest.raises(sk.RescaleError, match="'count' of operator 'undeclared' has values"):
         Harness(undeclared, parallelism=3, checkpoint=tmp_path)
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
     again = Harness(undeclared, parallelism=2, checkpoint=tmp_path)

@@ -19,7 +19,7 @@ NEARLY_SURE = ("collector: die", "shards on a base", "shards with a history")
 
 
 @pytest.mark.parametrize("seed", range(CYCLES // ON_ONE_CHECKPOINT))
-def test_a_job_comes_out_of_one_crash_after_the_other_as_if_nothing_had_happened(
+def test_a_job_that_crashes_again_and_again_has_the_results_of_one_that_does_not(
     tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cycles = Cycles(tmp_path, seed)

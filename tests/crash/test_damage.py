@@ -186,7 +186,7 @@ def damaged(files: Files) -> Files:
     return Files(files.files)
 
 
-def test_a_whole_checkpoint_has_no_findings_and_all_leftovers_are_told(files: Files) -> None:
+def test_an_intact_checkpoint_has_no_findings_and_all_orphans_are_reported(files: Files) -> None:
     found = verify(files, all_rows=True)
     assert found.findings == []
     assert [(orphan.kind, orphan.path) for orphan in found.orphans] == [("lost attempt", LOST)]
@@ -414,7 +414,7 @@ def test_gc_does_not_pass_over_epochs_that_are_all_lost(files: Files, tmp_path: 
         gc(str(tmp_path))
 
 
-def test_what_the_store_does_not_give_is_a_finding_and_all_else_is_looked_at_still(
+def test_an_unreadable_file_is_a_finding_and_the_check_continues(
     based: Files, tmp_path: Path
 ) -> None:
     for path, data in based.files.items():
@@ -464,7 +464,7 @@ def test_whatever_happens_to_the_bytes_of_a_file_is_found(
 
 
 @pytest.mark.slow
-def test_the_command_finds_what_happens_to_files_on_a_disk(
+def test_the_command_finds_damage_to_files_on_a_disk(
     directory: Path, files: Files, tmp_path: Path
 ) -> None:
     drawn, paths = (

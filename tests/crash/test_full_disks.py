@@ -80,7 +80,7 @@ def test_on_a_full_disk_it_fails_with_an_error_that_says_so_and_can_be_done_agai
         assert CheckpointReader(place).epochs == [*epochs, epochs[-1] + 1]
 
 
-def test_a_full_local_disk_is_told_where_rows_are_unpacked(
+def test_a_full_local_disk_is_an_error_where_rows_are_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = made(tmp_path / "checkpoint")

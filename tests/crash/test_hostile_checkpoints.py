@@ -276,7 +276,7 @@ def _values(names: list[str]) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("name", list(READERS))
-def test_every_reader_accepts_what_was_not_forged(
+def test_every_reader_accepts_files_that_were_not_forged(
     whole: list[Files], tmp_path: Path, name: str
 ) -> None:
     """Without that, the fuzz would show nothing: each would end at the first file."""

@@ -129,7 +129,7 @@ with tempfile.TemporaryDirectory() as home:
 
 
 @pytest.mark.parametrize("how", ["in turn", "threads"])
-def test_many_databases_that_are_open_at_once_on_a_slow_disk_wait_for_it_and_for_nothing_else(
+def test_many_databases_that_are_open_at_once_on_a_slow_disk_wait_for_the_disk_only(
     how: str,
 ) -> None:
     """They write 54 MB, and the options allow for 16 MB."""

@@ -44,7 +44,7 @@ def check(place: Path, epochs: int) -> None:
 # --------------------------------------------------------------------------- a removed directory
 
 
-def test_a_working_directory_that_is_removed_between_epochs_is_made_anew(tmp_path: Path) -> None:
+def test_a_working_directory_that_is_removed_between_epochs_is_restored(tmp_path: Path) -> None:
     made = job_in(tmp_path, 2)
     advance(made, 2)
     shutil.rmtree(tmp_path / "local")
@@ -168,7 +168,7 @@ def give_to_nobody(place: Path) -> None:
         ("c/tmp", r"cannot write .*/c/"),
     ],
 )
-def test_a_directory_that_may_no_longer_be_written_is_named_and_the_job_goes_on_when_it_may(
+def test_a_directory_that_may_no_longer_be_written_is_named_and_the_job_continues_when_it_may(
     place: Path, lost: str, text: str
 ) -> None:
     advance(job_in(place), 2)
@@ -202,7 +202,7 @@ def copies_fail(place: str, text: str) -> None:
         ("*/tally", 0o000, r"tally may not be read, so copies in there are not shown: run this as"),
     ],
 )
-def test_the_command_for_copies_says_what_it_may_not_do(
+def test_the_command_for_copies_reports_missing_permissions(
     place: Path, closed: str, mode: int, text: str
 ) -> None:
     advance(job_in(place))

@@ -104,7 +104,7 @@ def hidden(path: Path) -> Iterator[None]:
 # -------------------------------------------------------------------------------------- histories
 
 
-def test_a_history_that_is_removed_under_a_job_is_named_and_the_job_goes_on_once_it_is_back(
+def test_a_history_that_is_removed_under_a_job_is_named_and_the_job_continues_once_it_is_back(
     tmp_path: Path,
 ) -> None:
     made = job_in(tmp_path, NEITHER)
@@ -150,7 +150,7 @@ def test_a_history_that_may_not_be_written_fails_the_epoch_which_works_again_whe
 # ------------------------------------------------------------------------------- bases
 
 
-def test_staged_work_that_is_removed_while_it_waits_is_begun_again(
+def test_staged_work_that_is_removed_from_the_queue_starts_again(
     tmp_path: Path,
 ) -> None:
     made = job_in(tmp_path, EAGER)
@@ -167,7 +167,7 @@ def test_staged_work_that_is_removed_while_it_waits_is_begun_again(
     check(tmp_path, made.coordinator.epoch)
 
 
-def test_staged_work_that_is_removed_while_it_is_done_is_told_and_begun_again(
+def test_staged_work_that_is_removed_while_it_runs_is_reported_and_starts_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

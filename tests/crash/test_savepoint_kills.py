@@ -52,7 +52,7 @@ def files_of(path: Path) -> set[str]:
     return {str(file.relative_to(path)) for file in found}
 
 
-def test_a_savepoint_is_whole_or_not_there(checkpoint: Path) -> None:
+def test_a_savepoint_is_complete_or_absent(checkpoint: Path) -> None:
     before, left = files_of(checkpoint), set[str]()
     for change in kills(saves, checkpoint):
         home = checkpoint / "savepoints/s"
@@ -85,7 +85,7 @@ def test_an_import_that_was_killed_is_begun_again(checkpoint: Path) -> None:
     assert state_of(harness, EXPECTED) == EXPECTED
 
 
-def test_a_checkpoint_that_is_rewritten_stands_where_it_did_whatever_is_killed(
+def test_a_rewritten_checkpoint_has_the_old_or_the_new_state_after_any_kill(
     checkpoint: Path,
 ) -> None:
     for _ in kills(rewrites, checkpoint):
@@ -97,7 +97,9 @@ def test_a_checkpoint_that_is_rewritten_stands_where_it_did_whatever_is_killed(
     assert Repository(checkpoint).epochs() == [0, 1, 2, 3]
 
 
-def test_the_command_killed_at_any_time_leaves_a_whole_savepoint_or_none(checkpoint: Path) -> None:
+def test_the_command_killed_at_any_time_leaves_a_complete_savepoint_or_none(
+    checkpoint: Path,
+) -> None:
     command = [sys.executable, "-m", "statekit.cli", "savepoint", str(checkpoint)]
     started = time.monotonic()
     subprocess.run([*command, "whole"], check=True, capture_output=True)

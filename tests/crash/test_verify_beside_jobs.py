@@ -57,7 +57,7 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "checkpoint")
 
 
-def test_beside_a_job_that_gives_epochs_up_a_checkpoint_is_whole(repository: Repository) -> None:
+def test_a_checkpoint_is_intact_while_a_job_collects_epochs(repository: Repository) -> None:
     given_up = 0
     with running(repository):
         for number in range(VERIFIES):
@@ -85,7 +85,7 @@ def test_beside_such_a_job_real_damage_is_found_still(repository: Repository) ->
             assert found.is_damaged
 
 
-def test_an_epoch_that_was_given_up_cannot_be_verified(repository: Repository) -> None:
+def test_a_collected_epoch_cannot_be_verified(repository: Repository) -> None:
     with running(repository):
         pass
     first = repository.first_kept()
@@ -94,7 +94,7 @@ def test_an_epoch_that_was_given_up_cannot_be_verified(repository: Repository) -
         verify(repository, epoch=first - 1)
 
 
-def test_what_keeps_an_epoch_is_gone_behind_a_verification(repository: Repository) -> None:
+def test_the_note_of_a_verification_is_removed_afterwards(repository: Repository) -> None:
     with running(repository):
         for _ in range(VERIFIES):
             assert verify(repository, all_rows=True).findings == []

@@ -9,7 +9,7 @@ from tests.support.places import DOCS
 PAGE = DOCS / "testing-faults.md"
 
 
-def test_the_examples_of_the_page_do_what_it_says() -> None:
+def test_the_examples_of_the_page_have_the_results_on_the_page() -> None:
     found = doctest.testfile(str(PAGE), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert found.attempted > 10
     assert not found.failed

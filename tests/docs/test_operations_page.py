@@ -23,7 +23,7 @@ def test_every_error_is_in_the_table_of_errors(name: str) -> None:
         assert f"| `{cls.kind}` | `{name}` |" in PAGE
 
 
-def test_every_logger_is_told_of() -> None:
+def test_every_logger_is_documented() -> None:
     sources = "".join(path.read_text() for path in (ROOT / "statekit").rglob("*.py"))
     loggers = re.findall(r'getLogger\("(statekit[\w.]*)"\)', sources)
     assert loggers
@@ -40,7 +40,7 @@ def test_options_are_named_as_they_are_called() -> None:
             assert named in known
 
 
-def test_times_for_the_store_are_told_with_their_defaults() -> None:
+def test_time_limits_of_the_store_are_documented_with_their_defaults() -> None:
     for field in fields(StoreOptions):
         name, default = field.name.upper(), f"{field.default:g}"
         assert re.search(rf"`(STATEKIT_STORE)?_{name}` \({default}\)", PAGE), name
@@ -53,7 +53,7 @@ def test_the_retention_that_is_advised_is_one() -> None:
         assert sk.Retention(age=age).age_us > 0
 
 
-def test_fields_of_progress_that_are_told_exist() -> None:
+def test_documented_fields_of_progress_exist() -> None:
     table = PAGE.split("| Field | Alert |")[1].split("\n\n")[0]
     told = re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.split("\n")[2:]))
     assert {"epoch", "seconds", "late"} <= set(told)

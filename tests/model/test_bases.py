@@ -85,7 +85,7 @@ def copies(tmp_path: Path) -> DiskCopies:
     return DiskCopies(tmp_path / "local", bases=EAGER)
 
 
-def test_a_shard_names_a_base_once_it_is_uploaded_and_drops_what_is_in_it(
+def test_a_shard_names_a_base_once_it_is_uploaded_and_drops_the_change_files_in_it(
     root: Path, copies: DiskCopies
 ) -> None:
     made = runner(root, copies, parallelism=2)
@@ -184,7 +184,7 @@ def test_state_of_shards_is_read_from_a_base_without_its_database(
     assert sorted(held) == sorted([*given, "last"])
 
 
-def test_an_idle_shard_stays_what_it_is(root: Path, copies: DiskCopies) -> None:
+def test_an_idle_shard_does_not_change(root: Path, copies: DiskCopies) -> None:
     made = runner(root, copies, parallelism=2)
     advance(made, 3)
     uploaded()
@@ -203,7 +203,7 @@ def test_bases_can_be_turned_off(root: Path, tmp_path: Path) -> None:
     assert not list((root / "data").rglob("*.sst"))
 
 
-def test_an_upload_that_fails_is_told_and_tried_again_and_no_epoch_fails(
+def test_a_failed_upload_is_reported_and_retried_and_no_epoch_fails(
     root: Path, copies: DiskCopies, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = runner(root, copies)
@@ -286,7 +286,7 @@ def run_until_killed(root: str, local: str) -> None:
         advance(made, 1)
 
 
-def test_whoever_is_killed_when_bases_and_files_lead_to_what_was_committed(
+def test_after_a_kill_at_any_time_bases_and_files_restore_the_committed_state(
     root: Path, tmp_path: Path
 ) -> None:
     with_bases = 0

@@ -83,7 +83,7 @@ def rows(key: str, count: int) -> list[Number]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_running_count_goes_on_from_batch_to_batch(backend: Backend) -> None:
+def test_a_running_count_continues_from_batch_to_batch(backend: Backend) -> None:
     """SP1: each batch goes on counting per key; a key without rows has no state."""
     harness = Harness(running_count, parallelism=2, backend=backend)
     assert harness.send(*rows("k1", 1)) == [("k1", 1)]
@@ -330,7 +330,7 @@ def test_a_crash_before_the_first_commit_replays_from_the_start(tmp_path: Path) 
     assert calls == [(0, [0, 1, 2]), (0, [0, 1, 2, 3, 4])]
 
 
-def test_a_run_after_a_clean_stop_goes_on(tmp_path: Path) -> None:
+def test_a_run_after_a_clean_stop_continues(tmp_path: Path) -> None:
     """W3: after 0, 1, 2 the second run writes 3, 4; the third and fourth write nothing."""
     runs = []
     for stop in (3, 5, 5, 5):
@@ -361,7 +361,7 @@ def test_the_number_of_shards_may_change_at_every_restart(tmp_path: Path, backen
     assert sorted(third.send(Number("a", 8), Number("b", 1))) == [("a", 8), ("b", 5)]
 
 
-def test_each_key_goes_on_by_itself_after_a_crash() -> None:
+def test_each_key_continues_by_itself_after_a_crash() -> None:
     """W7: each output pairs the last item of its key with the new one, over a crash too."""
     harness = Harness(pairs)
     outputs = harness.send(Number("a", 1), Number("b", 1))
@@ -386,7 +386,7 @@ def rows_kept(harness: Harness) -> int:
     return sum(size.rows for _, backend in kept for size in backend.sizes().values())
 
 
-def test_lists_are_absent_when_empty_and_leave_nothing_behind() -> None:
+def test_empty_lists_are_absent_and_leave_no_rows() -> None:
     """F1: add, replace and clear lists; an empty list is absent; cleared keys leave no rows."""
 
     @sk.process(key="key")
@@ -440,7 +440,7 @@ def test_reduced_values_are_absent_after_clear_and_other_keys_stay() -> None:
     assert rows_kept(harness) == 0
 
 
-def test_snapshots_of_restored_state_are_whole_without_touching_it(tmp_path: Path) -> None:
+def test_snapshots_of_restored_state_are_complete_without_touching_it(tmp_path: Path) -> None:
     """F7: save, restore, save again without a record, restore: all three keys are there."""
     harness = Harness(keeper, parallelism=2)
     harness.send(*(Number(key, 5) for key in ("foo", "bar", "hello world")))

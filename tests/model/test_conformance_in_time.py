@@ -58,7 +58,7 @@ def test_a_value_that_was_cleared_reads_as_nothing_in_the_same_call() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_a_set_that_is_cleared_and_filled_again_holds_what_came_after(
+def test_a_set_that_is_cleared_and_filled_again_has_the_later_elements(
     backend: Backend, size: int
 ) -> None:
     """B9: at the fifth element the set is cleared and gets 100; the timer then sees only that."""
@@ -120,7 +120,9 @@ def test_a_combining_state_is_read_by_timers_whenever_they_fire(backend: Backend
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_a_join_that_waits_for_its_other_side(backend: Backend, parallelism: int) -> None:
+def test_a_join_keeps_records_until_the_other_side_arrives(
+    backend: Backend, parallelism: int
+) -> None:
     """B19: two sides of a key are joined in twos and threes; what finds nobody leaves by timer."""
     sides = {"a": "left", "aa": "right", "aaa": "left", "b": "left", "bb": "right"}
     sides |= {"c": "left", "cc": "left", "d": "left", "dd": "right", "ddd": "left", "dddd": "right"}
@@ -187,7 +189,7 @@ def stateful(*, retains: bool, when: Literal["item", "timer"]) -> sk.Process[Any
     return told
 
 
-def test_what_is_discarded_is_new_again_and_what_is_kept_is_not() -> None:
+def test_discarded_values_are_new_again_and_kept_ones_are_not() -> None:
     """W9: two items, and a timer between them."""
     for retains, second in ((False, "NEW"), (True, "ITEM")):
         harness = Harness(stateful(retains=retains, when="item"))
@@ -242,7 +244,7 @@ def sent_singly(harness: Harness, *given: tuple[float, str]) -> list[list[Any]]:
     return [harness.send(Text("k", at(seconds), value)) for seconds, value in given]
 
 
-def test_a_window_that_looks_back_holds_what_came_in_its_ten_seconds_and_no_more() -> None:
+def test_a_window_that_looks_back_has_the_records_of_its_ten_seconds_only() -> None:
     """Q1, Q3, Q9: a record behind another has a window of its own; one far ahead is alone."""
     found = sent_singly(
         Harness(looks_back("15 seconds")), (23, "A"), (12, "B"), (31, "C"), (31, "D")
@@ -252,7 +254,7 @@ def test_a_window_that_looks_back_holds_what_came_in_its_ten_seconds_and_no_more
     assert found == [[(19, 29, "A")], [(16, 26, "B"), (19, 29, "BA")], [(31, 41, "C")]]
 
 
-def test_without_grace_what_is_behind_is_dropped_and_counted() -> None:
+def test_without_lateness_late_records_are_dropped_and_counted() -> None:
     """Q7."""
     harness = Harness(looks_back("0 s"))
     found = sent_singly(harness, (1, "A"), (20, "B"), (5, "C"), (9, "C"))

@@ -73,7 +73,7 @@ def unmatched(timer: sk.Timer, waiting: sk.ValueState[str]) -> Iterator[tuple[st
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_a_hash_join_pairs_what_comes_and_a_timer_tells_what_found_no_match(
+def test_a_hash_join_pairs_records_and_a_timer_reports_those_without_a_match(
     backend: Backend, parallelism: int
 ) -> None:
     """B19: what is buffered is put out with what comes next, or alone when the watermark is 100."""
@@ -141,7 +141,7 @@ def join_of(
         ("product", "final", "12", "34", ["13", "14", "23", "24"]),
     ],
 )
-def test_a_join_keeps_and_puts_out_what_its_function_says(
+def test_a_join_keeps_and_emits_the_records_that_its_function_chooses(
     keep: Literal["first", "last", "product"],
     emit: Literal["running", "final"],
     lefts: str,
@@ -196,7 +196,7 @@ def test_an_as_of_join_finds_the_last_record_before(how: Literal["inner", "left"
     assert alone == ([] if how == "inner" else [Pair("k", "l", None)])
 
 
-def test_an_as_of_join_forgets_what_is_older_than_its_grace() -> None:
+def test_an_as_of_join_removes_records_older_than_its_grace() -> None:
     """Q11: grace 10, at 15: what is at 4 is not kept, what is at 5 is."""
     harness = Harness(as_of("left", 10))
     harness.send(right("k", 15, "r15"))
@@ -221,7 +221,7 @@ def controlled(word: Left | Right, blocked: sk.ValueState[bool]) -> Iterator[str
         yield word.value
 
 
-def test_a_control_stream_acts_on_what_comes_after_it_for_its_own_key_only() -> None:
+def test_a_control_record_affects_later_records_of_its_own_key_only() -> None:
     harness = Harness(controlled, parallelism=3)
     assert harness.send(left("a", 1, "a1"), right("a", 1, "block"), left("a", 1, "a2")) == ["a1"]
     assert harness.send(left("a", 1, "a3"), left("b", 1, "b1")) == ["b1"]
@@ -291,7 +291,7 @@ def forget(timer: sk.Timer, rights: sk.MapState[dt.datetime, str]) -> None:
     del rights[timer.at - after(10)]
 
 
-def test_an_outer_join_puts_out_what_can_find_no_match_any_more() -> None:
+def test_an_outer_join_emits_records_that_can_find_no_match_any_more() -> None:
     """Spark's advertisements and clicks: the null row comes once the watermark says so."""
     harness = Harness(outer_join, parallelism=2)
     assert harness.send(left("ad", 0, "shown"), left("ad", 100, "again")) == []

@@ -90,7 +90,7 @@ def values(row: Any) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("number", QUERIES)
 @pytest.mark.parametrize(("seed", "shards"), [(1, (1,)), (1, (3,)), (2, (1,)), (2, (3, 1))])
-def test_a_query_comes_to_what_sql_says(number: int, seed: int, shards: Sequence[int]) -> None:
+def test_a_query_has_the_result_of_sql(number: int, seed: int, shards: Sequence[int]) -> None:
     rows = sorted(values(row) for row in found(number, seed, shards))
     expected = sorted(answers(number, Events(seed, RATE, GROUP).tables(0, COUNT)))
     assert len(expected) >= 5
@@ -100,7 +100,7 @@ def test_a_query_comes_to_what_sql_says(number: int, seed: int, shards: Sequence
         assert rows == expected
 
 
-def test_the_join_without_an_end_finds_sellers_that_come_after_what_they_offer() -> None:
+def test_an_unbounded_join_finds_sellers_that_arrive_after_their_auctions() -> None:
     query, tables = QUERIES[3], Events(1, RATE).tables(0, COUNT)
     sellers = query.fronts["sellers"].of_table(tables.persons)
     offers = query.fronts["offers"].of_table(tables.auctions)

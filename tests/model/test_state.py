@@ -515,7 +515,7 @@ MACHINES = [ValueMachine, ListMachine, MapMachine, FoldMachine, AllMachine]
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.__name__)
-def test_states_in_memory_are_what_plain_python_values_are(machine: type[Machine]) -> None:
+def test_states_in_memory_behave_like_plain_python_values(machine: type[Machine]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -528,7 +528,7 @@ def test_states_in_memory_are_what_plain_python_values_are(machine: type[Machine
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.__name__)
-def test_states_in_rocksdb_are_what_plain_python_values_are(machine: type[Machine]) -> None:
+def test_states_in_rocksdb_behave_like_plain_python_values(machine: type[Machine]) -> None:
     on_disk = type(f"{machine.__name__}OnDisk", (machine,), {"on_disk": True})
     run_state_machine_as_test(
         on_disk,

@@ -205,7 +205,7 @@ def test_a_value_expires_exactly_when_written_plus_ttl_is_not_later_than_now(
     assert harness.send(seen("ada", 1)) == [1]
 
 
-def test_a_write_begins_the_time_anew_and_a_read_only_if_it_is_declared_to() -> None:
+def test_a_write_restarts_the_ttl_and_a_read_only_if_declared() -> None:
     def look(
         record: Seen, here: Annotated[sk.ValueState[int], sk.TTL("1 hour", refresh="read")]
     ) -> Iterator[int | None]:
@@ -255,7 +255,7 @@ def test_a_write_without_a_read_keeps_the_later_time_that_is_stored() -> None:
     assert harness.state("times", "ada") == {}
 
 
-def test_when_event_time_comes_to_its_end_timers_find_what_they_would_have_found() -> None:
+def test_timers_at_the_end_of_event_time_read_the_same_state_as_earlier() -> None:
     def visit(
         record: Seen,
         ctx: sk.Context,
@@ -344,7 +344,7 @@ def test_a_callback_on_the_wall_clock_finds_state_also_when_event_time_comes_to_
     assert not [rang for rang in run["out"] if rang.seen is None]
 
 
-def test_what_is_written_before_event_time_begins_does_not_expire_at_its_beginning() -> None:
+def test_values_written_before_event_time_starts_do_not_expire_at_its_start() -> None:
     def visit(
         record: Seen,
         ctx: sk.Context,
@@ -449,7 +449,7 @@ def test_state_without_a_ttl_of_the_same_function_stays() -> None:
 # ------------------------------------------------------------------------------------- removal
 
 
-def test_a_key_that_nobody_visits_again_is_removed_in_an_epoch_without_records() -> None:
+def test_a_key_without_further_records_is_removed_in_an_idle_epoch() -> None:
     harness = Harness(visits(sk.TTL("1 hour")), parallelism=3)
     harness.send(*(seen(f"user {number}", 0) for number in range(50)))
     assert rows_left(harness)["visits"] == 50
@@ -457,7 +457,7 @@ def test_a_key_that_nobody_visits_again_is_removed_in_an_epoch_without_records()
     assert rows_left(harness) == {}
 
 
-def test_removal_is_bounded_per_epoch_and_goes_on_in_the_next_one(
+def test_removal_is_bounded_per_epoch_and_continues_in_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(state, "SWEPT_MIN", 10)
@@ -471,7 +471,7 @@ def test_removal_is_bounded_per_epoch_and_goes_on_in_the_next_one(
     assert left == [25, 15, 5, 0]
 
 
-def test_what_expires_goes_as_fast_as_it_comes_in_every_state(
+def test_expired_rows_are_removed_as_fast_as_they_arrive_in_every_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(state, "SWEPT_MIN", 10)
@@ -520,7 +520,7 @@ def test_a_row_that_is_written_all_the_time_costs_one_look_per_ttl() -> None:
     assert rows_left(harness) == {"visits": 1, "_expiry": 1}
 
 
-def test_what_is_cleared_leaves_the_index_too() -> None:
+def test_cleared_rows_leave_the_index_too() -> None:
     harness = Harness(states_that_expire(sk.TTL("1 hour")))
     written = [Op("value", "update", 1), Op("items", "append", 1), Op("entries", "put", 1, 1)]
     harness.send(do("a", 0, *written, Op("total", "add", 2)))
@@ -584,7 +584,7 @@ def test_a_ttl_that_is_turned_on_begins_with_the_next_write(tmp_path: Path) -> N
     assert rows_left(harness) == {"visits": 1}
 
 
-def test_a_ttl_that_is_turned_off_lets_what_is_there_stay(tmp_path: Path) -> None:
+def test_existing_rows_stay_when_a_ttl_is_turned_off(tmp_path: Path) -> None:
     harness = Harness(visits(sk.TTL("1 hour")))
     harness.send(seen("ada", 0), seen("bob", 0))
     harness = restarted(harness, None, tmp_path)
@@ -609,9 +609,7 @@ def test_a_ttl_that_is_turned_off_and_on_again_begins_with_the_next_write(tmp_pa
 
 
 @pytest.mark.parametrize(("changed", "expires"), [("10 minutes", 600), ("30 hours", 108_000)])
-def test_a_ttl_that_is_changed_holds_for_what_is_there(
-    changed: str, expires: int, tmp_path: Path
-) -> None:
+def test_a_changed_ttl_applies_to_existing_rows(changed: str, expires: int, tmp_path: Path) -> None:
     harness = Harness(visits(sk.TTL("1 hour")))
     harness.send(seen("ada", 0))
     harness = restarted(harness, sk.TTL(changed), tmp_path)
@@ -651,7 +649,7 @@ def test_a_row_that_both_indexes_know_is_counted_once_when_it_goes(tmp_path: Pat
     assert rows_left(harness) == {"visits": 1}
 
 
-def test_what_expires_is_the_same_after_a_change_of_parallelism(tmp_path: Path) -> None:
+def test_the_same_rows_expire_after_a_change_of_parallelism(tmp_path: Path) -> None:
     harness = Harness(visits(sk.TTL("1 hour")), parallelism=2)
     harness.send(*(seen(f"user {number}", 0) for number in range(20)))
     harness = restarted(harness, sk.TTL("1 hour"), tmp_path, shards=5)
@@ -676,7 +674,7 @@ def test_a_changed_type_is_refused_with_or_without_a_ttl(tmp_path: Path) -> None
 # ------------------------------------------------------------------------------------- readers
 
 
-def test_readers_from_outside_see_what_had_not_expired_in_the_epoch(tmp_path: Path) -> None:
+def test_external_readers_see_the_rows_that_had_not_expired_in_the_epoch(tmp_path: Path) -> None:
     def keep(
         record: Seen,
         last: Annotated[sk.ValueState[str], sk.TTL("3 hours", clock="event")],
@@ -701,7 +699,7 @@ def test_readers_from_outside_see_what_had_not_expired_in_the_epoch(tmp_path: Pa
     assert before.get("keep", "pages", "ada") == ["/a", "/b"]
 
 
-def test_inspecting_a_checkpoint_tells_when_state_expires(tmp_path: Path) -> None:
+def test_inspect_shows_when_state_expires(tmp_path: Path) -> None:
     harness = Harness(visits(sk.TTL("90 minutes")), checkpoint=tmp_path)
     harness.send(seen("ada", 0))
     (state,) = CheckpointReader(tmp_path).operator("count").states

@@ -29,7 +29,7 @@ def _run(runs: Runs, directory: str) -> None:
     )
 
 
-def test_a_stream_goes_on_from_bases_that_its_workers_took(
+def test_a_stream_continues_from_bases_of_its_workers(
     spark: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     runs = Runs(spark, tmp_path_factory.mktemp("bases"))

@@ -87,7 +87,7 @@ class WrittenTotals(SparkTotals):
     ],
     ids=["entries", "totals", "windows", "join", "pandas"],
 )
-def test_engines_put_out_the_same(
+def test_engines_emit_the_same(
     engines: tuple[type[Engine], type[Engine]],
     drawn: Callable[[int, int], pa.Table],
     as_measured: SparkSession,

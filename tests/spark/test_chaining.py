@@ -97,7 +97,7 @@ def comparable(told: list[Told]) -> list[tuple[str, int, dt.datetime]]:
 
 
 @pytest.mark.parametrize("callback", [False, True])
-def test_they_give_what_they_give_apart_and_run_in_the_same_tasks(
+def test_chained_operators_have_the_same_results_and_run_in_the_same_tasks(
     runs: Runs, callback: bool
 ) -> None:
     given, collected = moves(), list[Told]()

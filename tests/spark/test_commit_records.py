@@ -39,7 +39,7 @@ def test_reports_of_all_tasks_are_there_when_the_action_has_returned(spark: Spar
         assert report(3) in reports.of(reporter)
 
 
-def test_a_task_that_fails_has_told_nothing(spark: SparkSession) -> None:
+def test_a_failed_task_reports_nothing(spark: SparkSession) -> None:
     reports = Reports(spark.sparkContext)
     reporter = reports.begin()
     with pytest.raises(Exception, match="behind its report"):
@@ -47,7 +47,7 @@ def test_a_task_that_fails_has_told_nothing(spark: SparkSession) -> None:
     assert groups(reports, reporter) == []
 
 
-def test_tasks_of_an_earlier_attempt_do_not_tell_for_a_later_one(spark: SparkSession) -> None:
+def test_tasks_of_an_earlier_attempt_do_not_report_for_a_later_one(spark: SparkSession) -> None:
     reports = Reports(spark.sparkContext)
     earlier, later = reports.begin(), reports.begin()
     run_tasks(spark, later, 2)

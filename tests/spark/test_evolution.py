@@ -36,7 +36,7 @@ def text_of(number: int) -> str:
     return str(number)
 
 
-def test_a_hook_runs_in_a_worker_and_a_migrated_stream_goes_on(runs: Runs) -> None:
+def test_a_hook_runs_in_a_worker_and_a_migrated_stream_continues(runs: Runs) -> None:
     given = events(seed=3, size=90)
     sink = sk.sinks.parquet(runs.home / "out")
     hooked = summing(str, migrate={"sum_": text_of})

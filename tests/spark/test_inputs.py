@@ -139,7 +139,7 @@ def test_order_and_broadcast_are_as_in_one_process(
     assert rows_read(query) == [75, 75, 75], "each source is read once"
 
 
-def test_what_was_broadcast_goes_along_when_the_parallelism_changes(runs: Runs) -> None:
+def test_broadcast_state_survives_a_change_of_parallelism(runs: Runs) -> None:
     """Each start reads one file of each input; one start rescales what nobody has run since."""
     records = given(3, 75)
     inputs = streams(runs, *records)
@@ -170,7 +170,7 @@ def _check(runs: Runs, records: dict[str, list[Any]], parallelism: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("class_archive")
-def test_what_was_joined_and_broadcast_survives_kills(runs: Runs) -> None:
+def test_joined_and_broadcast_state_survives_kills(runs: Runs) -> None:
     records = given(3, 75)
     feed(runs, records, 25)
     for epoch, point in ((0, spark_driver.POINTS[1]), (1, spark_driver.POINTS[3])):
@@ -450,7 +450,7 @@ def test_a_record_that_changes_its_key_is_refused_among_several_types(
     assert runs.epochs() == []
 
 
-def test_what_a_frame_cannot_be_is_refused_before_anything_runs(
+def test_a_frame_that_does_not_fit_is_refused_before_anything_runs(
     runs: Runs, spark: SparkSession
 ) -> None:
     frame = spark.createDataFrame([("a", at(1))], TIMED)

@@ -79,7 +79,7 @@ KILLS = 10 * SOAK
 EPOCHS_AHEAD = 12
 
 
-def test_a_driver_killed_at_random_points_goes_on_as_if_nothing_had_happened(
+def test_a_driver_killed_at_random_points_has_the_results_of_one_that_was_not(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Each kill hits five streams, each in an epoch of its own, or between two.
@@ -179,7 +179,7 @@ def _check_dying(runs: Runs, given: list[Event]) -> None:
     assert sorted(row["value"] for row in runs.parquet("out")) == expected
 
 
-def test_a_killed_worker_fails_the_query_and_a_restart_goes_on(runs: Runs) -> None:
+def test_a_killed_worker_fails_the_query_and_a_restart_continues(runs: Runs) -> None:
     given = _with_a_13(seed=2)
     _feed(runs, given, 20)
     job, marker = _dying_job(runs.home / "marker"), runs.home / "marker"

@@ -24,7 +24,7 @@ def _in_utc(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("number", [7, 4])
-def test_a_query_on_spark_comes_to_what_sql_says(runs: Runs, number: int) -> None:
+def test_a_query_on_spark_has_the_result_of_sql(runs: Runs, number: int) -> None:
     query = QUERIES[number]
     for batch in range(2):
         write_batch(runs.home / "events", batch, MADE.table(batch * COUNT // 2, COUNT // 2))

@@ -105,7 +105,7 @@ def test_operator_state_lives_through_batches_and_changes_of_parallelism(runs: R
     assert set(Counter(row["_2"] for row in dealt)) == {0, 1, 2, 3}
 
 
-def test_what_each_shard_saw_is_what_its_keys_had(runs: Runs) -> None:
+def test_operator_state_counts_the_records_of_the_shards_keys(runs: Runs) -> None:
     given = [Line(f"w{n % 11}", n) for n in range(60)]
     runs.feed("lines", [line._asdict() for line in given])
     runs.finish(

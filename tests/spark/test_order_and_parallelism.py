@@ -332,7 +332,7 @@ def test_rows_whose_outputs_a_writer_might_keep_of_a_failed_attempt_are_sorted_b
     assert runs.spark.read.json(str(runs.home / "out")).count() == 60
 
 
-def test_an_epoch_that_is_found_unsorted_behind_a_sink_is_written_anew(runs: Runs) -> None:
+def test_an_epoch_that_is_found_unsorted_after_a_sink_is_written_again(runs: Runs) -> None:
     """As when a block of a frame is lost that was kept, and is made again."""
     job = sk.Job("pages")
     seen = job.source("visits", Visit).process(numbers_seen)
@@ -399,7 +399,7 @@ def test_of_keys_that_no_number_sorts_like_group_and_partition_are_in_the_number
 
 
 @pytest.mark.parametrize(("inputs", "told_apart"), [(2, 6), (3, 9), (1023, 3), (5000, 1)])
-def test_what_rows_of_several_inputs_are_sorted_by_has_the_input_before_the_partition(
+def test_rows_of_several_inputs_are_sorted_by_input_before_partition(
     spark: SparkSession, inputs: int, told_apart: int
 ) -> None:
     numbers = sorted({0, 1, inputs - 1})
@@ -418,7 +418,7 @@ def test_what_rows_of_several_inputs_are_sorted_by_has_the_input_before_the_part
     assert len(set(found)) == 2 * (1 + 3 * told_apart + 1)
 
 
-def test_more_partitions_than_a_number_can_tell_apart(runs: Runs) -> None:
+def test_more_partitions_than_a_number_can_distinguish(runs: Runs) -> None:
     _check_pages(runs, 1100, partitions=1100, first_page=0)
 
 
@@ -459,7 +459,7 @@ def test_epochs_commit_without_any_record_and_when_an_operator_puts_out_nothing(
     assert runs.epochs() == [0, 1, 2, 3]
 
 
-def test_a_job_with_fewer_key_groups_than_cores_starts_without_being_told(runs: Runs) -> None:
+def test_a_job_with_fewer_key_groups_than_cores_starts_by_default(runs: Runs) -> None:
     given = events(seed=6, size=10)
     df = runs.spark.createDataFrame([tuple(event) for event in given], EVENT_SCHEMA)
     sink = sk.sinks.parquet(runs.home / "out")

@@ -48,7 +48,7 @@ class Asked(NamedTuple):
     key: int
 
 
-def test_what_a_worker_has_loaded_is_left_out_of_the_search_for_garbage(
+def test_modules_of_a_worker_are_excluded_from_the_search_for_garbage(
     runs: Runs, spark: SparkSession
 ) -> None:
     @sk.process(key="key")

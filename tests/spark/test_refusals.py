@@ -141,7 +141,7 @@ def test_a_checkpoint_without_sparks_part_is_refused(runs: Runs, stopped: list[E
     _check(runs, stopped)
 
 
-def test_a_checkpoint_whose_spark_part_is_ahead_or_behind_is_refused(
+def test_a_checkpoint_whose_spark_part_does_not_match_the_state_is_refused(
     runs: Runs, stopped: list[Event]
 ) -> None:
     early = runs.home / "early"
@@ -158,7 +158,9 @@ def test_a_checkpoint_whose_spark_part_is_ahead_or_behind_is_refused(
         path.write_bytes(content)
     shutil.rmtree(runs.checkpoint / "spark")
     early.rename(runs.checkpoint / "spark")
-    with pytest.raises(sk.RestoreError, match=r"has micro-batches up to 1, the state those up to 2"):
+    with pytest.raises(
+        sk.RestoreError, match=r"has micro-batches up to 1, the state those up to 2"
+    ):
         _go_on(runs)
     _check(runs, stopped)
 

@@ -52,7 +52,7 @@ def check(runs: Runs, given: list[Event]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("class_archive")
-def test_a_schedule_that_is_killed_and_goes_on_with_other_shards(runs: Runs) -> None:
+def test_a_killed_schedule_continues_with_other_shards(runs: Runs) -> None:
     """2 -> 4 -> 3 shards, and each change finds an epoch that was begun and not committed."""
     given = events(seed=7, size=6 * 15)
     feed(runs, given, 15)
@@ -69,7 +69,7 @@ def test_a_schedule_that_is_killed_and_goes_on_with_other_shards(runs: Runs) -> 
     assert runs.epochs() == list(range(6)), "one epoch per micro-batch, none for rescaling"
 
 
-def test_a_stream_goes_on_after_it_was_rescaled_offline(runs: Runs) -> None:
+def test_a_stream_continues_after_it_was_rescaled_offline(runs: Runs) -> None:
     given = events(seed=8, size=90)
     for number, parallelism in enumerate((2, 4, 3)):
         feed(runs, given[30 * number : 30 * number + 30], 15)

@@ -74,9 +74,7 @@ def _repository(runs: Runs) -> Repository:
 
 
 @pytest.mark.parametrize("to", [BATCHES - 2, 9, 8, 3, 0])
-def test_a_stream_reads_again_what_was_rolled_back_one_file_per_batch(
-    stream: Runs, to: int
-) -> None:
+def test_a_stream_reads_rolled_back_input_again_one_file_per_batch(stream: Runs, to: int) -> None:
     plan(_repository(stream), to).carry_out()
     _feed(stream, GIVEN[BATCHES * SIZE :])
     made = _run(stream)
@@ -86,7 +84,7 @@ def test_a_stream_reads_again_what_was_rolled_back_one_file_per_batch(
     _check(stream, GIVEN)
 
 
-def test_a_start_behind_a_rollback_that_was_killed_sets_spark_back_first(stream: Runs) -> None:
+def test_a_start_after_a_killed_rollback_sets_spark_back_first(stream: Runs) -> None:
     """Right behind the commit, among the commits and offsets, and within the log of files."""
     repository = _repository(stream)
     remove = Repository.remove
@@ -123,7 +121,7 @@ def test_from_epoch_rolls_back_and_starts(stream: Runs) -> None:
     assert _run(stream) == []
 
 
-def test_a_log_whose_early_entries_spark_has_deleted_is_made_anew(stream: Runs) -> None:
+def test_a_log_whose_early_entries_spark_has_deleted_is_restored(stream: Runs) -> None:
     log = stream.checkpoint / "spark" / "sources" / "0"
     for number in range(9):
         for path in (log / str(number), log / f".{number}.crc"):

@@ -48,7 +48,7 @@ def test_a_bounded_run_continues_the_state_of_the_run_before_it(runs: Runs) -> N
     assert runs.state("count", "numbers") == states["numbers"]
 
 
-def test_a_stream_goes_on_after_a_bounded_run_and_the_other_way_round(runs: Runs) -> None:
+def test_a_stream_continues_after_a_bounded_run_and_the_other_way_round(runs: Runs) -> None:
     given = events(seed=2, size=60)
     first, second, third = pieces(given, 20)
     sink = sk.sinks.parquet(runs.home / "out")
@@ -134,7 +134,7 @@ def test_every_stream_of_a_chain_may_have_sinks_of_its_own(runs: Runs) -> None:
     assert written == sorted(Sum(*row) for _, row in found)
 
 
-def test_progress_tells_what_each_epoch_did(runs: Runs) -> None:
+def test_progress_has_the_metrics_of_each_epoch(runs: Runs) -> None:
     given = events(seed=6, size=50, words=5)
     for piece in pieces(given, 25):
         runs.feed("events", [event._asdict() for event in piece])
@@ -265,7 +265,7 @@ def test_an_error_of_the_users_function_comes_with_operator_key_and_record(
     assert runs.state("op", "seen") == {"a": 1, "b": 1}
 
 
-def test_a_value_that_a_state_cannot_hold_comes_as_a_state_type_error(runs: Runs) -> None:
+def test_a_value_that_does_not_fit_its_state_is_a_state_type_error(runs: Runs) -> None:
     query = None
     runs.feed("events", [{"word": "a", "number": 1}])
     stream = runs.stream("events", EVENT_SCHEMA)
@@ -282,7 +282,7 @@ def test_a_value_that_a_state_cannot_hold_comes_as_a_state_type_error(runs: Runs
     assert query.epoch is None
 
 
-def test_a_failed_job_goes_on_once_the_function_is_corrected(runs: Runs) -> None:
+def test_a_failed_job_continues_once_the_function_is_corrected(runs: Runs) -> None:
     for batch in ([Event("b", 1)], [Event("b", 13)], [Event("b", 2)]):
         runs.feed("events", [event._asdict() for event in batch])
     stream = runs.stream("events", EVENT_SCHEMA)
@@ -326,7 +326,7 @@ def interpreter(event: Event) -> Iterator[str]:
     yield sys.executable
 
 
-def test_workers_run_the_drivers_interpreter_without_being_told(
+def test_workers_run_the_drivers_interpreter_by_default(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)

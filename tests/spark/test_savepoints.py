@@ -65,7 +65,7 @@ def until_epoch(query: RunningJob, epoch: int) -> None:
         time.sleep(0.05)
 
 
-def test_a_stream_reads_on_behind_the_batch_that_was_saved(runs: Runs) -> None:
+def test_a_stream_reads_on_after_the_saved_batch(runs: Runs) -> None:
     """By then Spark had seen all files, and had merged its log of them after ten."""
     given = events(seed=3, size=12 * SIZE)
     feed(runs, given)
@@ -86,7 +86,7 @@ def _first(runs: Runs, epoch: int) -> list[dict[str, object]]:
     return [row for path in until for row in pq.read_table(path).to_pylist()]
 
 
-def test_a_running_stream_is_saved_and_goes_on_beside_the_one_that_starts_from_there(
+def test_a_running_stream_is_saved_and_continues_beside_the_one_that_starts_from_the_savepoint(
     runs: Runs,
 ) -> None:
     given = events(seed=4, size=9 * SIZE)
@@ -123,7 +123,7 @@ def test_a_batch_whose_end_spark_had_not_noted_is_not_handled_again(runs: Runs) 
     check(runs, "new", given, outs)
 
 
-def test_a_stream_that_is_started_again_with_the_same_arguments_goes_on(runs: Runs) -> None:
+def test_a_stream_that_is_started_again_with_the_same_arguments_continues(runs: Runs) -> None:
     given = events(seed=6, size=6 * SIZE)
     feed(runs, given[: 2 * SIZE])
     finish(runs)
@@ -136,7 +136,7 @@ def test_a_stream_that_is_started_again_with_the_same_arguments_goes_on(runs: Ru
     check(runs, "new", given, outs)
 
 
-def test_a_stream_goes_on_in_other_key_groups(runs: Runs) -> None:
+def test_a_stream_continues_in_other_key_groups(runs: Runs) -> None:
     given = events(seed=7, size=6 * SIZE)
     feed(runs, given[: 3 * SIZE])
     finish(runs, parallelism=2)

@@ -181,7 +181,7 @@ class Refused(Exception):
     """An error of a user's sink."""
 
 
-def test_a_callback_that_raises_commits_nothing_and_a_restart_goes_on(runs: Runs) -> None:
+def test_a_callback_that_raises_commits_nothing_and_a_restart_continues(runs: Runs) -> None:
     given = events(seed=7, size=2 * SIZE)
     stream = _feed(runs, given)
     seen: list[tuple[int, list[Any]]] = []

@@ -114,7 +114,7 @@ def expected(*, size: int, drain: bool) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_a_stream_closes_what_its_watermark_has_passed_and_drains_at_its_end(
+def test_a_stream_closes_windows_behind_its_watermark_and_drains_at_its_end(
     runs: Runs, spark: SparkSession, zone: str
 ) -> None:
     """The session's time zone, and its days of 23 and 25 hours, play no part."""
@@ -309,7 +309,7 @@ def test_heartbeats_fire_processing_time_timers_while_no_input_comes(runs: Runs)
     assert [row.value for _, row in found[6:]] == ["c is here"]
 
 
-def test_the_first_epoch_waits_for_records_however_often_the_heart_beats(runs: Runs) -> None:
+def test_heartbeats_do_not_start_the_first_epoch_without_records(runs: Runs) -> None:
     found, sink = collector()
     inputs = {"pings": runs.stream("pings", "key string")}
     query = runs.start(watching_job(), inputs, outputs={"out": sink}, heartbeat="50 ms")

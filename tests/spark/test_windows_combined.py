@@ -114,7 +114,7 @@ def _counts(operator: OperatorEpoch) -> tuple[Any, ...]:
     return operator.records_by_input, operator.late_so_far, operator.watermark_us, sizes
 
 
-def test_columns_that_a_frame_does_not_have_are_what_records_have_by_default(runs: Runs) -> None:
+def test_missing_columns_of_a_frame_read_as_the_defaults_of_the_record(runs: Runs) -> None:
     made = sk.Job("windows")
     windows = made.source("events", Event).window(sk.tumbling("10 s"), key="key", event_time="at")
     windows.sum("weight").sink("out")

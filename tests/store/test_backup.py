@@ -107,7 +107,7 @@ def expected_after(epochs: int) -> Any:
     return comparable(committed_rows(made.coordinator.repository, GROUPS))
 
 
-def test_a_copy_manifests_first_is_whole_whatever_is_committed_and_collected_meanwhile(
+def test_a_copy_manifests_first_is_intact_whatever_is_committed_and_collected_meanwhile(
     tmp_path: Path,
 ) -> None:
     made = Copied(tmp_path, keeping=8)

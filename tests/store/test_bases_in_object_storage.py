@@ -50,7 +50,7 @@ def run(url: str, working: Path, epochs: int) -> LocalRunner:
     return made
 
 
-def test_a_job_with_bases_and_retention_on_a_faulty_store_does_what_it_does_in_memory(
+def test_a_job_with_bases_and_retention_on_a_faulty_store_has_the_results_of_one_in_memory(
     proxy: FaultyProxy,
     s3: str,
     tmp_path: Path,
@@ -125,7 +125,7 @@ def random_bytes(block: Block) -> bytes:
     return hashlib.shake_128(block.key.encode()).digest(block.size)
 
 
-def test_a_large_table_of_a_base_is_read_whole_or_not_at_all(
+def test_a_large_table_of_a_base_is_read_completely_or_not_at_all(
     proxy: FaultyProxy, s3: str, tmp_path: Path
 ) -> None:
     job = sk.Job("blocks", key_groups=GROUPS)

@@ -79,7 +79,7 @@ def test_a_commit_whose_answer_was_lost_is_ours_if_it_was_and_fenced_if_not(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_whatever_goes_wrong_on_the_way_a_file_arrives_whole(
+def test_a_file_arrives_intact_whatever_fails_on_the_way(
     proxy: FaultyProxy, s3: str, seed: int
 ) -> None:
     content = random.Random(seed).randbytes(20_000_000)  # several parts up, several pieces down
@@ -211,7 +211,7 @@ def test_the_upload_of_a_large_file_that_never_succeeds_is_an_error_after_a_boun
     assert list(repository.tree("data")) == []
 
 
-def test_what_will_not_pass_is_an_error_at_once(proxy: FaultyProxy, s3: str) -> None:
+def test_a_lasting_failure_is_an_error_at_once(proxy: FaultyProxy, s3: str) -> None:
     patient = StoreOptions(retry_seconds=60)
     with pytest.raises(StorageError, match=r"cannot list .*NoSuchBucket"):
         Repository("s3://no-such-bucket/x", options=patient).latest_epoch()
@@ -258,7 +258,7 @@ def run_everything(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_job_on_a_faulty_store_does_what_it_does_on_a_good_one(
+def test_a_job_on_a_faulty_store_has_the_results_of_one_on_a_good_store(
     proxy: FaultyProxy, s3: str, seed: int, tmp_path: Path
 ) -> None:
     proxy._random.seed(seed)

@@ -75,7 +75,7 @@ def test_a_checkpoint_with_all_kinds_of_state_reads() -> None:
     assert seen == {"card", "cash"}
 
 
-def test_the_command_line_shows_records_that_wait(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_shows_buffered_records(capsys: pytest.CaptureFixture[str]) -> None:
     reader = CheckpointReader(ALL_KINDS)
     waiting = reader.manifest.operators["in_order"].rows["_waiting"]
     assert waiting
@@ -86,7 +86,7 @@ def test_the_command_line_shows_records_that_wait(capsys: pytest.CaptureFixture[
     assert (shown["in_order"]["waiting"], shown["ledger"]["waiting"]) == (waiting, None)
 
 
-def test_a_stored_savepoint_holds_what_its_checkpoint_does() -> None:
+def test_a_stored_savepoint_has_the_state_of_its_checkpoint() -> None:
     assert b'"format":3,' in (SAVED / "savepoint.json").read_bytes()
     for other in (str(SAVED), f"{ALL_KINDS}@7"):
         assert compare(source_of(str(ALL_KINDS)), source_of(other)).is_same
@@ -118,7 +118,7 @@ def gone_on(checkpoint: Path, parallelism: int | None, **options: Any) -> dict[s
 
 
 @pytest.mark.parametrize("parallelism", [3, 5, 1])
-def test_a_checkpoint_with_all_kinds_of_state_goes_on_as_if_nothing_had_happened(
+def test_a_checkpoint_with_all_kinds_of_state_continues_with_the_same_results(
     tmp_path: Path, parallelism: int
 ) -> None:
     stored, anew = copied("all-kinds", tmp_path), tmp_path / "anew"
@@ -187,7 +187,7 @@ def test_a_checkpoint_with_bases_and_slices_reads() -> None:
     assert reader.manifest.operators["ledger"].rows["_timers"] == 38
 
 
-def test_a_savepoint_with_bases_holds_what_its_checkpoint_does() -> None:
+def test_a_savepoint_with_bases_has_the_state_of_its_checkpoint() -> None:
     saved = LAYOUTS / "savepoints/s"
     assert b'"format":3,' in (saved / "savepoint.json").read_bytes()
     assert compare(source_of(str(LAYOUTS)), source_of(str(saved))).is_same
@@ -196,7 +196,7 @@ def test_a_savepoint_with_bases_holds_what_its_checkpoint_does() -> None:
 @pytest.mark.parametrize(
     ("backend", "parallelism"), [("memory", 3), ("rocksdb", 3), ("memory", 1), ("rocksdb", 5)]
 )
-def test_a_checkpoint_with_bases_and_slices_goes_on_as_if_nothing_had_happened(
+def test_a_checkpoint_with_bases_and_slices_continues_with_the_same_results(
     tmp_path: Path, backend: str, parallelism: int
 ) -> None:
     stored, anew = copied("layouts", tmp_path), tmp_path / "anew"

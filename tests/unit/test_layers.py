@@ -148,7 +148,7 @@ def test_modules_of_a_folder_do_not_import_each_other_in_a_circle() -> None:
         visit(file, [])
 
 
-def test_every_folder_says_what_lives_there_and_what_it_imports() -> None:
+def test_every_folder_documents_its_contents_and_imports() -> None:
     for folder in {folder_of(file) for file in files() if "/" in file}:
         said = ast.get_docstring(ast.parse((PACKAGE / folder / "__init__.py").read_text()))
         assert said, f"{folder}/__init__.py has no docstring"

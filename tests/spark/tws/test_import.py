@@ -178,7 +178,7 @@ def forget(checkpoint: Path, log: str, batch: int) -> None:
 STOPPED, NEXT, LAST = 2, 3, 4
 
 
-def test_a_job_goes_on_from_sparks_state_as_spark_does(kept: Kept, tmp_path: Path) -> None:
+def test_a_job_continues_from_sparks_state_as_spark_does(kept: Kept, tmp_path: Path) -> None:
     """Its states, timers and watermark; what Spark had read is not read again."""
     assert kept.told.keys() == {NEXT, LAST}
     options = {"from_spark": kept.stopped, "parallelism": 3}
@@ -262,7 +262,7 @@ def test_rows_expire_when_they_would_have_in_spark(fading: Place, tmp_path: Path
     ]
 
 
-def test_a_processor_of_frames_without_a_clock_goes_on(kept: Kept, tmp_path: Path) -> None:
+def test_a_processor_of_frames_without_a_clock_continues(kept: Kept, tmp_path: Path) -> None:
     place = Place(kept.spark, tmp_path)
     place.feed(0, ("a", 1, 1, 0), ("a", 1, 2, 0), ("b", 1, 3, 0))
     grouped = place.rows().groupBy(*place.keys)
@@ -277,7 +277,7 @@ def test_a_processor_of_frames_without_a_clock_goes_on(kept: Kept, tmp_path: Pat
 # ------------------------------------------------------------------------------- whole or not
 
 
-def test_a_killed_import_is_begun_again_and_stores_what_the_job_would_have(
+def test_a_killed_import_starts_again_and_stores_the_same_rows_as_the_job(
     kept: Kept, tmp_path: Path
 ) -> None:
     """Killed with everything written but the manifest; what is there is not taken for whole."""
@@ -308,7 +308,7 @@ def test_a_killed_import_is_begun_again_and_stores_what_the_job_would_have(
         assert stored
 
 
-def test_a_query_that_goes_on_meanwhile_is_found_out(kept: Kept, tmp_path: Path) -> None:
+def test_a_query_that_continues_meanwhile_is_detected(kept: Kept, tmp_path: Path) -> None:
     shutil.copytree(kept.stopped, tmp_path / "old")
     found = kept.stream().importing(tmp_path / "old", tmp_path / "c").found
     assert found.position.batch == STOPPED
@@ -396,7 +396,7 @@ def test_two_keys_of_spark_that_are_one_in_statekit_are_refused(
         place.go_on(place.stream(processor, "none"), tmp_path / "c", **options)
 
 
-def test_what_is_no_checkpoint_with_state_is_refused(kept: Kept, tmp_path: Path) -> None:
+def test_a_path_without_a_checkpoint_with_state_is_refused(kept: Kept, tmp_path: Path) -> None:
     def refused(old: Path | str, error: type[StatekitError], message: str) -> None:
         with pytest.raises(error, match=message):
             kept.stream().importing(old, tmp_path / "c")
@@ -444,7 +444,7 @@ def offered() -> Transformed:
     return _offered[-1]
 
 
-def test_the_command_imports_and_says_what(kept: Kept, tmp_path: Path) -> None:
+def test_the_command_imports_and_prints_the_contents(kept: Kept, tmp_path: Path) -> None:
     _offered.append(kept.stream())
     names = ["--to", str(tmp_path / "c"), "--app", f"{__name__}:offered"]
     runner = CliRunner()

@@ -53,7 +53,7 @@ def feed_calls(engines: Engines, seed: int, first: int, size: int) -> None:
     engines.feed(rows, CALLS)
 
 
-def test_states_of_all_types_hold_what_they_hold_in_spark(engines: Engines) -> None:
+def test_states_of_all_types_have_the_contents_that_they_have_in_spark(engines: Engines) -> None:
     """Also behind a restart, which for statekit is one with another parallelism."""
     case = Case(CALLS, ["shop", "number"], Scripted(script(1, 3 * SIZE)), TOLD)
     feed_calls(engines, 1, 0, SIZE)
@@ -204,7 +204,7 @@ def test_values_of_half_a_megabyte(engines: Engines) -> None:
     engines.assert_same(Case(CALLS, ["shop"], Large(), TOLD))
 
 
-def test_a_processor_behind_another(engines: Engines) -> None:
+def test_a_processor_after_another(engines: Engines) -> None:
     second = Case("", ["bucket"], Largest(), TOLD)
     for batch in range(3):
         feed_calls(engines, batch, 0, 30)
@@ -222,7 +222,7 @@ class Late(Alarms):
         yield from ()
 
 
-def test_event_time_goes_on_behind_a_processor(engines: Engines) -> None:
+def test_event_time_continues_after_a_processor(engines: Engines) -> None:
     """In statekit a batch later, so what comes out is the same in all."""
     for begin in (20, 50, 80):
         feed_alarms(engines, begin, begin, suffix=str(begin))

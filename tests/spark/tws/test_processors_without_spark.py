@@ -156,7 +156,9 @@ def _by_key(rows: Iterable[Row]) -> list[Row]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), CALLS), max_size=12), max_size=4))
-def test_states_hold_what_they_hold_in_the_tester(batches: list[list[tuple[str, Any]]]) -> None:
+def test_states_have_the_contents_that_they_have_in_the_tester(
+    batches: list[list[tuple[str, Any]]],
+) -> None:
     script = [call for batch in batches for _, call in batch]
     both = Both(lambda: Does(script), "none", key=["key"], rows=ROWS)
     numbers = iter(range(len(script)))
@@ -336,7 +338,7 @@ def random_call(chosen: random.Random, *, timed: bool) -> tuple[str, str, tuple[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(MANY // CALLS_OF_A_RUN))
-def test_many_random_calls_do_what_they_do_in_the_tester(seed: int) -> None:
+def test_random_calls_have_the_results_that_they_have_in_the_tester(seed: int) -> None:
     chosen = random.Random(seed)
     mode: Any = ["none", "processingtime", "eventtime"][seed % 3]
     script = [random_call(chosen, timed=mode != "none") for _ in range(CALLS_OF_A_RUN)]
@@ -418,7 +420,7 @@ AGING = st.lists(st.tuples(st.sampled_from("ab"), WRITES), max_size=6) | st.inte
 
 @settings(max_examples=150, deadline=None)
 @given(steps=st.lists(AGING, max_size=10))
-def test_what_has_a_ttl_is_gone_when_it_is_over(steps: list[Any]) -> None:
+def test_a_value_with_a_ttl_is_gone_when_the_ttl_has_passed(steps: list[Any]) -> None:
     """Each element and each entry by itself, counted from when it was written last."""
     script = [write for step in steps if isinstance(step, list) for _, write in step]
     made = declared(Ages(script), "processingtime")
@@ -497,7 +499,7 @@ class Grown(StatefulProcessor):
         self.entries.updateValue(("a",), numbers[-1])
 
 
-def test_a_field_that_a_schema_gets_later_is_none_in_what_was_stored(tmp_path: Path) -> None:
+def test_a_field_that_a_schema_gets_later_is_none_in_stored_values(tmp_path: Path) -> None:
     def told(call: int, *fields: str) -> str:
         made = declared(Grown(*fields))
         (row,) = Harness(made, checkpoint=tmp_path).send(Row(key="k", call=call, at=FUTURE))
@@ -620,7 +622,7 @@ def test_a_value_of_another_type_is_stored_as_spark_stores_it(
         (PAIR, (7,), "it has 1 values, and there are 2 fields"),
     ],
 )
-def test_what_makes_a_batch_of_spark_fail_is_refused(
+def test_a_value_that_makes_a_batch_of_spark_fail_is_refused(
     of: sql.DataType, value: Any, told: str
 ) -> None:
     values = SqlValues(StructType([StructField("v", of)]), "state 'odd'", "odd")
@@ -667,7 +669,7 @@ class RingsAtOnce(StatefulProcessor):
         yield Row(key=key[0], told=f"rang at {expiredTimerInfo.getExpiryTimeInMs()}")
 
 
-def test_the_watermark_is_that_of_1970_before_there_is_one_and_what_is_due_then_rings() -> None:
+def test_the_first_watermark_is_that_of_1970_and_fires_timers_due_then() -> None:
     made = declared(RingsAtOnce(), "eventtime", event_time="at", lateness_us=10_000_000)
     harness = Harness(made, parallelism=2)
 
@@ -722,7 +724,7 @@ def test_a_state_that_init_does_not_delete_is_not_deleted_later_without_a_word()
         send_one_to(Uses(lambda handle: handle.deleteIfExists("rung")))
 
 
-def test_a_processor_that_takes_rows_for_frames_is_told_what_to_say() -> None:
+def test_a_processor_of_rows_that_is_declared_for_frames_gets_an_error_with_advice() -> None:
     class TakesFrames(Bare):
         def handleInputRows(self, key, rows, timers):  # type: ignore[no-untyped-def]
             for frame in rows:
@@ -762,7 +764,7 @@ class Bare(Does):
         yield from rows
 
 
-def test_annotations_tell_which_processors_take_frames() -> None:
+def test_annotations_decide_which_processors_take_frames() -> None:
     assert takes_frames(Framed([]))
     assert not any(map(takes_frames, [Does([]), Either([]), Bare([])]))
 

@@ -80,7 +80,7 @@ def finished(runs: Runs, processor: StatefulProcessor, **given: Any) -> list[tup
     return [(epoch, tuple(row)) for epoch, row in found]
 
 
-def test_state_that_a_later_version_deletes_is_given_up(runs: Runs) -> None:
+def test_state_that_a_later_version_deletes_is_dropped(runs: Runs) -> None:
     feed(runs, ("a", 1, 5))
     assert finished(runs, Sums()) == [(0, ("a", 5))]
     assert runs.state("sums", "held") == {"a": {"total": 5}}
@@ -93,7 +93,7 @@ def test_state_that_a_later_version_deletes_is_given_up(runs: Runs) -> None:
         finished(runs, Sums(), allow_dropped_state=True)
 
 
-def test_timers_ring_in_a_stream_that_goes_on(runs: Runs) -> None:
+def test_timers_fire_in_a_continuing_stream(runs: Runs) -> None:
     """By event time as soon as nothing more comes, and by processing time each second."""
     feed(runs, ("a", 1, 5), ("b", 60, 1))
     query, found = started(runs, Sums(), time_mode="eventTime", trigger=None)
@@ -112,7 +112,7 @@ class Breaks(Sums):
         raise ValueError("it rang")
 
 
-def test_who_waits_for_the_query_is_told_that_its_last_epoch_failed(runs: Runs) -> None:
+def test_waiting_for_the_query_raises_the_error_of_its_last_epoch(runs: Runs) -> None:
     feed(runs, ("a", 1, 5), ("b", 60, 1))
     query, _ = started(runs, Breaks(), time_mode="eventTime")
     with pytest.raises(sk.ProcessError, match="it rang"):
@@ -254,7 +254,7 @@ def test_a_frame_of_spark_connect_is_refused_by_name(spark: SparkSession) -> Non
         transform_with_state(remote(), "key", Sums(), TOLD)
 
 
-def test_what_cannot_be_is_refused(spark: SparkSession) -> None:
+def test_invalid_arguments_are_refused(spark: SparkSession) -> None:
     df = spark.createDataFrame([], f"{ROWS}, of struct<x:int>, pairs map<string,int>")
 
     def refused(match: str, *given: Any, **options: Any) -> None:
@@ -343,7 +343,7 @@ class Asks(StatefulProcessor):
         ),
     ],
 )
-def test_what_init_cannot_do_is_refused(spark: SparkSession, does: Any, match: str) -> None:
+def test_invalid_calls_in_init_are_refused(spark: SparkSession, does: Any, match: str) -> None:
     df = spark.createDataFrame([], ROWS)
     with pytest.raises(sk.StateTypeError, match=match):
         transform_with_state(df, "key", Asks(does), TOLD)

@@ -85,7 +85,7 @@ DOCUMENTED: tuple[Callable[[str, Any, Any, Any], bool], ...] = (
 )
 
 
-def test_each_value_becomes_what_sparks_own_functions_make_of_it(spark: SparkSession) -> None:
+def test_each_value_is_converted_as_by_sparks_own_functions(spark: SparkSession) -> None:
     """Or both refuse it. Differences are those that docs/from-spark.md names."""
     strange, met = [], set()
     for of in TYPES:
@@ -137,7 +137,7 @@ def _is_left_out(value: Any, *, is_key: bool) -> bool:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_each_value_becomes_what_it_becomes_in_a_state_on_spark(
+def test_each_value_is_converted_as_in_a_state_on_spark(
     spark: SparkSession, tmp_path: Path, place: str
 ) -> None:
     engines = Engines(spark, tmp_path)

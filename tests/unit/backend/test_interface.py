@@ -220,7 +220,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         backend.close()
 
 
-def test_scan_shows_the_data_as_of_its_start_while_writes_go_on(opened: Open) -> None:
+def test_scan_shows_the_data_as_of_its_start_during_writes(opened: Open) -> None:
     backend = opened(["a"])
     backend.write(Batch([Put("a", bytes([i]), b"old") for i in range(10)]))
     forward = backend.scan("a", b"", END)
@@ -258,7 +258,7 @@ def test_later_mutations_of_a_batch_win(opened: Open) -> None:
     assert backend.get("b", b"k") == b"1"
 
 
-def test_range_deletion_keeps_its_end_and_what_comes_after_it(opened: Open) -> None:
+def test_range_deletion_keeps_its_end_and_later_rows(opened: Open) -> None:
     backend = opened(["a"])
     backend.write(Batch([Put("a", key, b"") for key in (b"a", b"b", b"b\x00", b"c")]))
     backend.write(Batch([DeleteRange("a", b"a", b"b\x00")]))
@@ -323,7 +323,7 @@ def test_a_row_of_64_mb_is_kept(opened: Open) -> None:
     assert backend.get("a", b"k") == value
 
 
-def test_prefix_end_is_behind_every_key_with_the_prefix() -> None:
+def test_prefix_end_is_after_every_key_with_the_prefix() -> None:
     assert prefix_end(b"a\xff\xff") == b"b"
     with pytest.raises(StatekitError, match="only 0xFF"):
         prefix_end(b"\xff\xff")
@@ -445,7 +445,7 @@ def in_child(check: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_full_disk_is_a_storage_error_and_what_was_flushed_stays(tmp_path: Path) -> None:
+def test_full_disk_is_a_storage_error_and_flushed_rows_stay(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         path = disk.path / "db"
         backend = RocksBackend(path, ["a", "b"], RocksOptions(write_buffer_bytes=1 << 20))
@@ -520,7 +520,7 @@ def damage(database: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_kept_getter_sees_what_get_sees_whatever_was_read_ahead(data: st.DataObject) -> None:
+def test_a_getter_returns_the_rows_of_get_whatever_was_read_ahead(data: st.DataObject) -> None:
     held = {bytes([0, number]): bytes([number]) * (1 + number % 3) for number in range(0, 250, 2)}
     with tempfile.TemporaryDirectory() as home:
         backend = RocksBackend(home, ["a"])
@@ -541,7 +541,7 @@ def test_a_kept_getter_sees_what_get_sees_whatever_was_read_ahead(data: st.DataO
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_a_kept_getter_of_many_rows_sees_what_get_many_sees(data: st.DataObject) -> None:
+def test_a_getter_of_many_rows_returns_the_rows_of_get_many(data: st.DataObject) -> None:
     numbers = st.integers(0, 9_999)
     dense = st.builds(lambda first, count: set(range(first, first + count)), numbers, numbers)
     large = data.draw(st.sampled_from([2, 100, 100_000]))  # one in so many rows is
@@ -563,7 +563,7 @@ def test_a_kept_getter_of_many_rows_sees_what_get_many_sees(data: st.DataObject)
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_a_kept_getter_sees_what_get_sees_whatever_it_is_told_will_come(
+def test_a_getter_returns_the_rows_of_get_whatever_keys_are_predicted(
     data: st.DataObject,
 ) -> None:
     keys = st.integers(0, 9_999).map(lambda number: b"%04d" % number)
@@ -660,7 +660,7 @@ def reads_of_this_process() -> int:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_kept_scanner_sees_what_scan_sees_whatever_was_read_ahead(data: st.DataObject) -> None:
+def test_a_scanner_returns_the_rows_of_scan_whatever_was_read_ahead(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as home:
         backend = RocksBackend(home, ["a"])
         backend.write(Batch([Put("a", bytes([0, n]), b"v") for n in range(0, 250, 2)]))

@@ -23,13 +23,13 @@ def test_commits_over_many_and_over_few_rows_are_compared() -> None:
     assert all(0.05 < _number(row) < 50 for row in rows)
 
 
-def test_uploads_are_at_least_what_was_changed_and_have_bases_in_them() -> None:
+def test_uploads_have_at_least_the_changed_bytes_and_include_bases() -> None:
     for row in durability.uploads(rows=500, epochs=4, bases=ALWAYS):
         assert _number(row) > 1
         assert not row.result.endswith(" 0 bases")
 
 
-def test_what_is_restored_is_whole_on_any_disk() -> None:
+def test_restored_state_is_complete_on_any_disk() -> None:
     rows = durability.restores(rows=500, runs=1, bases=ALWAYS)
     assert all(row.measured.startswith("restore of 500 rows") for row in rows)
     assert all(_number(row) > 0 for row in rows)

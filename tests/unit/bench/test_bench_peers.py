@@ -29,7 +29,7 @@ EVENTS = 30_000
     ("ours", "workload"),
     [(FUNCTION, "zipf"), (AGGREGATES, "entries"), (ROCKSDB, "count"), (ROCKSDB, "entries")],
 )
-def test_what_needs_no_other_system_gives_right_results(
+def test_jobs_without_another_system_have_the_right_results(
     ours: Contender, workload: str, tmp_path: Path
 ) -> None:
     spent = ours.run(Input(tmp_path, WORKLOADS[workload], EVENTS).write(), workload)
@@ -40,7 +40,7 @@ def test_what_needs_no_other_system_gives_right_results(
         assert 20_000_000 < spent.memory < 2_000_000_000
 
 
-def test_what_a_job_takes_to_start_is_not_counted() -> None:
+def test_the_start_of_a_job_is_not_measured() -> None:
     spent = [
         (Spent(cpu_s, memory, {"written": 7}), Spent(1.0, 10, {"written": 1}))
         for cpu_s, memory in ((4.0, 30), (3.0, 50), (9.0, 40))
@@ -51,7 +51,7 @@ def test_what_a_job_takes_to_start_is_not_counted() -> None:
         FUNCTION.arm([(start, start) for _, start in spent], events=EVENTS)
 
 
-def test_what_pip_cannot_install_is_a_row_that_says_so(
+def test_a_system_that_pip_cannot_install_is_a_row_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STATEKIT_BENCH_PEERS", str(tmp_path))
@@ -103,7 +103,7 @@ def test_all_are_given_the_same_events(tmp_path: Path) -> None:
         assert len(rows) == 60_000
 
 
-def test_all_say_what_is_durable_and_which_version_runs() -> None:
+def test_all_rows_name_their_durability_and_version() -> None:
     for match in itertools.chain(*MATCHES.values()):
         assert match.ours.name.startswith("statekit")
         assert match.theirs.durable

@@ -126,7 +126,7 @@ def test_the_stored_pages_and_plots_are_made_of_the_stored_results() -> None:
             assert not (PLOT_FOLDER / name).exists()
 
 
-def test_what_is_published_can_be_read_and_published_again(tmp_path: Path) -> None:
+def test_published_results_can_be_read_and_published_again(tmp_path: Path) -> None:
     publish(sample(), tmp_path / "one")
     read = Results.read(tmp_path / "one")
     assert read == sample()
@@ -135,7 +135,7 @@ def test_what_is_published_can_be_read_and_published_again(tmp_path: Path) -> No
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
 
 
-def test_a_row_says_what_it_is_held_against_and_what_was_durable(tmp_path: Path) -> None:
+def test_a_row_names_its_reference_and_its_durability(tmp_path: Path) -> None:
     publish(sample(), tmp_path)
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
     fast = next(row for row in rows if row["benchmark"] == "spark-100k")
@@ -146,7 +146,7 @@ def test_a_row_says_what_it_is_held_against_and_what_was_durable(tmp_path: Path)
     assert (fast["on"], fast["cores"] >= 1) == ("2026-01-02", True)
 
 
-def test_what_took_turns_is_compared_turn_by_turn() -> None:
+def test_interleaved_runs_are_compared_in_pairs() -> None:
     ours = statekit(2.0)._replace(turns=(1.0, 2.0, 9.0))  # as the machine slows down
     theirs = Arm("Other", 30.0, NOT_DURABLE, turns=(10.0, 30.0, 90.0))
     assert times_as_fast(ours, theirs) == Row("", "", "", (ours, theirs)).times_as_fast == 10
@@ -177,13 +177,13 @@ def test_plots_are_there_for_rows_that_have_something_to_show(tmp_path: Path) ->
     assert not [name for name in PLOTS if (tmp_path / name).exists()]
 
 
-def test_a_reason_stands_beside_the_number_or_in_its_place() -> None:
+def test_a_reason_is_shown_beside_the_number_or_in_its_place() -> None:
     lines = markdown(sample(MORE)).splitlines()
     assert f"| one core | 2 | Other | 4 | 2 | 500 | 250 | {WORKS_OTHERWISE} |" in lines
     assert "| one core | – | – | – | – | – | – | it is not here |" in lines
 
 
-def test_latency_bytes_and_memory_of_each_side_are_told() -> None:
+def test_latency_bytes_and_memory_of_each_side_are_shown() -> None:
     lines = markdown(sample(MORE)).splitlines()
     assert "| one event | statekit | 100 | 300 | – | – |" in lines
     assert "| one event | Spark | 200 | 250 | – | – |" in lines

@@ -226,7 +226,7 @@ def test_two_collectors_a_rollback_and_epochs_may_come_in_any_order(data: st.Dat
     )
 
 
-def test_a_sweep_sees_what_a_rollback_took_of_epochs_that_another_collector_gave_up() -> None:
+def test_a_sweep_keeps_files_that_a_rollback_took_from_epochs_of_another_collector() -> None:
     _check_collectors_in_turns(False, hours=[13, 0], to=3, keep=2, bursts=[(1, 26), (2, 21)])
 
 
@@ -302,7 +302,7 @@ def test_a_reader_beside_a_collector_reads_all_of_an_epoch_or_gets_an_error(
     ledger.check_all()
 
 
-def test_a_reader_that_holds_an_epoch_is_waited_for_and_one_that_died_is_not() -> None:
+def test_an_epoch_of_a_reader_is_kept_unless_the_reader_died() -> None:
     ledger, words = ledger_of(5, repository := TimedRepository.empty())
     with held(repository, 2):
         done = collect(repository, 1)
@@ -360,7 +360,7 @@ def test_a_collector_that_is_killed_anywhere_is_finished_by_the_next(tmp_path: P
     assert not [path for path in (tmp_path / "tmp").rglob("*") if path.is_file()]
 
 
-def test_a_collector_that_slept_deletes_nothing_of_what_came_meanwhile(tmp_path: Path) -> None:
+def test_a_collector_that_slept_deletes_no_newer_files(tmp_path: Path) -> None:
     ledger, words = ledger_of(2, Repository(tmp_path))
     for shard in (0, 1):
         ledger.stage(shard, compacted=True)
@@ -440,7 +440,7 @@ def statekit(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
-def test_a_job_keeps_as_many_epochs_as_it_is_told_and_its_state(tmp_path: Path) -> None:
+def test_a_job_keeps_the_declared_number_of_epochs_and_its_state(tmp_path: Path) -> None:
     given = tallied(tmp_path, 12, retention=sk.Retention(epochs=2))
     repository = Repository(tmp_path)
     assert collect(repository, 2).first == 10
@@ -584,7 +584,7 @@ def test_epochs_that_are_removed_under_a_collection_end_it_with_an_error(
     ledger.check_all()
 
 
-def test_epochs_that_are_removed_under_the_collection_of_a_job_are_told(
+def test_epochs_that_are_removed_under_the_collection_of_a_job_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger_of(4, Repository(tmp_path))
@@ -611,7 +611,7 @@ def test_a_store_that_fails_ends_no_job(
     assert collect(Repository(tmp_path), 1).kept == 1
 
 
-def test_the_command_says_what_it_would_do_and_does_it(tmp_path: Path) -> None:
+def test_the_command_prints_its_plan_and_carries_it_out(tmp_path: Path) -> None:
     ledger, words = ledger_of(3, Repository(tmp_path / "c"))
     ledger.stage(0, compacted=True)
     ledger.stage(1, compacted=True)
@@ -654,7 +654,7 @@ def base_of(ledger: Ledger, epoch: int) -> FileRef | None:
     return ledger.repository.manifest(epoch).operators[OPERATOR].shards[0].base
 
 
-def test_what_was_staged_before_a_rollback_is_not_adopted_behind_it() -> None:
+def test_a_base_staged_before_a_rollback_is_not_used_after_it() -> None:
     ledger, words = ledger_of(2, TimedRepository.empty())
     ledger.stage(0, compacted=True)
     ledger.epoch({0}, words)
@@ -667,7 +667,7 @@ def test_what_was_staged_before_a_rollback_is_not_adopted_behind_it() -> None:
     assert base_of(ledger, 5) == ledger.staged[1][0]
 
 
-def test_what_was_staged_long_before_the_last_epoch_is_not_adopted() -> None:
+def test_a_base_staged_long_before_the_last_epoch_is_not_used() -> None:
     ledger, words = ledger_of(2, repository := TimedRepository.empty())
     ledger.stage(0, compacted=True)
     for hours in (11, 2):
@@ -724,7 +724,7 @@ def test_files_of_a_shard_that_was_divided_stay_while_one_part_leads_to_them(
     assert not ledger.unnamed()
 
 
-def test_what_is_read_follows_what_is_given_up_and_not_what_there_is() -> None:
+def test_reads_follow_the_collected_epochs_and_not_the_size_of_the_checkpoint() -> None:
     repository = TimedRepository.empty()
     ledger, words = ledger_of(1, repository)
     ledger.parallelism = 8

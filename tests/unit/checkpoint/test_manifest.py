@@ -61,7 +61,7 @@ BOTH = pytest.mark.parametrize("sealed", [JOB, MANIFEST], ids=["job file", "mani
 
 
 @BOTH
-def test_file_reads_as_what_was_written(sealed: JobFile | EpochManifest) -> None:
+def test_a_file_reads_back_as_written(sealed: JobFile | EpochManifest) -> None:
     assert type(sealed).from_bytes(sealed.to_bytes(), "file") == sealed
 
 
@@ -205,7 +205,7 @@ def test_operator_cannot_have_two_states_of_one_name() -> None:
 
 
 @pytest.mark.parametrize("checksum", ["", "0" * 31, "G" * 32, "0" * 33])
-def test_file_reference_needs_a_whole_checksum(checksum: str) -> None:
+def test_a_file_reference_needs_a_complete_checksum(checksum: str) -> None:
     with pytest.raises(ValidationError):
         FileRef(path="data", size=1, checksum=checksum)
 

@@ -272,7 +272,7 @@ def test_damaged_data_file_is_corrupt_and_named(tmp_path: Path, damage: str) -> 
         repository.replay(MemoryBackend(["s"]), [ref], 0, 3)
 
 
-def test_large_file_that_is_altered_leaves_no_open_file_behind(
+def test_large_file_that_is_altered_leaves_no_open_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("statekit.checkpoint.store._SPOOL_BYTES_MAX", 10)
@@ -293,7 +293,7 @@ def test_replay_leaves_out_states_that_the_backend_does_not_have(repository: Rep
     assert list(backend.scan("s", b"", b"\xff")) == [(b"\0\0k", b"1")]
 
 
-def test_copy_of_a_checkpoint_holds_the_same_and_is_independent(
+def test_a_copy_of_a_checkpoint_has_the_same_state_and_is_independent(
     repository: Repository, tmp_path: Path
 ) -> None:
     repository.create_job_file(JOB, 1)
@@ -401,7 +401,7 @@ def commit_epochs(root: str) -> None:
         repository.commit(manifest(epoch, shard))
 
 
-def test_after_a_kill_at_any_instant_the_latest_epoch_is_whole(tmp_path: Path) -> None:
+def test_after_a_kill_at_any_instant_the_latest_epoch_is_complete(tmp_path: Path) -> None:
     chosen, seen = random.Random(20), -1
     for _ in range(20):
         process = start(commit_epochs, str(tmp_path))
@@ -426,7 +426,7 @@ def test_after_a_kill_at_any_instant_the_latest_epoch_is_whole(tmp_path: Path) -
         seen = epochs[-1]
 
 
-def test_errors_of_the_repository_all_say_what_to_do(tmp_path: Path) -> None:
+def test_all_errors_of_the_repository_give_advice(tmp_path: Path) -> None:
     repository = Repository(tmp_path)
     repository.commit(manifest(0))
     with pytest.raises(StatekitError) as fenced:

@@ -128,7 +128,7 @@ def loaded(repository: Repository, first: int, last: int, epoch: int) -> Model:
 
 @settings(deadline=None, derandomize=True, max_examples=20)
 @given(histories())
-def test_any_range_at_any_epoch_replays_to_what_was_put_there(
+def test_any_range_at_any_epoch_replays_to_its_rows(
     made: tuple[int, list[tuple[int, int, list[Mutation]]]],
 ) -> None:
     groups, history = made
@@ -180,7 +180,7 @@ def test_a_copy_of_an_older_epoch_catches_up_with_the_changes_after_it(
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(histories())
-def test_shards_stand_under_one_name_exactly_if_they_hold_the_same_history(
+def test_shards_have_one_name_exactly_if_they_have_the_same_history(
     made: tuple[int, list[tuple[int, int, list[Mutation]]]],
 ) -> None:
     groups, history = made
@@ -208,7 +208,7 @@ def repository() -> Repository:
     return Repository.in_memory()
 
 
-def test_a_copy_at_a_file_that_nobody_knows_starts_from_nothing(repository: Repository) -> None:
+def test_a_copy_at_an_unknown_file_starts_from_nothing(repository: Repository) -> None:
     commit_epoch(repository, 4, 0, None, 1, [Put("s", b"\0\0k", b"v")])
     shard = standing(repository, "tally", 0, 3, 0)
     assert missed_files(repository, "tally", shard, 0, "data/tally/never.changes.arrow") is None
@@ -216,7 +216,7 @@ def test_a_copy_at_a_file_that_nobody_knows_starts_from_nothing(repository: Repo
     assert missed_files(repository, "tally", shard, 0, last_file(shard)) == ()
 
 
-def test_operator_without_history_stands_blank(repository: Repository) -> None:
+def test_an_operator_without_history_is_empty(repository: Repository) -> None:
     commit_epoch(repository, 4, 0, None, 1, [Put("s", b"\0\0k", b"v")])
     blank = ShardState(first_group=0, last_group=3)
     assert standing(repository, "new", 0, 3, 0) == blank
@@ -288,7 +288,7 @@ def test_reads_grow_with_the_number_of_changes_of_parallelism_and_not_faster(
     assert len(rows_of(backend)["total"]) == len(plain_state(records))
 
 
-def test_what_a_part_has_from_before_all_were_one_comes_before_what_all_have() -> None:
+def test_files_of_a_part_from_before_a_merge_come_before_shared_ones() -> None:
     def files(*names: str) -> tuple[FileRef, ...]:
         return tuple(FileRef(path=name, size=0, checksum=checksum_of(b"")) for name in names)
 

@@ -207,7 +207,7 @@ def test_state_after_any_rollbacks_is_that_of_the_records_in_its_history() -> No
     )
 
 
-def test_working_copies_on_disk_never_stand_in_another_history() -> None:
+def test_working_copies_on_disk_are_never_of_an_abandoned_history() -> None:
     run_state_machine_as_test(
         RollbacksOnDisk, settings=settings(max_examples=8, stateful_step_count=25, deadline=None)
     )
@@ -248,7 +248,7 @@ def test_a_rollback_adds_one_manifest_and_changes_no_file(tmp_path: Path) -> Non
     assert rows_after(repository, 5) == rows_after(repository, 1)
 
 
-def test_a_run_goes_on_with_the_record_behind_the_epoch_it_was_rolled_back_to(
+def test_a_run_continues_with_the_record_after_the_epoch_of_a_rollback(
     tmp_path: Path,
 ) -> None:
     given = tallied(tmp_path, 5)
@@ -343,7 +343,7 @@ def test_a_second_start_with_from_epoch_does_not_roll_back_again(tmp_path: Path)
         assert (run.epochs, run.last_epoch) == (0, 5)
 
 
-def test_a_start_from_the_last_epoch_just_goes_on(tmp_path: Path) -> None:
+def test_a_start_from_the_last_epoch_continues(tmp_path: Path) -> None:
     given = tallied(tmp_path, 5)
     run = tally_job(GROUPS).run({"records": given[:60]}, checkpoint=tmp_path, from_epoch=4)
     assert (run.epochs, run.last_epoch) == (1, 5)
@@ -369,7 +369,7 @@ def test_from_epoch_is_refused_once_epochs_have_followed(tmp_path: Path) -> None
 def other(entry: Entry, total: sk.ValueState[str]) -> None: ...
 
 
-def test_from_epoch_rolls_nothing_back_if_the_code_cannot_go_on_from_there(tmp_path: Path) -> None:
+def test_from_epoch_rolls_nothing_back_if_the_code_does_not_fit_that_epoch(tmp_path: Path) -> None:
     tallied(tmp_path, 5)
     before = files(tmp_path)
     stranger = sk.Job("stranger")
@@ -482,7 +482,7 @@ def timed_job() -> sk.Job:
     return job
 
 
-def test_a_job_that_was_drained_goes_on_from_before_the_drain(tmp_path: Path) -> None:
+def test_a_drained_job_continues_from_before_the_drain(tmp_path: Path) -> None:
     given = [Ping("a", second(5)), Ping("a", second(6))]
     job = timed_job()
     job.run({"records": given[:1]}, checkpoint=tmp_path)
@@ -492,7 +492,7 @@ def test_a_job_that_was_drained_goes_on_from_before_the_drain(tmp_path: Path) ->
     assert run["outputs"][0].startswith("a at")
 
 
-def test_an_epoch_that_was_begun_is_not_replayed_behind_a_rollback(tmp_path: Path) -> None:
+def test_an_epoch_that_was_begun_is_not_replayed_after_a_rollback(tmp_path: Path) -> None:
     """Its number is taken by the rollback, so the next one has an instant of its own."""
     job, now = timed_job(), [0]
     given = [Ping("a", second(5 + n)) for n in range(3)]
@@ -517,7 +517,7 @@ def test_an_epoch_that_was_begun_is_not_replayed_behind_a_rollback(tmp_path: Pat
     assert "a at 40" in run(2)["outputs"]
 
 
-def test_a_drain_that_was_begun_is_given_up_by_a_rollback(tmp_path: Path) -> None:
+def test_a_drain_that_was_begun_is_abandoned_by_a_rollback(tmp_path: Path) -> None:
     job, given = timed_job(), [Ping("a", second(5)), Ping("a", second(6))]
 
     def fail(records: list[Any], epoch: int) -> None:
@@ -687,7 +687,9 @@ def test_a_rollback_killed_at_random_points_leaves_the_old_or_the_new_state(tmp_
     assert BATCHES + 1 in ended_as
 
 
-def test_offsets_that_spark_has_deleted_are_refused_with_what_is_left(tmp_path: Path) -> None:
+def test_offsets_that_spark_has_deleted_are_refused_with_the_epochs_that_are_left(
+    tmp_path: Path,
+) -> None:
     repository = streamed(tmp_path)
     for batch in range(3):
         (tmp_path / "spark" / "offsets" / str(batch)).unlink()

@@ -157,7 +157,7 @@ def test_everything_but_the_shards_is_carried_over() -> None:
     assert (operator.records_in, operator.late) == (0, 0), "it handled none itself"
 
 
-def test_a_shard_whose_key_groups_stay_the_same_stays_what_it_is() -> None:
+def test_a_shard_with_unchanged_key_groups_does_not_change() -> None:
     before = manifest_of([shard_of(number, 3, 5, 7) for number in range(3)], GROUPS)
     after = rescaled(before, 6)
     stayed = [s for s in after.operators["o"].shards if s in before.operators["o"].shards]
@@ -187,7 +187,7 @@ def test_a_parallelism_that_cannot_be_is_refused(parallelism: int) -> None:
         rescaled(manifest_of([shard_of(0, 1, 1, None)]), parallelism)
 
 
-def test_key_groups_stand_under_a_name_that_is_the_same_for_all_who_ask() -> None:
+def test_key_groups_have_one_name_for_every_caller() -> None:
     before = manifest_of([shard_of(number, 4, 10, None) for number in range(4)])
     for shard in rescaled(before, 3).operators["o"].shards:
         assert standing(before, "o", *shard.groups) == shard
@@ -278,7 +278,7 @@ def test_a_start_with_another_parallelism_commits_nothing_by_itself(tmp_path: Pa
     assert (last.epoch, last.parallelism, last.cause) == (1, 5, "records")
 
 
-def test_shards_that_nobody_touches_are_not_even_opened(tmp_path: Path) -> None:
+def test_untouched_shards_are_not_opened(tmp_path: Path) -> None:
     local = tmp_path / "local"
     runner = LocalRunner(
         tally_job(GROUPS), Repository(tmp_path / "c"), DiskCopies(local), RunOptions(parallelism=2)

@@ -74,7 +74,7 @@ def seen_files(files: Files, interval: int = 10) -> list[str]:
     st.sampled_from(["v1", "v2"]),
     st.data(),
 )
-def test_spark_takes_for_read_exactly_what_was_read_up_to_the_batch(
+def test_spark_considers_read_exactly_the_input_up_to_the_batch(
     batches: int, seen: int, interval: int, version: str, data: st.DataObject
 ) -> None:
     batch = data.draw(st.integers(0, batches - 1))
@@ -133,7 +133,7 @@ def test_where_other_sources_began_is_kept_even_if_they_were_not_read() -> None:
     assert at(files, 0)["sources/1/0"] == KAFKA
 
 
-def test_hidden_files_of_hadoop_are_left_behind() -> None:
+def test_hidden_files_of_hadoop_are_not_copied() -> None:
     files = part(2)
     plain = at(files, 1)
     files |= {"sources/0/.0.crc": b"crc", "offsets/.1.crc": b"crc", "offsets/.1.tmp": b""}

@@ -126,7 +126,7 @@ def test_inspect_fits_a_terminal_of_80_columns() -> None:
         assert part in text, "types are broken between words only"
 
 
-def test_get_prints_what_a_state_holds_as_json(checkpoint: Path) -> None:
+def test_get_prints_a_state_as_json(checkpoint: Path) -> None:
     key = '["UA", 1545]'
     for state, held in {
         "airports": {"EWR": 1, "JFK": 1},
@@ -166,9 +166,7 @@ def test_get_reads_an_earlier_epoch(checkpoint: Path) -> None:
         (["get", "{}", "follow", "odd", '["UA", 1545]'], "allow"),
     ],
 )
-def test_an_error_is_one_message_that_says_what_to_do(
-    checkpoint: Path, words: list[str], told: str
-) -> None:
+def test_an_error_is_one_message_with_advice(checkpoint: Path, words: list[str], told: str) -> None:
     done = statekit(*(word.replace("{}", str(checkpoint)) for word in words))
     assert done.returncode == 1
     assert done.stdout == ""
@@ -309,7 +307,7 @@ def test_a_reader_lists_all_keys_of_a_state(checkpoint: Path, tmp_path: Path) ->
     assert rows == {("UA", 1545): {"EWR": 1, "JFK": 1}, ("AA", None): {"LGA": 1}}
 
 
-def test_a_reader_refuses_what_is_not_there(checkpoint: Path) -> None:
+def test_a_reader_refuses_unknown_names(checkpoint: Path) -> None:
     reader = CheckpointReader(checkpoint)
     with pytest.raises(QueryError, match="no operator"):
         reader.get("nobody", "last", "x")
@@ -342,7 +340,7 @@ def going(tmp_path: Path) -> Path:
     return path
 
 
-def test_rollback_says_what_it_does_and_does_it(going: Path) -> None:
+def test_rollback_prints_its_plan_and_carries_it_out(going: Path) -> None:
     dry = statekit("rollback", going, "--to", 1, "--dry-run")
     assert (dry.returncode, dry.stderr) == (0, "")
     assert "dry run: nothing was changed" in dry.stdout
@@ -368,7 +366,7 @@ def test_rollback_says_what_it_does_and_does_it(going: Path) -> None:
     assert CheckpointReader(going).epochs == [0, 1, 2, 3, 4]
 
 
-def test_inspect_tells_epochs_that_were_rolled_back_and_reads_them(going: Path) -> None:
+def test_inspect_shows_epochs_that_were_rolled_back_and_reads_them(going: Path) -> None:
     assert json.loads(statekit("inspect", going, "--json").stdout)["rolled_back"] == []
     statekit("rollback", going, "--to", 1)
     for epoch in ([], ["--epoch", 2]):
@@ -384,7 +382,7 @@ def test_inspect_tells_epochs_that_were_rolled_back_and_reads_them(going: Path) 
 
 
 @pytest.mark.parametrize("to", [3, 9, -1])
-def test_rollback_to_what_is_not_there_is_an_error(going: Path, to: int) -> None:
+def test_rollback_to_an_unknown_epoch_is_an_error(going: Path, to: int) -> None:
     done = statekit("rollback", going, f"--to={to}")
     assert (done.returncode, done.stdout) == (1, "")
     assert "RestoreError" in done.stderr
@@ -392,7 +390,7 @@ def test_rollback_to_what_is_not_there_is_an_error(going: Path, to: int) -> None
     assert statekit("rollback", going / "nowhere", "--to", 1).returncode == 1
 
 
-def test_diff_tells_rows_that_differ_and_says_so_by_its_exit_code(going: Path) -> None:
+def test_diff_prints_different_rows_and_has_its_own_exit_code(going: Path) -> None:
     done = statekit("diff", f"{going}@0", going, "--rows", 9)
     assert (done.returncode, done.stderr) == (3, "")
     for told in (
@@ -418,7 +416,7 @@ def test_diff_prints_json(going: Path) -> None:
     assert changed in total["examples"]
 
 
-def test_diff_of_what_is_not_there_is_an_error(going: Path) -> None:
+def test_diff_of_an_unknown_state_is_an_error(going: Path) -> None:
     assert statekit("diff", f"{going}@9", going).returncode == 1
     assert statekit("diff", going, going / "nowhere").returncode == 1
     assert statekit("diff", going).returncode == 2
@@ -432,7 +430,7 @@ def test_diff_takes_a_directory_whose_name_looks_like_an_epoch(going: Path) -> N
 # --------------------------------------------------------------------------------- savepoints
 
 
-def test_savepoint_prints_what_it_wrote_and_how_to_start_from_it(
+def test_savepoint_prints_its_contents_and_how_to_start_from_it(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "checkpoint"
@@ -494,7 +492,7 @@ def test_inspect_shows_a_savepoint(checkpoint: Path, tmp_path: Path) -> None:
         (["gc", "{}", "--age", "soon"], "'soon' is no duration"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused_with_what_to_do(
+def test_options_that_do_not_go_together_are_refused_with_advice(
     checkpoint: Path, words: list[str], message: str
 ) -> None:
     saved = STORED / "all-kinds/savepoints/s"

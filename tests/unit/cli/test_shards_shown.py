@@ -135,7 +135,7 @@ def test_inspect_does_not_take_operator_state_for_a_full_key_group(tmp_path: Pat
     assert "operator ignore ← events: no state" in text
 
 
-def test_inspect_says_what_is_not_known_of_shards_that_were_divided(tmp_path: Path) -> None:
+def test_inspect_shows_unknown_sizes_of_divided_shards(tmp_path: Path) -> None:
     counting = sk.Job("keyed")
     counting.source("events", Event).process(total_of)
     counting.run({"events": EVENTS}, checkpoint=tmp_path, parallelism=2, drain=False)
@@ -158,7 +158,7 @@ def test_inspect_of_two_thousand_shards_is_a_page(tmp_path: Path) -> None:
     assert "…" in text
 
 
-def test_a_plan_says_what_becomes_of_operator_state_and_does_not_count_it_by_key_group(
+def test_a_plan_shows_the_redistribution_of_operator_state_and_does_not_count_it_by_key_group(
     tmp_path: Path,
 ) -> None:
     made(tmp_path)
@@ -184,7 +184,7 @@ def test_a_rule_that_the_job_declares_now_is_that_of_an_offline_rescale(tmp_path
     assert sum(CheckpointReader(tmp_path).operator_state("counts", "count")) == len(EVENTS)
 
 
-def test_functions_for_another_type_do_not_write_what_the_checkpoint_cannot_read(
+def test_functions_for_another_type_do_not_write_rows_that_the_checkpoint_cannot_read(
     tmp_path: Path,
 ) -> None:
     job_of(follow_counting).run({"events": EVENTS}, checkpoint=tmp_path, parallelism=2, drain=False)

@@ -229,7 +229,7 @@ Unnamed = collections.namedtuple("Unnamed", "x")
     ],
     ids=str,
 )
-def test_unsupported_type_is_refused_with_what_to_use(annotation: Any, message: str) -> None:
+def test_an_unsupported_type_is_refused_with_an_alternative(annotation: Any, message: str) -> None:
     with pytest.raises(StateTypeError, match=message):
         schema_of(annotation)
 

@@ -262,7 +262,7 @@ EARLY = dt.datetime(1, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=5)))
     ],
     ids=repr,
 )
-def test_value_that_the_key_type_cannot_hold_is_refused(
+def test_a_value_that_does_not_fit_the_key_type_is_refused(
     annotation: Any, value: Any, message: str
 ) -> None:
     with pytest.raises(StateTypeError, match=message):
@@ -498,7 +498,7 @@ NOON = dt.datetime(2013, 1, 1, 12, tzinfo=UTC)
     ],
     ids=repr,
 )
-def test_value_that_the_type_cannot_hold_is_refused_with_the_path(
+def test_a_value_that_does_not_fit_the_type_is_refused_with_the_path(
     annotation: Any, value: Any, reason: str
 ) -> None:
     codec = value_codec(annotation)
@@ -522,7 +522,7 @@ def test_model_that_was_assigned_a_wrong_value_is_refused() -> None:
     ],
     ids=repr,
 )
-def test_value_that_messagepack_cannot_hold_is_refused(annotation: Any, value: Any) -> None:
+def test_a_value_that_messagepack_cannot_encode_is_refused(annotation: Any, value: Any) -> None:
     with pytest.raises(StateTypeError, match="64 bits"):
         value_codec(annotation).encode(value)
 

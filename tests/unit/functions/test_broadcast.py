@@ -79,7 +79,7 @@ def new_rate(rate: Rate, rates: sk.BroadcastState[str, float]) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("parallelism", [1, 4])
-def test_every_shard_knows_what_was_broadcast(backend: Backend, parallelism: int) -> None:
+def test_every_shard_has_the_broadcast_state(backend: Backend, parallelism: int) -> None:
     harness = Harness(in_dollars, parallelism=parallelism, backend=backend)
     items = "abcdefgh"
     assert harness.send(price("a", 2)) == [Dollars("a", None)]
@@ -124,7 +124,7 @@ def rate(rate: Rate, fees: sk.BroadcastState[str, float]) -> None:
     fees.clear()
 
 
-def test_timers_see_what_was_broadcast_in_their_epoch() -> None:
+def test_timers_see_broadcast_records_of_their_epoch() -> None:
     harness = Harness(announced, parallelism=2)
     harness.send(price("a", 1, seconds=1))
     assert harness.send(broadcast=[Fee("x", 5.0)]) == []
@@ -241,7 +241,7 @@ def test_a_handler_that_fails_leaves_all_shards_as_they_were(backend: Backend) -
     assert harness.epoch == 0
 
 
-def test_only_what_handles_broadcast_records_may_change_broadcast_state() -> None:
+def test_only_broadcast_handlers_may_change_broadcast_state() -> None:
     @sk.process(key="item")
     def meddle(price: Price, rates: sk.BroadcastState[str, float]) -> None:
         rates[price.currency] = price.amount
@@ -273,7 +273,7 @@ def test_a_handler_that_yields_after_all_is_refused() -> None:
         Harness(quiet).broadcast(Rate("EUR", 1.0))
 
 
-def test_what_could_differ_from_shard_to_shard_is_refused_at_decoration() -> None:
+def test_a_handler_whose_effect_could_differ_between_shards_is_refused() -> None:
     @sk.process(key="item")
     def every(
         price: Price,
@@ -335,7 +335,7 @@ def test_what_could_differ_from_shard_to_shard_is_refused_at_decoration() -> Non
     assert [handler.name for handler in every.handlers.signatures] == ["first"]
 
 
-def test_what_is_handled_and_what_is_broadcast_have_to_agree() -> None:
+def test_broadcast_streams_must_match_the_handlers() -> None:
     job = sk.Job("shop")
     prices, rates = job.source("prices", Price), job.source("rates", Rate)
     fees = job.source("fees", Fee)
@@ -394,7 +394,7 @@ def test_a_function_with_handlers_travels_as_it_is() -> None:
         assert harness.send(price("a", 1), broadcast=[Fee("x", 2.0)]) == ["a {'x': 2.0}"]
 
 
-def test_the_manifest_says_what_came_in_by_stream(tmp_path: Path) -> None:
+def test_the_manifest_counts_records_by_stream(tmp_path: Path) -> None:
     job = sk.Job("shop")
     rates = job.source("rates", Rate)
     job.source("prices", Price).process(in_dollars, broadcast=rates)
@@ -477,7 +477,7 @@ def plain_rates(told: list[Rate]) -> dict[str, float]:
 
 @settings(max_examples=25, deadline=None)
 @given(steps, st.integers(1, 5), st.sampled_from(BACKENDS))
-def test_all_shards_hold_the_same_and_it_is_what_plain_python_holds(
+def test_all_shards_have_the_same_state_as_plain_python(
     steps: list[tuple[list[Rate], list[str], bool]], parallelism: int, backend: Backend
 ) -> None:
     harness = Harness(in_dollars, parallelism=parallelism, backend=backend)

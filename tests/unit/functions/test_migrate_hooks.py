@@ -110,7 +110,7 @@ def test_a_field_that_went_cannot_come_back_as_another_type_while_its_rows_may_b
     assert [len(state.past) for state in job_file(tmp_path).operators[0].states] == [1]
 
 
-def test_the_error_shows_both_types_side_by_side_and_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_shows_both_types_side_by_side_and_gives_advice(tmp_path: Path) -> None:
     class Leg(NamedTuple):
         origin: str
         minutes: str
@@ -143,7 +143,7 @@ def text_of(number: int) -> str:
 
 
 @BACKENDS
-def test_a_hook_converts_what_is_read_and_rows_change_when_they_are_written(
+def test_a_hook_converts_rows_that_are_read_and_rows_change_when_they_are_written(
     tmp_path: Path, backend: Any
 ) -> None:
     started(keeping(int, 5), tmp_path, backend).send(Record("a", 1), Record("b", 1))
@@ -248,7 +248,7 @@ def test_a_hook_that_fails_fails_the_epoch_and_says_where(
     assert seen(keeping(int), tmp_path) == 5
 
 
-def test_what_a_hook_returns_is_never_shared_with_it(tmp_path: Path) -> None:
+def test_the_result_of_a_hook_is_never_shared_with_it(tmp_path: Path) -> None:
     kept: list[int] = [1]
 
     @sk.process(key="key", migrate={"held": lambda old: kept})
@@ -267,7 +267,7 @@ def test_what_a_hook_returns_is_never_shared_with_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", ["", "1 hour"])
 @pytest.mark.parametrize("then", ["", "1 hour"])
 @BACKENDS
-def test_marks_of_generations_and_stamps_of_expiry_are_told_apart(
+def test_marks_of_generations_and_stamps_of_expiry_are_distinguished(
     tmp_path: Path, backend: Any, first: str, then: str
 ) -> None:
     started(keeping(int, 5, ttl=first), tmp_path, backend).send(Record("a", 1))

@@ -499,7 +499,7 @@ def test_a_process_travels_with_callbacks_that_name_it_and_that_it_names(sent: s
     _run(CYCLES_READER, _run(CYCLES % sent, b""))
 
 
-def test_a_copied_process_is_whole_and_unknown_attributes_are_errors() -> None:
+def test_a_copied_process_is_complete_and_unknown_attributes_are_errors() -> None:
     again = copy.copy(total_by_customer)
     assert (again.name, again.__doc__) == (total_by_customer.name, total_by_customer.__doc__)
     with pytest.raises(AttributeError, match="'Process' object has no attribute"):

@@ -267,7 +267,7 @@ def test_fewer_keys_are_taken_at_once_where_their_rows_are_large(
 
 
 @pytest.mark.parametrize("count", [1, 1_000])
-def test_a_sum_that_no_row_can_hold_names_its_state_and_key(count: int) -> None:
+def test_a_sum_that_overflows_names_its_state_and_key(count: int) -> None:
     shard = in_memory()
     orders = in_order(shard.declared, count)
     shard.epoch(chunk([order._replace(cents=-(2**63)) for order in orders]))
@@ -334,7 +334,7 @@ class Moody:
 _MADE: list[str] = []
 
 
-def test_what_fails_for_many_keys_and_for_none_of_them_alone_fails() -> None:
+def test_a_call_that_fails_for_many_keys_and_for_none_alone_fails() -> None:
     shard = in_memory(into=Moody)
     with pytest.raises(
         sk.ProcessError, match="ZeroDivisionError: once; it was called with the keys"

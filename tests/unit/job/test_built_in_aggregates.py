@@ -131,7 +131,7 @@ SALES = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(SALES, max_size=12), max_size=4), st.sampled_from([1, 3]))
-def test_results_and_states_are_what_python_makes_of_the_records(
+def test_results_and_states_are_those_of_plain_python(
     batches: list[list[Sale]], parallelism: int
 ) -> None:
     harness = Harness(stream("shop", "number"), parallelism=parallelism, key_groups=4)
@@ -222,7 +222,7 @@ def test_results_are_of_a_class_of_the_users() -> None:
     assert Harness(made).send(sale()) == [Of(5, "a")]
 
 
-def test_aggregates_are_kept_as_long_as_they_are_told_to_be() -> None:
+def test_aggregates_are_kept_for_their_ttl() -> None:
     source = sk.Job("shop").source("sales", Sale)
     harness = Harness(source.aggregate(key="shop", number=sk.Count(), ttl=sk.TTL("1 hour")))
     harness.send(sale())
@@ -256,7 +256,7 @@ def test_an_aggregate_that_is_added_later_begins_with_nothing(tmp_path: Path) ->
         ("weight", {"n": sk.Count()}, "float"),
     ],
 )
-def test_what_cannot_be_is_refused(key: str, aggregates: Any, message: str) -> None:
+def test_invalid_arguments_are_refused(key: str, aggregates: Any, message: str) -> None:
     source: Any = sk.Job("shop").source("sales", Sale)
     with pytest.raises(sk.StateTypeError, match=message):
         source.aggregate(key=key, **aggregates)

@@ -119,7 +119,7 @@ def test_others_run_apart_for_a_reason(rest: Callable[[Any], None], apart: str) 
 # ------------------------------------------------------------------------------------- explained
 
 
-def test_a_job_says_what_it_does_and_why() -> None:
+def test_explain_describes_a_job_with_reasons() -> None:
     made, moves = job()
     whole = moves.process(total).process(best)
     whole.aggregate(key="player", moves=sk.Count(), mean=sk.Mean("points")).sink("players")

@@ -215,7 +215,7 @@ class Opening(pydantic.BaseModel):
     account: str
 
 
-def test_types_of_every_kind_are_told_apart_by_their_class() -> None:
+def test_types_of_every_kind_are_distinguished_by_their_class() -> None:
     @sk.process(key="account")
     def kinds(
         event: Order | Refund | Closing | Opening, seen: sk.ListState[str]
@@ -234,7 +234,7 @@ class Lasting(Refund):
 
 
 @pytest.mark.parametrize("value", [{"account": "a"}, Lasting("a"), ("a",), None])
-def test_what_is_of_none_of_the_types_is_refused(value: Any) -> None:
+def test_a_record_of_another_type_is_refused(value: Any) -> None:
     @sk.process(key="account")
     def kinds(event: Refund | Closing) -> None: ...
 
@@ -273,7 +273,7 @@ class Keyless(NamedTuple):
     name: str
 
 
-def test_what_cannot_be_told_apart_or_keyed_alike_is_refused_at_decoration() -> None:
+def test_types_that_cannot_be_distinguished_or_have_different_keys_are_refused() -> None:
     def takes(annotation: Any, **options: Any) -> Any:
         def fn(event: Any) -> None: ...
 
@@ -363,7 +363,7 @@ def test_records_without_a_key_come_from_several_inputs_too() -> None:
     assert Counter(found) == {"Order": 3, "Payment": 4}
 
 
-def test_a_run_goes_on_in_each_input_where_it_was(tmp_path: Path) -> None:
+def test_a_run_continues_at_the_position_of_each_input(tmp_path: Path) -> None:
     orders = [order("a", 1, n) for n in range(5)]
     payments = [payment("a", 1, n) for n in range(3)]
 
@@ -447,7 +447,7 @@ def test_an_input_that_comes_from_an_operator_is_as_far_as_that_one_was() -> Non
     assert epochs.watermark("timed") == 93, "that of payments_of, in the epoch before, less 5"
 
 
-def test_an_operator_without_event_time_passes_on_how_far_what_feeds_it_has_come() -> None:
+def test_an_operator_without_event_time_passes_on_the_event_time_of_its_inputs() -> None:
     @sk.process(key="account", event_time="at")
     def late_enough(event: Payment) -> None: ...
 
@@ -490,7 +490,7 @@ def test_event_time_ends_once_all_inputs_have_ended() -> None:
     assert epochs.runner.coordinator.is_drained
 
 
-def test_a_manifest_that_does_not_tell_inputs_apart_speaks_of_them_all() -> None:
+def test_a_manifest_without_inputs_applies_to_all_inputs() -> None:
     before = OperatorEpoch(shards=(), largest_event_us=7)
     assert [before.largest_of(name) for name in ("orders", "payments")] == [7, 7]
     now = OperatorEpoch(shards=(), largest_event_us=7, largest_by_input={"orders": 7})
@@ -552,7 +552,7 @@ def test_ordered_inputs_are_merged_by_time_however_they_are_cut(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_was_joined_survives_crashes_and_other_parallelism(
+def test_joined_state_survives_crashes_and_another_parallelism(
     backend: Backend, tmp_path: Path
 ) -> None:
     harness = Harness(join, parallelism=3, backend=backend)

@@ -80,7 +80,7 @@ def test_a_run_counts_its_outputs_and_does_not_show_them(job: sk.Job) -> None:
     assert repr(run) == "<Run: 2 epochs, last epoch 1, 3 records for totals>"
 
 
-def test_a_line_of_the_tree_holds_a_whole_type(job: sk.Job) -> None:
+def test_a_line_of_the_tree_has_a_complete_type(job: sk.Job) -> None:
     orders = job.source("orders", Order)
     orders.process(total)
     orders.process(watch)

@@ -335,7 +335,7 @@ def record_class(flavour: str, annotation: Any) -> Any:
 
 
 @given(st.data(), typed_values(), st.sampled_from(["namedtuple", "dataclass", "frozen", "struct"]))
-def test_outputs_of_generated_types_are_what_is_read_behind_a_shuffle(
+def test_outputs_of_generated_types_equal_those_after_a_shuffle(
     data: st.DataObject, typed: tuple[Any, st.SearchStrategy[Any]], flavour: str
 ) -> None:
     annotation, values = typed
@@ -349,7 +349,7 @@ def test_outputs_of_generated_types_are_what_is_read_behind_a_shuffle(
     assert list(map(shown, outputs.stored(stored))) == expected, "it is its own stored form"
 
 
-def test_classes_that_compute_fields_do_so_once_per_operator_as_behind_a_shuffle() -> None:
+def test_classes_that_compute_fields_do_so_once_per_operator_as_after_a_shuffle() -> None:
     @dataclasses.dataclass
     class Grows:
         k: str

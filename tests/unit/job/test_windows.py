@@ -87,7 +87,7 @@ def collected(window: Window, **options: Any) -> Harness:
 # ------------------------------------------------------------------- what other systems' users know
 
 
-def test_fixed_windows_hold_what_is_between_their_bounds() -> None:
+def test_fixed_windows_have_the_records_between_their_bounds() -> None:
     """B27: fixed(10) over 1, 2, 3, 10, 11."""
     harness = collected(sk.tumbling("10 s"))
     assert harness.send(*events(1, 2, 3, 10, 11)) == []
@@ -141,7 +141,7 @@ def test_sessions_merge_when_less_than_the_gap_is_between_them(
     assert sum(found[2] for found in seen(run["out"])) == len(given)
 
 
-def test_late_records_merge_sessions_that_were_put_out() -> None:
+def test_late_records_merge_sessions_that_have_fired() -> None:
     """B33: a late record between two sessions that have closed makes one of them."""
     windows = windowed(sk.session("10 s"), Letter, lateness="30 s", allowed_lateness="200 s")
     harness = Harness(process_of(windows.collect("value")))
@@ -209,7 +209,7 @@ def test_sliding_windows_share_their_elements() -> None:
 
 
 @pytest.mark.parametrize("by_parity", [False, True])
-def test_batches_of_at_most_three_hold_every_element_once(by_parity: bool) -> None:
+def test_batches_of_at_most_three_have_every_element_once(by_parity: bool) -> None:
     """B23: a user's own buffer, flushed when it is full or by a timer; no batch mixes windows."""
 
     @sk.process(key=("key", "value") if by_parity else "key", event_time="at")
@@ -375,7 +375,7 @@ def by_window(outputs: list[Any], how: str) -> list[tuple[tuple[str, float, floa
 
 @settings(max_examples=150, deadline=None)
 @given(WINDOWS, GIVEN, ARRIVALS, st.sampled_from(sorted(OF_LIST)), st.booleans())
-def test_each_window_comes_out_once_and_is_that_of_plain_python(
+def test_each_window_fires_once_with_the_result_of_plain_python(
     window: Window,
     given: list[tuple[str, int, int]],
     arrival: Arrival,
@@ -517,7 +517,7 @@ def bounds(window: Window) -> tuple[float, float]:
     return (2, 10) if isinstance(window, Session) else (0, 10)
 
 
-def test_a_window_whose_first_record_is_late_comes_out_at_once() -> None:
+def test_a_window_whose_first_record_is_late_fires_at_once() -> None:
     harness = collected(sk.tumbling("10 s"), allowed_lateness="50 s")
     harness.send(event(55, 55, "other"))
     assert seen(harness.send(*events(6, 7))) == [(0, 10, [6, 7])]
@@ -586,7 +586,7 @@ def test_ordered_windows_include_their_last_microsecond(window: Window) -> None:
 # ------------------------------------------------------------------------------------ ends of time
 
 
-def test_windows_where_time_begins_wait_until_they_are_complete() -> None:
+def test_windows_at_the_minimum_timestamp_fire_when_they_are_complete() -> None:
     harness = collected(sk.tumbling("1 h"), lateness="1 day", allowed_lateness="30 days")
     assert harness.send(Event("k", FIRST + after(1), 1)) == []
     assert harness.send(Event("k", FIRST + after(2), 2)) == []
@@ -624,7 +624,7 @@ def test_the_first_and_the_last_instant_are_in_windows(window: Window, allowed: 
 @pytest.mark.parametrize(
     "window", [sk.tumbling("1 week"), sk.session("1 day")], ids=["week", "session"]
 )
-def test_the_last_windows_wait_for_the_last_instant(window: Window) -> None:
+def test_the_last_windows_fire_at_the_last_instant(window: Window) -> None:
     harness = collected(window)
     harness.send(Event("k", LAST - after(1), 1))
     assert harness.advance_watermark(LAST - dt.timedelta(microseconds=1)) == []
@@ -773,7 +773,7 @@ def test_results_have_columns_of_the_right_types() -> None:
         assert text.splitlines()[4] == columns
 
 
-def test_operators_are_named_after_what_they_do() -> None:
+def test_default_names_of_operators_describe_them() -> None:
     windows = windowed(sk.tumbling("10 s"), Reading, key=("room", "floor"))
     made = [windows.count(), windows.sum("celsius"), windows.collect(), windows.collect("name")]
     assert [stream.name for stream in made] == [
@@ -787,7 +787,7 @@ def test_operators_are_named_after_what_they_do() -> None:
         windows.count()
 
 
-def test_whole_records_are_collected_in_order_of_time() -> None:
+def test_records_are_collected_in_order_of_time() -> None:
     harness = Harness(process_of(windowed(sk.tumbling("10 s")).collect()))
     harness.send(event(5, 1), event(2, 2), event(5, 3))
     (found,) = harness.advance_watermark(at(20))
@@ -855,7 +855,7 @@ def test_a_key_that_a_dict_does_not_have_is_none() -> None:
 
 @pytest.mark.parametrize("window", [sk.tumbling("10 s"), sk.session("5 s")], ids=["fixed", "gap"])
 @pytest.mark.parametrize("how", ["count", "collect", "aggregate"])
-def test_what_is_shipped_to_a_worker_does_the_same(window: Window, how: str) -> None:
+def test_a_pickled_window_has_the_same_results(window: Window, how: str) -> None:
     declared = process_of(result_of(windowed(window), how))
     copy = cloudpickle.loads(cloudpickle.dumps(declared))
     outputs = []

@@ -178,7 +178,7 @@ KEYS = st.sampled_from([None, "", "a", "b"])
     st.integers(1, 8),
     st.integers(1, 5),
 )
-def test_a_pane_of_sessions_is_what_follows_without_a_gap_and_is_known_by_its_start(
+def test_a_pane_of_sessions_has_the_records_without_a_gap_and_is_identified_by_its_start(
     records: list[tuple[str | None, bool, int]], gap: int, size: int
 ) -> None:
     pieces = [records[start : start + size] for start in range(0, len(records), size)] or [[]]
@@ -245,7 +245,7 @@ def seen(harness: Harness, *, timers: bool) -> Any:
     st.sampled_from([1, 2, 100]),
     DURATIONS,
 )
-def test_rows_of_partitions_and_batches_come_to_what_single_records_come_to(
+def test_combined_rows_have_the_results_of_single_records(
     window: Window,
     how: str,
     epochs: list[list[list[Event]]],
@@ -278,7 +278,7 @@ def rows_of(shard: Shard) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("window", [sk.sliding("10 s", "4 s"), sk.session("7 s")])
-def test_a_checkpoint_of_single_records_goes_on_with_combined_ones(
+def test_a_checkpoint_of_single_records_continues_with_combined_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: Window
 ) -> None:
     def sums() -> Process[Any, ..., Any]:
@@ -393,7 +393,7 @@ class Out:
         (Named, sk.tumbling("10 s"), {"key": "from"}),
     ],
 )
-def test_what_cannot_be_combined_is_added_record_by_record(
+def test_records_that_cannot_be_combined_are_added_one_by_one(
     record: Any, window: Any, options: dict[str, Any]
 ) -> None:
     declared = process_of(windowed(window, record, **options).count(into=Out))
@@ -491,9 +491,7 @@ def test_a_sum_that_is_too_large_names_its_key_and_changes_nothing() -> None:
         (Event("k", at(1), "much"), "value"),  # type: ignore[arg-type]
     ],
 )
-def test_a_record_that_is_not_what_it_is_declared_as_fails_and_is_named(
-    wrong: Event, said: str
-) -> None:
+def test_a_record_of_another_type_than_declared_fails_and_is_named(wrong: Event, said: str) -> None:
     harness = Harness(process_of(windowed(sk.tumbling("10 s")).sum("value")))
     with pytest.raises(sk.ProcessError, match=rf"(?s)Event\(key=.*{said}"):
         harness.send(*events((1, 1)), wrong)
@@ -531,7 +529,7 @@ def test_a_row_without_an_instant_is_named(record: type[Any], time: int | None, 
         combiner_of(record).rows(table)
 
 
-def test_fields_that_a_frame_does_not_have_are_what_records_have_by_default() -> None:
+def test_missing_fields_of_a_frame_read_as_the_defaults_of_the_record() -> None:
     times = pa.array([0, 1], pa.int64()).cast(UTC_TIME)
     found = combiner_of(Loose).rows(pa.table({"key": ["a", "a"], "at": times}))
     assert found.column("part_1").to_pylist() == [10]
@@ -615,7 +613,7 @@ def test_spans_of_time_are_summed_exactly_as_long_as_their_sum_fits() -> None:
     assert harness.state("windows", "k") == {at(0): dt.timedelta(days=100_000_000)}
 
 
-def test_large_records_are_combined_before_many_of_them_are_held(
+def test_large_records_are_combined_before_many_are_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("statekit.records.preaggregate._BYTES_AT_ONCE", 1000)

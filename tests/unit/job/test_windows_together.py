@@ -125,7 +125,7 @@ def test_the_same_on_rocksdb_and_with_any_parallelism(
         ]
 
 
-def test_a_job_goes_on_where_one_by_one_stopped(tmp_path: Any) -> None:
+def test_a_job_continues_after_records_were_added_one_by_one(tmp_path: Any) -> None:
     """And the other way round: what is kept is the same, and so is the declaration."""
     given = [Event(key, at(n), n) for n in range(60) for key in "ab"]
     options = {"window": sk.tumbling("10 s"), "lateness": after(5)}
@@ -209,7 +209,7 @@ def behind() -> sk.Job:
     return job
 
 
-def test_they_stay_in_the_pass_of_what_feeds_them() -> None:
+def test_windows_stay_in_the_pass_of_the_operator_that_feeds_them() -> None:
     (each,) = chains(behind())
     assert [operator.name for operator in each.operators] == ["twice", "aggregate_value_by_key"]
     last = behind().explain().splitlines()[-1].strip()
@@ -222,7 +222,7 @@ def test_they_stay_in_the_pass_of_what_feeds_them() -> None:
 # ------------------------------------------------------------------------------------- what fails
 
 
-def test_a_function_that_fails_is_told_with_the_record_that_was_added() -> None:
+def test_an_error_of_a_function_names_the_added_record() -> None:
     def add(held: int, value: int | None) -> int:
         return held + 10 // (value or 0)
 

@@ -148,7 +148,7 @@ def test_only_shards_that_changed_are_read(tmp_path: Path) -> None:
     assert (total.rows_a, total.rows_b, total.changed) == (12, 12, 1)
 
 
-def test_shards_that_were_cut_anew_and_not_changed_are_not_read(tmp_path: Path) -> None:
+def test_shards_of_another_layout_without_changes_are_not_read(tmp_path: Path) -> None:
     harness = Harness(tally, parallelism=4, key_groups=GROUPS, checkpoint=tmp_path)
     harness.send(*(Entry(f"k{n}", 1) for n in range(12)))
     wider = Harness(tally, parallelism=2, checkpoint=tmp_path)
@@ -159,7 +159,7 @@ def test_shards_that_were_cut_anew_and_not_changed_are_not_read(tmp_path: Path) 
         assert state_of(found, "total").changed == 1
 
 
-def test_no_more_rows_are_told_than_were_asked_for(tmp_path: Path) -> None:
+def test_no_more_rows_are_returned_than_requested(tmp_path: Path) -> None:
     harness = Harness(tally, checkpoint=tmp_path)
     harness.send(Entry("a", 1))
     harness.send(*(Entry(f"k{n}", 1) for n in range(9)))
@@ -211,7 +211,7 @@ def waits(reading: Reading, ctx: sk.Context) -> None:
 def bell(timer: sk.Timer) -> None: ...
 
 
-def test_timers_and_waiting_records_are_rows(tmp_path: Path) -> None:
+def test_timers_and_buffered_records_are_rows(tmp_path: Path) -> None:
     harness = Harness(waits, checkpoint=tmp_path)
     first, second = Reading("a", at(7000), 1.0), Reading("a", at(7200), 2.0)
     harness.send(first)
@@ -270,7 +270,7 @@ def ran(path: Path, job: sk.Job, *records: Entry, **options: Any) -> Path:
     return path
 
 
-def test_types_that_differ_are_told_and_values_compared_as_they_read(tmp_path: Path) -> None:
+def test_different_types_are_reported_and_decoded_values_are_compared(tmp_path: Path) -> None:
     a = ran(tmp_path / "a", job_of(p_ints), Entry("a", 1), Entry("b", 2))
     b = ran(tmp_path / "b", job_of(p_floats), Entry("a", 1), Entry("b", 3))
     found = differ(a, b)
@@ -307,7 +307,7 @@ def test_another_type_of_key_makes_all_rows_others(tmp_path: Path) -> None:
     assert [(row.change, row.key) for row in held.examples] == [("removed", "a"), ("added", 1)]
 
 
-def test_a_state_that_was_given_up_is_a_difference_although_no_shard_changed(
+def test_a_dropped_state_is_a_difference_although_no_shard_changed(
     tmp_path: Path,
 ) -> None:
     @sk.process(key="key")
@@ -349,7 +349,7 @@ def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path) -> None:
         differ(tmp_path, tmp_path, 0, 1)
 
 
-def test_what_is_compared_leaves_nothing_on_the_local_disk(
+def test_a_comparison_leaves_no_files_on_the_local_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scratch = tmp_path / "scratch"

@@ -145,7 +145,7 @@ def test_epochs_before_are_read_as_they_were(tmp_path: Path) -> None:
         assert json.loads(done.stdout) == held
 
 
-def test_the_table_says_what_became_of_each_state(tmp_path: Path) -> None:
+def test_the_table_shows_the_result_for_each_state(tmp_path: Path) -> None:
     filled(tmp_path)
     done = statekit("migrate", tmp_path, "--app", "tests.unit.maintenance.test_migrate:job_of_text")
     assert (done.returncode, done.stderr) == (0, "")
@@ -185,7 +185,7 @@ def test_a_dry_run_counts_the_rows_that_fail_and_names_the_first(tmp_path: Path)
     assert files_of(tmp_path) == before
 
 
-def test_what_is_refused_is_in_the_table_and_explained(tmp_path: Path) -> None:
+def test_refused_states_are_in_the_table_with_the_reason(tmp_path: Path) -> None:
     harness = Harness(evolving("text"), checkpoint=tmp_path)
     harness.send(Act("k1", "set", 1))
     with pytest.raises(StateSchemaError, match="was str and is int"):
@@ -272,7 +272,7 @@ def test_a_checkpoint_that_cannot_be_migrated_is_an_error(tmp_path: Path) -> Non
         ("tests.unit.maintenance.test_migrate:holds", "failed with TypeError"),
     ],
 )
-def test_what_names_no_job_is_refused(text: str, said: str) -> None:
+def test_an_argument_that_names_no_job_is_refused(text: str, said: str) -> None:
     with pytest.raises(StateTypeError, match=said):
         load_job(text)
     assert load_job("tests.unit.maintenance.test_migrate:job_of_text").name == "evolve"
@@ -297,7 +297,7 @@ POINTS: dict[str, tuple[Any, str, int]] = {
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_power_cut_leaves_the_old_state_whole_or_the_new_one(tmp_path: Path, point: str) -> None:
+def test_a_power_cut_leaves_the_old_state_or_the_new_one(tmp_path: Path, point: str) -> None:
     filled(tmp_path, KEYS[:8])
     assert exit_code(migrate_and_die, str(tmp_path), point) == -signal.SIGKILL
     is_done = point == "behind the manifest"

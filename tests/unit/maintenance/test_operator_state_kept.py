@@ -152,7 +152,7 @@ def test_tools_see_it_by_shard(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("parallelism", "key_groups"), [(3, 7), (5, 16), (2, 64)])
-def test_it_goes_along_when_all_is_written_anew(
+def test_operator_state_is_kept_when_all_state_is_rewritten(
     tmp_path: Path, parallelism: int, key_groups: int
 ) -> None:
     before = made(tmp_path)
@@ -260,7 +260,7 @@ def test_a_difference_names_the_shard(tmp_path: Path) -> None:
     )
 
 
-def test_a_difference_sees_what_a_change_of_parallelism_put_into_shards_that_stay(
+def test_a_difference_shows_redistributed_state_in_unchanged_shards(
     tmp_path: Path,
 ) -> None:
     Harness(follow, parallelism=2, key_groups=3, checkpoint=tmp_path).send(*EVENTS)
@@ -284,7 +284,7 @@ class Unruled:
 def unruled(event: Event, held: Unruled) -> None: ...
 
 
-def test_an_object_without_a_rule_says_what_its_class_needs() -> None:
+def test_the_error_for_an_object_without_a_rule_names_the_missing_methods() -> None:
     harness = Harness(unruled, parallelism=2)
     harness.send(*EVENTS)
     with pytest.raises(sk.RescaleError, match="give its class split_state and merge_states"):

@@ -119,7 +119,7 @@ def due_row_lost(repository: Repository) -> list[Mutation]:
     return [Delete(DUE, rows_of(repository, "keep", DUE)[0][0])]
 
 
-def test_indexes_that_are_not_those_of_their_rows_are_found_and_made_anew(
+def test_indexes_that_do_not_match_their_rows_are_found_and_rebuilt(
     repository: Repository, tmp_path: Path
 ) -> None:
     untouched = Repository(tmp_path / "untouched")
@@ -224,7 +224,7 @@ def test_rows_that_cannot_be_read_are_found_and_left_out_only_if_that_is_asked_f
     assert everything(repository) == counts(repository, 2)
 
 
-def test_without_consent_rows_are_not_left_out_but_gone_back_behind(
+def test_without_drop_rows_a_repair_goes_back_instead_of_dropping_rows(
     repository: Repository,
 ) -> None:
     forge(repository, "keep", [BAD_ROWS[0][1]])
@@ -257,7 +257,7 @@ def last_file(repository: Repository, epoch: int) -> Path:
 
 
 @pytest.mark.parametrize("how", ["cut", "gone", "manifest"])
-def test_what_a_lost_file_held_is_not_guessed_but_done_again(tmp_path: Path, how: str) -> None:
+def test_the_contents_of_a_lost_file_are_processed_again(tmp_path: Path, how: str) -> None:
     inputs = {"steps": [step for number in range(6) for step in steps(number)]}
     plain, checkpoint = tmp_path / "plain", tmp_path / "checkpoint"
     for place in (plain, checkpoint):
@@ -314,7 +314,7 @@ def test_where_nothing_is_damaged_nothing_is_changed(repository: Repository) -> 
     assert Files.copied(repository.root).files == before
 
 
-def test_where_nothing_is_whole_nothing_is_made(repository: Repository) -> None:
+def test_without_an_intact_epoch_nothing_is_repaired(repository: Repository) -> None:
     last_file(repository, 0).write_bytes(b"")
     before = repository.epochs()
     with pytest.raises(RestoreError, match=r"no intact epoch.*from a backup"):
@@ -334,7 +334,7 @@ def test_an_epoch_that_was_rolled_back_is_not_gone_back_to(tmp_path: Path) -> No
     assert made.target.epoch == 1, "2 was rolled back by 3, as 6 still says"
 
 
-def test_an_epoch_that_was_begun_is_finished_before_an_index_is_made_anew(
+def test_an_epoch_that_was_begun_is_finished_before_an_index_is_restored(
     repository: Repository,
 ) -> None:
     forge(repository, "keep", due_row_lost(repository))
@@ -386,7 +386,7 @@ def test_a_repair_that_was_killed_before_sparks_part_was_set_back_is_finished(
     assert max(repository.spark_batches("offsets")) == target.batch
 
 
-def test_sparks_part_that_stands_elsewhere_is_found(tmp_path: Path) -> None:
+def test_a_wrong_position_of_sparks_part_is_found(tmp_path: Path) -> None:
     repository = stream(tmp_path)
     for batch in (5, 6):
         (tmp_path / "spark/offsets" / str(batch)).unlink()
@@ -404,7 +404,7 @@ def statekit(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_command_says_what_is_wrong_and_what_a_repair_did(repository: Repository) -> None:
+def test_the_command_reports_damage_and_the_result_of_a_repair(repository: Repository) -> None:
     assert repository.root is not None
     told = statekit("verify", repository.root, "--all")
     assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "intact")
@@ -425,7 +425,7 @@ def test_the_command_says_what_is_wrong_and_what_a_repair_did(repository: Reposi
     assert statekit("verify", repository.root, "--epoch", 3).returncode == 0
 
 
-def test_the_command_tells_what_it_cannot_check(tmp_path: Path, repository: Repository) -> None:
+def test_the_command_reports_what_it_cannot_check(tmp_path: Path, repository: Repository) -> None:
     assert statekit("verify", tmp_path / "nowhere").returncode == 2
     (tmp_path / "empty").mkdir()
     assert statekit("verify", tmp_path / "empty").returncode == 2

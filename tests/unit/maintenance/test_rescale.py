@@ -93,7 +93,7 @@ def test_it_commits_an_epoch_that_only_changes_the_shards(tmp_path: Path) -> Non
     assert comparable(copied_rows(made.coordinator, made.copies)) == held(tmp_path)
 
 
-def test_it_tells_mutations_and_checksums_of_each_state(tmp_path: Path) -> None:
+def test_an_offline_rescale_reports_mutations_and_checksums_of_each_state(tmp_path: Path) -> None:
     made = advanced(tmp_path, 4, epochs=2)
     repository = made.coordinator.repository
     mutations = dict.fromkeys(("total", "seen", "parity"), 0)
@@ -138,7 +138,7 @@ def test_copies_are_shared_after_any_number_of_offline_changes(
 # -------------------------------------------------------------------------------------- the plan
 
 
-def test_a_plan_tells_what_moves_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_plan_shows_moves_and_changes_nothing(tmp_path: Path) -> None:
     made = advanced(tmp_path, 2, epochs=2)
     before = files(tmp_path)
     done = statekit("rescale", tmp_path / "checkpoint", "--to", 4, "--plan")
@@ -167,7 +167,7 @@ def test_a_plan_tells_what_moves_and_changes_nothing(tmp_path: Path) -> None:
     assert f"fullest key groups: {group} ({fullest.rows:,}, " in done.stdout
 
 
-def test_a_fast_plan_tells_what_the_manifest_knows(tmp_path: Path) -> None:
+def test_a_fast_plan_uses_the_manifest(tmp_path: Path) -> None:
     advanced(tmp_path, 4, epochs=2)
     reader = CheckpointReader(tmp_path / "checkpoint")
     (exact,), (fast,) = plan_of_rescale(reader, 2), plan_of_rescale(reader, 2, fast=True)
@@ -361,12 +361,12 @@ def test_a_job_is_found_by_its_name(jobs: str, name: str) -> None:
     ["some_jobs", ":job", "some_jobs:", "nowhere:job", "some_jobs:nothing", "some_jobs:no_job",
      "some_jobs:fails"],
 )  # fmt: skip
-def test_what_names_no_job_is_refused(jobs: str, text: str) -> None:
+def test_an_argument_that_names_no_job_is_refused(jobs: str, text: str) -> None:
     with pytest.raises(StateTypeError):
         load_job(text)
 
 
-def test_a_job_is_held_against_the_checkpoint(jobs: str, tmp_path: Path) -> None:
+def test_a_job_is_checked_against_the_checkpoint(jobs: str, tmp_path: Path) -> None:
     repository = advanced(tmp_path, 2).coordinator.repository
     with pytest.raises(RestoreError, match="of job 'tally', not of 'other'"):
         rescale_offline(repository, 4, job=load_job(f"{jobs}:other"))

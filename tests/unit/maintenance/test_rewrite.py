@@ -43,7 +43,7 @@ def layouts(draw: st.DrawFn) -> tuple[int, int]:
     other=layouts(),
     scratch_bytes=st.sampled_from([1, rewrite.SCRATCH_BYTES]),
 )
-def test_a_job_goes_on_in_other_key_groups_as_if_nothing_had_happened(
+def test_a_job_continues_in_other_key_groups_as_if_nothing_had_happened(
     process: Any,
     before: list[Any],
     after: list[Any],
@@ -103,7 +103,7 @@ def test_counts_of_the_new_shards_are_exact(tmp_path: Path) -> None:
         assert sum(shard.bytes.get(name, 0) for shard in shards) == counted[name].bytes
 
 
-def test_epochs_behind_it_never_look_in_front_of_it() -> None:
+def test_epochs_after_a_rewrite_never_read_files_from_before() -> None:
     harness = tallied()
     rewrite_checkpoint(harness._repository, key_groups=128)
     harness = reopened(harness, 5)
@@ -117,7 +117,7 @@ def test_epochs_behind_it_never_look_in_front_of_it() -> None:
     assert {ref.path.split("/")[0] for ref in new & old} <= {"job.json"}
 
 
-def test_progress_is_told_to_the_end() -> None:
+def test_progress_is_reported_to_the_end() -> None:
     told: list[tuple[int, int | None]] = []
     harness = tallied()
     manifest = rewrite_checkpoint(
@@ -203,7 +203,7 @@ def with_another_value(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("damage", [without_last_row, with_another_value])
-def test_nothing_is_committed_unless_what_was_written_is_what_was_there(
+def test_nothing_is_committed_unless_the_written_rows_equal_the_read_ones(
     damage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = tallied()
@@ -219,7 +219,7 @@ def test_nothing_is_committed_unless_what_was_written_is_what_was_there(
     assert state_of(harness, EXPECTED) == EXPECTED
 
 
-def test_counts_of_a_manifest_that_its_files_do_not_hold_are_told(tmp_path: Path) -> None:
+def test_counts_of_a_manifest_that_do_not_match_its_files_are_an_error(tmp_path: Path) -> None:
     repository = tallied(tmp_path)._repository
     last = repository.manifest(3)
     operator = last.operators["tally"]

@@ -41,7 +41,7 @@ def rows_of(harness: Harness) -> list[tuple[str, bytes, bytes]]:
 
 @settings(max_examples=30, deadline=None)
 @given(process=st.sampled_from(PROCESSES), given_epochs=epochs(), first=GROUPS, second=GROUPS)
-def test_there_and_back_again_every_row_key_is_what_it_was(
+def test_converting_a_row_key_and_back_gives_the_same_row_key(
     process: Any, given_epochs: list[list[Step]], first: int, second: int
 ) -> None:
     harness = Harness(process, key_groups=first)
@@ -61,7 +61,7 @@ def test_there_and_back_again_every_row_key_is_what_it_was(
 
 @settings(max_examples=30, deadline=None)
 @given(given_epochs=epochs())
-def test_indexes_made_anew_lead_to_all_that_is_due_and_to_nothing_else(
+def test_rebuilt_indexes_contain_all_due_rows_and_no_others(
     given_epochs: list[list[Step]],
 ) -> None:
     harness = Harness(keep, key_groups=8)

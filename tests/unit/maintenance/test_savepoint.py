@@ -63,7 +63,7 @@ def restored(process: Any, savepoint: Savepoint, parallelism: int, key_groups: i
     rows_per_group=st.sampled_from([1, 3, 65_536]),
     bytes_per_file=st.sampled_from([1, 200, 1 << 20]),
 )
-def test_a_job_goes_on_from_a_savepoint_as_if_nothing_had_happened(
+def test_a_job_continues_from_a_savepoint_as_if_nothing_had_happened(
     process: Any,
     before: list[Any],
     after: list[Any],
@@ -142,7 +142,7 @@ def test_an_epoch_before_the_last_can_be_saved(tmp_path: Path) -> None:
     assert state_of(again, expected(0, 1)) == expected(0, 1)
 
 
-def test_a_job_that_goes_on_does_not_change_a_savepoint(tmp_path: Path) -> None:
+def test_a_continuing_job_does_not_change_a_savepoint(tmp_path: Path) -> None:
     harness = tallied(tmp_path)
     write_savepoint(harness._repository, "s")
     harness.send(*entries(4, 30))
@@ -220,7 +220,7 @@ def test_a_savepoint_is_never_overwritten(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in files_of(tmp_path / "savepoints")} == before
 
 
-def test_of_two_at_once_under_one_name_one_is_whole_and_the_other_leaves_nothing(
+def test_of_two_savepoints_with_one_name_one_is_complete_and_the_other_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = tallied(tmp_path)._repository
@@ -244,7 +244,7 @@ def test_of_two_at_once_under_one_name_one_is_whole_and_the_other_leaves_nothing
     assert found == {*named, "savepoint.json"}
 
 
-def test_what_is_no_savepoint_is_told(tmp_path: Path) -> None:
+def test_a_path_without_a_savepoint_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "absent", tmp_path):
         with pytest.raises(RestoreError, match="there is no savepoint at"):
             Savepoint.at(path)
@@ -274,7 +274,7 @@ def half_way(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(("parallelism", "key_groups"), [(None, None), (1, 1), (7, 300)])
-def test_a_run_from_a_savepoint_reads_each_record_once_and_goes_on_counting_epochs(
+def test_a_run_from_a_savepoint_reads_each_record_once_and_continues_its_epoch_numbers(
     tmp_path: Path, half_way: str, parallelism: int | None, key_groups: int | None
 ) -> None:
     first, second = halves()
@@ -293,7 +293,7 @@ def test_a_run_from_a_savepoint_reads_each_record_once_and_goes_on_counting_epoc
     assert state_of(harness, plain_state(first + second)) == plain_state(first + second)
 
 
-def test_starting_again_with_the_same_arguments_goes_on(tmp_path: Path, half_way: str) -> None:
+def test_starting_again_with_the_same_arguments_continues(tmp_path: Path, half_way: str) -> None:
     first, second = halves()
     for records in (first, first + second[:10], first + second):
         tally_job().run({"records": records}, checkpoint=tmp_path / "new", from_savepoint=half_way)
@@ -368,7 +368,7 @@ def test_an_import_that_loses_to_a_job_is_fenced(tmp_path: Path, half_way: str) 
     assert state_of(harness, plain_state(first)) == plain_state(first)
 
 
-def test_states_that_were_given_up_are_not_in_a_savepoint_and_their_names_are_free_again(
+def test_dropped_states_are_not_in_a_savepoint_and_their_names_are_free_again(
     tmp_path: Path,
 ) -> None:
     tally_job().run({"records": entries(0, 9)}, checkpoint=tmp_path / "old")
@@ -403,7 +403,7 @@ def test_states_that_were_given_up_are_not_in_a_savepoint_and_their_names_are_fr
 # ------------------------------------------------------------------------------------ full disks
 
 
-def test_a_full_local_disk_is_told_and_the_next_attempt_succeeds(
+def test_a_full_local_disk_is_an_error_and_the_next_attempt_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = tallied(tmp_path / "checkpoint")._repository
@@ -422,7 +422,7 @@ def test_a_full_local_disk_is_told_and_the_next_attempt_succeeds(
         monkeypatch.undo()
 
 
-def test_a_full_store_is_told_and_the_next_attempt_succeeds(tmp_path: Path) -> None:
+def test_a_full_store_is_an_error_and_the_next_attempt_succeeds(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         repository = tallied(disk.path / "checkpoint")._repository
         disk.fill()

@@ -267,7 +267,7 @@ def test_timers_and_times_of_writing_are_columns(tmp_path: Path) -> None:
     assert by_n.to_pylist() == [{"key": "a", "map_key": 0, "value": "3"}]
 
 
-def test_waiting_records_are_columns(tmp_path: Path) -> None:
+def test_buffered_records_are_columns(tmp_path: Path) -> None:
     harness = Harness(keep_in_order, checkpoint=tmp_path)
     step = Step("a", 3, START)
     harness.send(step)

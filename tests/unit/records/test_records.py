@@ -185,7 +185,7 @@ def records_of(cls: Any, fields: dict[str, tuple[Any, Any]]) -> Any:
 
 
 @pytest.mark.parametrize("flavour", ["namedtuple", "struct", "dataclass", "pydantic", "typeddict"])
-def test_every_flavour_reads_back_what_it_wrote(flavour: str) -> None:
+def test_every_flavour_reads_back_its_records(flavour: str) -> None:
     leaf = make(flavour, "Leaf", LEAF_FIELDS)
     fields = rich_fields(leaf, records_of(leaf, LEAF_FIELDS))
     rich = make(flavour, "Rich", fields)
@@ -243,7 +243,7 @@ def test_a_field_type_that_does_not_resolve_is_refused() -> None:
 
 
 @pytest.mark.parametrize("cls", FLIGHTS)
-def test_fields_know_what_is_required_and_nullable(cls: Any) -> None:
+def test_fields_are_marked_as_required_and_nullable(cls: Any) -> None:
     fields = RecordType.of(cls, where=WHERE).fields or {}
     assert [f.required for f in fields.values()] == [True, True, False]
     assert peel(fields["gate"].annotation)[1] == (cls is not FlightDict)
@@ -263,7 +263,7 @@ def test_a_missing_column_with_a_default_takes_the_default(cls: Any) -> None:
 
 
 @pytest.mark.parametrize("cls", FLIGHTS)
-def test_a_column_that_cannot_hold_the_type_says_to_cast(cls: Any) -> None:
+def test_the_error_for_a_column_of_a_wrong_type_advises_a_cast(cls: Any) -> None:
     message = refusal(read, cls, {"tail": ["N1"], "minutes": [3.5]})
     assert f"{cls.__name__}.minutes is declared as" in message
     assert "double" in message
@@ -382,7 +382,7 @@ def test_a_naive_timestamp_column_is_refused_for_a_datetime() -> None:
     assert "cast it in the DataFrame to a timestamp with a time zone" in message
 
 
-def test_nanoseconds_are_read_where_they_are_whole_microseconds() -> None:
+def test_nanoseconds_are_read_if_they_are_whole_microseconds() -> None:
     columns = {"at": pa.array([1000], pa.timestamp("ns")), "d": pa.array([5000], pa.duration("ns"))}
     (record,) = read(dict, columns)
     assert record == {"at": dt.datetime(1970, 1, 1, 0, 0, 0, 1), "d": dt.timedelta(microseconds=5)}

@@ -232,7 +232,7 @@ def moments_at_once(
 
 @FEW
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), min_size=1, max_size=8))
-def test_what_it_writes_expires_when_that_of_a_function_that_takes_one_does(
+def test_values_expire_as_with_a_function_that_takes_one_record(
     given: list[tuple[str, int]],
 ) -> None:
     harnesses = [
@@ -381,7 +381,7 @@ def test_a_function_in_order_of_time_takes_one_record_at_a_time() -> None:
 @pytest.mark.parametrize(
     "annotation", [list[Event], Iterable[Event], Sequence[Event], tuple[Event, ...]]
 )
-def test_other_collections_of_records_are_refused_with_what_to_write(annotation: Any) -> None:
+def test_other_collections_of_records_are_refused_with_advice(annotation: Any) -> None:
     def function(events, held): ...  # type: ignore[no-untyped-def]
 
     function.__annotations__ = {"events": annotation, "held": sk.ValueState[int], "return": None}
@@ -449,7 +449,7 @@ def test_it_is_sent_to_workers_as_it_is() -> None:
     assert Harness(sent).send(Event("a", 1), Event("a", 2)) == [Total("a", 1), Total("a", 3)]
 
 
-def test_a_job_may_go_on_with_it_and_go_back(tmp_path: Path) -> None:
+def test_a_job_may_change_to_a_function_of_many_records_and_back(tmp_path: Path) -> None:
     sent: list[Event] = []
     for fn, total in ((one_by_one, 1), (at_once, 2), (one_by_one, 3)):
         job = sk.Job("totals")

@@ -300,7 +300,7 @@ def test_a_callback_that_timers_may_still_need_is_missed_at_the_start(
 
 
 @pytest.mark.parametrize("before", [("a", "b"), (None,)])
-def test_timers_that_were_given_up_are_dropped_when_they_come_due(
+def test_dropped_timers_are_deleted_when_they_are_due(
     tmp_path: Path, before: tuple[str | None, ...]
 ) -> None:
     sets(tmp_path, *before)
@@ -325,7 +325,7 @@ def test_a_job_file_that_does_not_know_the_names_of_timers_is_continued() -> Non
         next_job_file(stored, job_of(alarms()).operators, allow_dropped_state=False)
 
 
-def test_timers_that_were_all_given_up_cannot_be_had_again_and_are_called_timers(
+def test_timers_that_were_all_dropped_cannot_be_declared_again(
     tmp_path: Path,
 ) -> None:
     sets(tmp_path, "a", "b")
@@ -367,7 +367,7 @@ def test_crash_between_a_new_job_file_and_its_first_epoch_is_continued(tmp_path:
     assert again.job_file.id == first.coordinator.job_file.id
 
 
-def test_old_code_may_go_on_after_new_code_never_committed(tmp_path: Path) -> None:
+def test_old_code_continues_if_new_code_never_committed(tmp_path: Path) -> None:
     ran(job_of(one_state), tmp_path, A)
     runner(job_of(two_states), tmp_path)
     made = ran(job_of(one_state), tmp_path, B)

@@ -667,7 +667,7 @@ def test_a_callback_may_take_back_a_timer_that_is_due() -> None:
     assert harness.advance_watermark(at(30)) == ["a", "c"]
 
 
-def test_a_timer_may_replace_what_a_value_was() -> None:
+def test_a_timer_may_replace_a_value() -> None:
     """B7: at 100 the set is cleared and filled with another value, at 1000 it is emitted."""
 
     @sk.process(key="key", event_time="at")
@@ -719,7 +719,9 @@ def session_job() -> sk.Job:
     return job
 
 
-def test_a_bounded_run_ends_with_all_timers_fired_unless_it_is_to_go_on(tmp_path: Path) -> None:
+def test_a_bounded_run_ends_with_all_timers_fired_unless_later_runs_continue(
+    tmp_path: Path,
+) -> None:
     given = [event("a", 10), event("b", 12), event("a", 30), event("c", 3)]
     run = session_job().run({"events": given}, epoch_size=2)
     assert sorted(run["out"])[:2] == [("expired:a", 35), ("expired:b", 17)]
@@ -814,7 +816,7 @@ def test_only_operators_with_event_time_have_late_records() -> None:
             _ = wrong.late
 
 
-def test_an_operator_behind_another_sees_none_of_its_outputs_late() -> None:
+def test_no_output_is_late_for_the_next_operator() -> None:
     """What timers of the first put out belongs to the past, and is in time for the second."""
 
     class Expired(NamedTuple):

@@ -122,7 +122,7 @@ def test_rows_are_handed_on_by_hundreds_and_large_ones_soon() -> None:
     assert large[-1] <= 2
 
 
-def test_what_has_no_bytes_names_its_own_key_also_when_it_is_handed_on_later() -> None:
+def test_a_value_that_cannot_be_encoded_names_its_own_key_also_in_a_later_flush() -> None:
     @sk.process(key="user")
     def total(event: Event, held: sk.ValueState[int]) -> None:
         held.update(2**64 if event.user == "b" else 1)

@@ -124,7 +124,7 @@ def test_inputs_and_outputs_must_be_sources_and_sinks(inputs: Any, outputs: Any)
         job().run(inputs, outputs=outputs)
 
 
-def test_an_epoch_holds_at_least_one_record() -> None:
+def test_an_epoch_has_at_least_one_record() -> None:
     with pytest.raises(sk.StateTypeError, match="epoch_size=0"):
         job().run({"events": events(1)}, epoch_size=0)
 
@@ -173,7 +173,7 @@ def test_a_crash_between_sink_and_commit_replays_the_epoch_with_its_number(tmp_p
     assert sink.everything() == Counter(job().run({"events": events(30)})["counts"])
 
 
-def test_a_run_that_ended_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_a_run_continues_where_the_last_one_ended(tmp_path: Path) -> None:
     first = job().run({"events": events(15)}, checkpoint=tmp_path, epoch_size=10)
     second = job().run({"events": events(40)}, checkpoint=tmp_path, epoch_size=10)
     third = job().run({"events": events(40)}, checkpoint=tmp_path, epoch_size=10)
@@ -243,7 +243,7 @@ def test_a_run_over_a_checkpoint_of_another_job_is_refused(tmp_path: Path) -> No
         other.run({"events": []}, checkpoint=tmp_path)
 
 
-def test_state_that_is_no_longer_declared_must_be_given_up_by_name(tmp_path: Path) -> None:
+def test_undeclared_state_must_be_dropped_explicitly(tmp_path: Path) -> None:
     job().run({"events": events(3)}, checkpoint=tmp_path)
     smaller = sk.Job("sums")
     smaller.source("events", Event).process(totals).sink("totals")
@@ -287,7 +287,7 @@ def test_results_do_not_depend_on_the_backend(parallelism: int, epoch_size: int)
     assert outcome(done) == expected
 
 
-def test_the_rocksdb_backend_keeps_its_copies_where_it_is_told(tmp_path: Path) -> None:
+def test_the_rocksdb_backend_keeps_its_copies_in_the_working_directory(tmp_path: Path) -> None:
     job().run({"events": events(5)}, backend="rocksdb", working_directory=tmp_path)
     assert list(tmp_path.rglob("clean"))
 

@@ -56,7 +56,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))
-def test_a_million_rows_of_one_key_never_sit_in_memory_as_a_whole(shape: str) -> None:
+def test_a_million_rows_of_one_key_are_never_all_in_memory(shape: str) -> None:
     write, read = SHAPES[shape]
     code = GROWTH.replace("STATE", write).replace("READ", read)
     done = subprocess.run(

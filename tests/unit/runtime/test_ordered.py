@@ -178,7 +178,7 @@ def test_the_same_in_slices_and_batches_of_a_few_rows(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_waiting_records_survive_another_parallelism(backend: Backend, tmp_path: Path) -> None:
+def test_buffered_records_survive_another_parallelism(backend: Backend, tmp_path: Path) -> None:
     events = [event(key, seconds, seconds % 4) for seconds in range(1, 9) for key in "abcdef"]
     harness = Harness(follow, parallelism=3, backend=backend)
     assert harness.send(*reversed(events)) == []
@@ -198,7 +198,7 @@ def test_equal_records_are_all_handled() -> None:
     assert found == ["record"] * 3
 
 
-def test_late_records_do_not_wait() -> None:
+def test_late_records_are_not_buffered() -> None:
     harness = Harness(follow)
     harness.send(event("a", 50))
     harness.send(event("a", 40), event("a", 41))
@@ -240,7 +240,7 @@ def test_processing_time_timers_ring_beside_it() -> None:
     assert harness.timers("a") == []
 
 
-def test_a_timer_that_waits_for_the_next_slice_is_of_its_key_alone(
+def test_a_timer_that_is_left_for_the_next_slice_belongs_to_its_own_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One key has a timer that is due behind the slice; the next one sets the same."""
@@ -273,7 +273,7 @@ def _keys_of_one_group(count: int) -> list[str]:
     raise AssertionError("more keys than that are needed")
 
 
-def test_what_cannot_wait_is_refused() -> None:
+def test_records_that_cannot_be_buffered_are_refused() -> None:
     with pytest.raises(sk.StateTypeError, match="say which field has the event_time"):
         sk.process(key="key", ordered=True)
     with pytest.raises(sk.StateTypeError, match="dict does not declare their fields"):
@@ -287,7 +287,7 @@ def test_what_cannot_wait_is_refused() -> None:
     assert harness.epoch is None
 
 
-def test_waiting_records_of_another_type_are_refused_at_start() -> None:
+def test_buffered_records_of_another_type_are_refused_at_start() -> None:
     class Other(NamedTuple):
         key: str
         at: dt.datetime
@@ -317,7 +317,7 @@ def test_waiting_records_of_another_type_are_refused_at_start() -> None:
                 job(declared, record).run({"events": []}, checkpoint=place)
 
 
-def test_records_that_wait_read_as_a_type_that_has_more_fields(tmp_path: Path) -> None:
+def test_buffered_records_read_as_a_type_with_more_fields(tmp_path: Path) -> None:
     class More(NamedTuple):
         key: str
         at: dt.datetime

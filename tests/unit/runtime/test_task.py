@@ -60,7 +60,7 @@ def test_outputs_come_in_the_order_of_the_records() -> None:
     assert Task(add).run(Event("a", 1), Event("a", 2), Event("a", 3)) == [1, 3, 6]
 
 
-def test_a_key_may_go_on_in_the_next_chunk() -> None:
+def test_a_key_may_continue_in_the_next_batch() -> None:
     task = Task(add)
     assert task.run(Event("a", 1)) + task.run(Event("a", 2)) == [1, 3]
     assert not task.spilled
@@ -99,7 +99,7 @@ def set_and_count(event: Event, last: sk.ValueState[int], total: sk.ValueState[i
     last.update(event.value)  # what was there is read when the key is left
 
 
-def test_every_state_of_a_key_is_told_the_keys_that_come() -> None:
+def test_every_state_of_a_key_gets_the_predicted_keys() -> None:
     task = Task(set_and_count, Told)
     users = sorted((f"u{number}" for number in range(100)), key=lambda u: (key_group(u), u))
     for chunk in users[:90], users[90:]:
@@ -146,7 +146,7 @@ def many(event: Event, total: sk.ValueState[int]) -> Iterator[int]:
         yield number
 
 
-def test_one_record_may_put_out_a_million_without_holding_them() -> None:
+def test_one_record_may_emit_a_million_without_keeping_them_in_memory() -> None:
     task = Task(many)
     seen = parts = 0
     chunk = KeyedBatch(["a"], [0], ["a"], [Event("a", 1_000_000)])

@@ -165,7 +165,7 @@ def test_a_large_key_group_is_taken_only_as_long_as_its_pieces_follow_each_other
             _ordered(batches, 1, enough=3)
 
 
-def test_pieces_end_behind_so_many_bytes_and_what_is_sorted_is_cut_like_what_came(
+def test_pieces_have_a_bounded_size_and_sorted_batches_the_size_of_the_input(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_ENOUGH_BYTES", 3000)

@@ -121,7 +121,7 @@ def test_its_rows_lie_with_the_first_key_group_of_the_shard_and_in_files_of_thei
     ]
 
 
-def test_what_did_not_change_is_not_written_again(tmp_path: Path) -> None:
+def test_unchanged_operator_state_is_not_written_again(tmp_path: Path) -> None:
     @sk.process(key="user")
     def look(event: Event, total: sk.ValueState[int], sums: Sum) -> None:
         total.update(event.value)
@@ -187,7 +187,7 @@ def test_an_operator_without_a_key_says_so() -> None:
         Harness(tally).shard_of("a")
 
 
-def test_what_belongs_to_keys_needs_a_key() -> None:
+def test_keyed_state_needs_a_key() -> None:
     with pytest.raises(sk.StateTypeError, match=r"'total'.*kept by key.*@process\(key=\.\.\.\)"):
 
         @sk.process()
@@ -368,7 +368,7 @@ def test_an_object_may_be_pickled_if_it_is_asked_for() -> None:
     backend=st.sampled_from(BACKENDS),
     crashes=st.sets(st.integers(0, 5)),
 )
-def test_it_does_what_plain_python_does(
+def test_operator_state_behaves_like_plain_python(
     epochs: list[list[tuple[str, int]]], backend: Literal["memory", "rocksdb"], crashes: set[int]
 ) -> None:
     @sk.process()

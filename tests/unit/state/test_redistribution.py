@@ -153,7 +153,7 @@ def test_the_same_parallelism_touches_nothing() -> None:
     assert moved(sk.OperatorState[int], [1, 2], 2) == [1, 2]
 
 
-def test_what_nobody_declared_cannot_be_rescaled_unless_there_is_nothing() -> None:
+def test_operator_state_without_a_rule_cannot_be_rescaled_unless_it_is_empty() -> None:
     assert moved(sk.OperatorState[int], [None, None], 3) == [None, None, None]
     with pytest.raises(
         sk.RescaleError,
@@ -261,7 +261,9 @@ def drains(lists: list[list[int]]) -> list[int]:
         (lambda s, n: [s[part::n] for part in range(n)], drains, "merge changed what it was given"),
     ],
 )
-def test_functions_that_lose_something_are_told_where(split: Any, merge: Any, said: str) -> None:
+def test_functions_that_lose_state_are_reported_with_the_place(
+    split: Any, merge: Any, said: str
+) -> None:
     with pytest.raises(AssertionError, match=said):
         check_redistribution(sk.Redistribute(split=split, merge=merge), [[1, 2, 3, 4, 5]])
 
@@ -363,7 +365,7 @@ def undeclared(event: Event, count: Annotated[sk.OperatorState[int], sk.Default(
     count.update((count.get() or 0) + event.value)
 
 
-def test_a_start_with_another_parallelism_is_refused_if_nobody_says_what_becomes_of_state(
+def test_a_start_with_another_parallelism_is_refused_if_operator_state_has_no_rule(
     tmp_path: Path,
 ) -> None:
     harness = Harness(undeclared, parallelism=2, checkpoint=tmp_path)
@@ -391,7 +393,7 @@ def test_a_hook_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert Harness(counted, checkpoint=tmp_path).parallelism == 2
 
 
-def test_a_hook_that_fails_behind_a_rollback_rolls_nothing_back(tmp_path: Path) -> None:
+def test_a_hook_that_fails_after_a_rollback_rolls_nothing_back(tmp_path: Path) -> None:
     @sk.process(key="user")
     def counted(
         event: Event,
@@ -437,7 +439,7 @@ def test_a_rule_may_be_declared_when_it_is_needed(tmp_path: Path) -> None:
     assert sum(total or 0 for total in held) == sum(event.value for event in EVENTS)
 
 
-def test_state_that_waits_is_moved_on_without_touching_other_shards(tmp_path: Path) -> None:
+def test_pending_redistributed_state_is_moved_without_touching_other_shards(tmp_path: Path) -> None:
     harness = Harness(gather, parallelism=4, key_groups=4, checkpoint=tmp_path)
     by_shard = {harness.shard_of(event.user): event for event in EVENTS}
     harness.send(*by_shard.values())
@@ -452,7 +454,7 @@ def test_state_that_waits_is_moved_on_without_touching_other_shards(tmp_path: Pa
     assert {name: size.rows for name, size in counted.items()} == rows
 
 
-def test_shards_that_hold_nothing_but_what_waits_are_rescaled_at_rest(tmp_path: Path) -> None:
+def test_shards_with_only_pending_state_are_rescaled_offline(tmp_path: Path) -> None:
     Harness(gather, parallelism=1, key_groups=5, checkpoint=tmp_path).send(EVENTS[0])
     for parallelism in (5, 2, 4, 3):
         rescale_offline(Repository(tmp_path), parallelism, job=job_of(gather))

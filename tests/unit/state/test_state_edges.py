@@ -190,7 +190,7 @@ def test_an_add_that_failed_halfway_is_never_written_even_if_its_error_is_caught
     assert not len(visit.batch)
 
 
-def test_clear_then_write_in_one_visit_keeps_only_what_came_after(driver: Make) -> None:
+def test_clear_then_write_in_one_key_scope_keeps_only_later_writes(driver: Make) -> None:
     made = driver("numbers", "by_number")
     made.states["numbers"].extend([1, 2])
     made.states["by_number"].update({1: "a", 2: "b"})
@@ -221,7 +221,7 @@ def test_a_list_keeps_its_order_over_epochs_and_interleaved_visits(driver: Make)
         assert made.states["numbers"].get() == list(range(parity, 300, 2))
 
 
-def test_a_state_shows_what_it_holds(driver: Make) -> None:
+def test_repr_of_a_state_shows_its_contents(driver: Make) -> None:
     made = driver("numbers", "by_number")
     made.states["numbers"].extend([1, 2])
     made.states["by_number"][2] = "b"

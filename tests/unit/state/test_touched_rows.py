@@ -190,7 +190,7 @@ def test_clearing_many_rows_counts_them_and_is_one_range_deletion(name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["numbers", "by_number"])
-def test_clearing_what_is_empty_deletes_nothing(name: str) -> None:
+def test_clearing_an_empty_state_deletes_nothing(name: str) -> None:
     driver = Counted(name)
     driver.states[name].clear()
     assert driver.counts(name) == {}
@@ -239,7 +239,7 @@ def test_keys_and_len_decode_no_value() -> None:
     assert driver.counts("by_number") == {"read": 2000}
 
 
-def test_reading_a_whole_list_reads_each_row_once() -> None:
+def test_reading_a_list_reads_each_row_once() -> None:
     driver = filled("numbers", 1000)
     numbers = driver.states["numbers"]
     assert len(numbers.get()) == 1000

@@ -109,7 +109,7 @@ def test_many_faults_on_local_disks_change_nothing_but_the_time_it_takes(
 
 @given(at=st.integers(0, 12), operation=st.sampled_from(["put", "create"]))
 @settings(max_examples=30, deadline=None)
-def test_a_bit_that_flips_in_what_is_kept_is_found_and_never_read_as_state(
+def test_a_flipped_bit_in_stored_data_is_found_and_never_read_as_state(
     at: int, operation: Operation
 ) -> None:
     faults = Faults(Fault("flip", at, operation))
@@ -139,7 +139,7 @@ def test_a_bit_that_flips_in_what_is_kept_is_found_and_never_read_as_state(
         assert not faults.done
 
 
-def test_a_lost_answer_is_ours_or_anothers_by_what_the_file_says() -> None:
+def test_the_content_of_a_file_decides_who_created_it_after_a_lost_answer() -> None:
     good = Repository.in_memory()
     mine = faulty(good, Faults(Fault("fail after", 0, "create")))
     mine.commit(manifest(0, writer="mine"))
@@ -149,7 +149,7 @@ def test_a_lost_answer_is_ours_or_anothers_by_what_the_file_says() -> None:
     assert good.manifest(0).writer == "mine"
 
 
-def test_a_torn_read_is_read_again_and_never_taken_for_the_whole() -> None:
+def test_a_torn_read_is_repeated_and_never_used() -> None:
     good = Repository.in_memory()
     ref = good.put_file("data/o/f", io.BytesIO(b"0123456789"))
     faults = Faults(Fault("tear", 0, "get"), Fault("tear", 1, "get"))
@@ -160,7 +160,7 @@ def test_a_torn_read_is_read_again_and_never_taken_for_the_whole() -> None:
         faulty(good, Faults(Fault("tear", 0)), ONCE).open_verified(ref)
 
 
-def test_what_lasts_is_not_tried_again_and_what_passes_is() -> None:
+def test_lasting_errors_are_not_retried_and_temporary_ones_are() -> None:
     good = Repository.in_memory()
     lasting = Faults(Fault("fail before", 0), lasting=True)
     with pytest.raises(StorageError, match="create of a failed on purpose"):
@@ -170,7 +170,7 @@ def test_what_lasts_is_not_tried_again_and_what_passes_is() -> None:
     assert good.read("a") == b"x"
 
 
-def test_a_delay_waits_and_changes_nothing() -> None:
+def test_a_delay_changes_nothing() -> None:
     waited: list[float] = []
     faults = Faults(Fault("delay", 1), delay_s=7.0, sleep=waited.append)
     repository = faulty(Repository.in_memory(), faults)
@@ -180,7 +180,7 @@ def test_a_delay_waits_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("what", get_args(What))
-def test_a_backend_goes_wrong_at_the_write_it_was_told(what: What) -> None:
+def test_a_backend_fails_at_the_planned_write(what: What) -> None:
     inner = MemoryBackend(["s"])
     faults = Faults(Fault(what, 1, "write"), sleep=lambda _: None)
     backend = FaultyBackend(inner, faults)

@@ -139,7 +139,7 @@ def test_one_checkpoint_restores_at_any_parallelism(
         assert again.state("values", ("b", 1)) == [3, 1, 3]
 
 
-def test_restore_keeps_the_parallelism_unless_told(tmp_path: Path) -> None:
+def test_restore_keeps_the_parallelism_by_default(tmp_path: Path) -> None:
     harness = Harness(spend, parallelism=3, key_groups=20)
     harness.send(*EVENTS)
     harness.checkpoint(tmp_path / "saved")
@@ -147,7 +147,7 @@ def test_restore_keeps_the_parallelism_unless_told(tmp_path: Path) -> None:
     assert (again.parallelism, again.key_groups) == (3, 20)
 
 
-def test_what_is_restored_is_independent_of_where_it_came_from(tmp_path: Path) -> None:
+def test_a_restored_harness_is_independent_of_its_source(tmp_path: Path) -> None:
     harness = Harness(count)
     harness.send(Event("a", 1, 1))
     harness.checkpoint(tmp_path / "saved")
@@ -171,7 +171,7 @@ def test_nothing_is_restored_from_a_path_that_does_not_exist(tmp_path: Path) -> 
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_harness_on_a_directory_goes_on_from_it(tmp_path: Path) -> None:
+def test_a_harness_continues_from_a_directory(tmp_path: Path) -> None:
     Harness(count, parallelism=2, checkpoint=tmp_path).send(Event("a", 1, 1))
     assert Harness(count, checkpoint=tmp_path).send(Event("a", 1, 1)) == [2]
     again = Harness(count, checkpoint=tmp_path, parallelism=4, backend="rocksdb")
@@ -202,7 +202,7 @@ def test_an_epoch_without_records_commits_too() -> None:
     assert harness.epoch == 0
 
 
-def test_a_harness_leaves_no_directory_behind() -> None:
+def test_a_harness_leaves_no_directory() -> None:
     harness = Harness(count, backend="rocksdb")
     harness.send(Event("a", 1, 1))
     directory = Path(harness._directory)
@@ -260,7 +260,7 @@ def test_late_records_are_shown_in_the_order_in_which_they_were_sent() -> None:
     assert harness.late == [event("c", 95), event("a", 3), event("b", 95)]
 
 
-def test_a_harness_may_be_told_to_give_up_state(tmp_path: Path) -> None:
+def test_a_harness_may_drop_state(tmp_path: Path) -> None:
     Harness(count, checkpoint=tmp_path / "stored").send(Event("ada", 1, 1))
 
     @sk.process(key="user", migrate={})

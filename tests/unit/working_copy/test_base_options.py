@@ -35,7 +35,7 @@ def test_the_larger_the_state_the_longer_its_chain_may_be() -> None:
     assert not options.is_worth_it(chain, 1000 * MB)
 
 
-def test_a_first_base_comes_behind_what_was_loaded() -> None:
+def test_the_first_base_follows_the_initial_load() -> None:
     options = BaseOptions()
     chain = after(1, MB)
     size = DatabaseSize(bytes=105 * MB, new_bytes=105 * MB, row_bytes=100 * MB)
@@ -43,7 +43,7 @@ def test_a_first_base_comes_behind_what_was_loaded() -> None:
     assert options.choice(chain.based([], 105 * MB), size) == "none"
 
 
-def test_what_is_changed_pays_for_what_is_uploaded() -> None:
+def test_changed_bytes_pay_for_uploads() -> None:
     """Whatever is in the database, 10,000 epochs upload no more than was agreed."""
     options = BaseOptions()
     chain, uploaded, changed, rest = ReplayCost(), 0, 0, 0

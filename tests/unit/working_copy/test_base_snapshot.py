@@ -144,7 +144,7 @@ def test_only_tables_that_are_new_are_uploaded(tmp_path: Path, repository: Repos
     assert rows == rows_in(tmp_path / "db")
 
 
-def test_a_host_with_an_older_copy_fetches_only_what_is_missing(tmp_path: Path) -> None:
+def test_a_host_with_an_older_copy_fetches_only_missing_files(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "c")
     backend = database(tmp_path / "db", 1, 2)
     finished = uploaded(staged(backend, tmp_path / "snapshots" / "a"), repository)
@@ -169,7 +169,7 @@ def test_the_checkpoint_and_the_copy_share_tables_on_one_disk(tmp_path: Path) ->
     assert {path.stat().st_ino for path in (tmp_path / "other").glob("*.sst")} == inodes
 
 
-def test_a_merged_base_holds_each_row_once(tmp_path: Path, repository: Repository) -> None:
+def test_a_merged_base_has_each_row_once(tmp_path: Path, repository: Repository) -> None:
     backend = database(tmp_path / "db", *[1] * 6)  # the same rows again and again
     grown = sum(tables_in(tmp_path / "db").values())
     snapshot = staged(backend, tmp_path / "snapshots" / "a", merged=True)
@@ -241,7 +241,7 @@ def upload_until_killed(root: str, place: str, calls: int) -> None:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_an_upload_that_is_killed_anywhere_is_gone_on_with(tmp_path: Path, merged: bool) -> None:
+def test_an_upload_that_is_killed_anywhere_is_resumed(tmp_path: Path, merged: bool) -> None:
     backend = database(tmp_path / "db", 1, 2, 3)
     snapshot = staged(backend, tmp_path / "snapshots" / "a", merged=merged)
     backend.close()

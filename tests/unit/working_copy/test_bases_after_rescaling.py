@@ -125,7 +125,7 @@ def test_finished_work_that_cannot_be_adopted_is_dropped_with_a_warning(
     assert keys_in(tmp_path) == set(range(LOADED - 60, LOADED))
 
 
-def test_a_base_after_a_change_of_parallelism_waits_until_changes_have_paid_for_it(
+def test_a_base_after_a_change_of_parallelism_is_taken_once_changes_have_paid_for_it(
     tmp_path: Path,
 ) -> None:
     """Small changes pay for no base, and large ones for one each, however the state was divided."""

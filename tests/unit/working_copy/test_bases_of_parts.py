@@ -100,7 +100,7 @@ def test_shards_that_shrink_after_scaling_up_take_bases_and_start_again(runs: Te
     assert verify(Repository(runs.root), rows=True).is_intact
 
 
-def test_parts_are_counted_once_and_the_others_stay_what_they_are(runs: TextRuns) -> None:
+def test_parts_are_counted_once_and_the_others_do_not_change(runs: TextRuns) -> None:
     runs.run([[Text(key, b"a" * 500) for key in range(60)]], 1)
     runs.run([[Text(0, b"")]] * 2, 4)
     operator = runs.operator
@@ -180,7 +180,7 @@ Change = Callable[[ShardState, StagedSnapshot], None]
         _base_of_an_epoch_that_was_given_up,
     ],
 )
-def test_a_base_that_cannot_be_adopted_is_dropped_with_a_warning_and_the_job_goes_on(
+def test_a_base_that_cannot_be_adopted_is_dropped_with_a_warning_and_the_job_continues(
     root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Change
 ) -> None:
     copies = DiskCopies(tmp_path / "local", bases=EAGER)

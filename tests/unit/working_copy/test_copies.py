@@ -76,7 +76,7 @@ def latest_in(root: Path) -> int:
     return max((int(path.stem) for path in names), default=-1)
 
 
-def test_after_a_kill_at_any_instant_the_copies_hold_what_was_committed(tmp_path: Path) -> None:
+def test_after_a_kill_at_any_instant_the_copies_have_the_committed_state(tmp_path: Path) -> None:
     root, local = tmp_path / "c", tmp_path / "local"
     chosen, seen = random.Random(5), -1
     for number in range(20):
@@ -144,7 +144,7 @@ def for_one_state(made: LocalRunner, root: Path) -> None:
 
 
 @pytest.mark.parametrize("instant", INSTANTS.values(), ids=INSTANTS)
-def test_copy_of_a_killed_process_is_whole_or_not_used(tmp_path: Path, instant: Instant) -> None:
+def test_a_copy_of_a_killed_process_is_intact_or_not_used(tmp_path: Path, instant: Instant) -> None:
     root, local = tmp_path / "c", tmp_path / "local"
     assert exit_code(run_and_die, str(root), str(local), instant) == -9
     coordinator = Coordinator.open(tally_job(GROUPS), Repository(root))
@@ -424,7 +424,7 @@ def run_while_held(root: str, local: str) -> None:
     advance(runner(Path(root), DiskCopies(local)), 1)
 
 
-def test_another_process_does_not_wait_for_a_copy_in_use(root: Path, copies: DiskCopies) -> None:
+def test_another_process_is_not_blocked_by_a_copy_in_use(root: Path, copies: DiskCopies) -> None:
     made = runner(root, copies)
     advance(made, 1)
     held = obtain(made)
@@ -488,7 +488,7 @@ def test_full_local_disk_fails_the_epoch_and_is_overcome_when_space_returns(
         assert found == rows_after(2, SPILLING)
 
 
-def test_copies_in_memory_rebuild_what_was_written_and_dropped(root: Path) -> None:
+def test_copies_in_memory_restore_rows_that_were_written_and_dropped(root: Path) -> None:
     copies = MemoryCopies()
     made = runner(root, copies)
     advance(made, 2)

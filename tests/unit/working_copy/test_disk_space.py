@@ -46,9 +46,7 @@ def ranges(copies: DiskCopies) -> set[tuple[int, int]]:
 # ------------------------------------------------------------------------------------------ found
 
 
-def test_copies_are_found_with_whose_they_are_and_what_they_take(
-    root: Path, copies: DiskCopies
-) -> None:
+def test_copies_are_found_with_their_owners_and_sizes(root: Path, copies: DiskCopies) -> None:
     made = runner(root, copies, 2)
     advance(made)
     held = obtain(made, 1)
@@ -138,7 +136,7 @@ def test_where_the_disk_is_short_of_space_copies_of_jobs_that_rest_make_room_for
             check_rows(made)
 
 
-def test_somebody_looks_at_the_disk_once_in_a_while_whatever_the_clock_does(
+def test_the_disk_is_checked_at_intervals_whatever_the_clock_does(
     root: Path, copies: DiskCopies
 ) -> None:
     limited = DiskCopies(copies.root, sk.RocksOptions(disk_limit_bytes=MIB))
@@ -174,7 +172,7 @@ def test_copies_of_a_layout_go_when_no_shard_is_to_be_made_of_them(
     check_rows(made)
 
 
-def test_what_killed_processes_left_goes(root: Path, copies: DiskCopies) -> None:
+def test_files_of_killed_processes_are_removed(root: Path, copies: DiskCopies) -> None:
     made = runner(root, copies)
     advance(made)
     (copy,) = CopySpace(copies.root).copies()
@@ -186,7 +184,7 @@ def test_what_killed_processes_left_goes(root: Path, copies: DiskCopies) -> None
     assert not (copies.root / f"removed.{LEFT}").exists()
 
 
-def test_what_is_not_ours_stays(root: Path, copies: DiskCopies) -> None:
+def test_files_of_others_stay(root: Path, copies: DiskCopies) -> None:
     advance(runner(root, copies))
     (copy,) = CopySpace(copies.root).copies()
     theirs = [copies.root / "notes.txt", copies.root / "a/b/c/d.txt", copy.home / "staged" / "1"]
@@ -202,7 +200,7 @@ def test_what_is_not_ours_stays(root: Path, copies: DiskCopies) -> None:
     ("drain", "keep", "stays"),
     [(True, None, False), (True, True, True), (False, None, True), (False, False, False)],
 )
-def test_copies_go_at_the_end_if_no_run_can_go_on_or_if_it_is_asked_for(
+def test_copies_are_removed_at_the_end_if_no_run_can_continue_or_on_request(
     tmp_path: Path, drain: bool, keep: bool | None, stays: bool
 ) -> None:
     job = sk.Job("timed")
@@ -294,9 +292,7 @@ def remove_while_it_runs(root: str, seconds: float) -> None:
         time.sleep(0.005)
 
 
-def test_a_job_whose_copies_are_removed_all_the_time_goes_on(
-    root: Path, copies: DiskCopies
-) -> None:
+def test_a_job_whose_copies_are_always_removed_continues(root: Path, copies: DiskCopies) -> None:
     process = start(remove_while_it_runs, str(copies.root), 1.0)
     made = runner(root, copies, 2)
     while process.is_alive():
@@ -343,7 +339,7 @@ def test_the_command_shows_copies_and_removes_those_of_checkpoints_that_are_gone
     check_rows(made)
 
 
-def test_the_command_says_what_to_do_about_a_directory_that_is_not_there(tmp_path: Path) -> None:
+def test_the_command_gives_advice_for_a_missing_directory(tmp_path: Path) -> None:
     done = statekit(tmp_path / "nowhere")
     assert done.returncode == 1
     assert "pass a job's working_directory" in done.stderr.replace("\n", " ")
@@ -378,7 +374,7 @@ def test_the_command_leaves_directories_alone_that_are_only_called_like_ours(
     assert not any(map(Path.exists, ours))
 
 
-def test_the_command_does_not_wait_for_one_dead_store_after_the_other(
+def test_the_command_asks_dead_stores_in_parallel(
     root: Path, copies: DiskCopies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advance(runner(root, copies))

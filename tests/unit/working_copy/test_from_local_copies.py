@@ -142,7 +142,7 @@ def test_small_pieces_become_one_database(tmp_path: Path, monkeypatch: pytest.Mo
     assert held(tmp_path, 1) == reference(4)
 
 
-def test_a_copy_that_is_older_than_the_cut_catches_up_with_what_it_missed(
+def test_a_copy_that_is_older_than_the_cut_applies_the_missing_changes(
     tmp_path: Path, replays: list[int]
 ) -> None:
     advance(tmp_path, 2)
@@ -188,7 +188,7 @@ def gone(copy: Path) -> None:
     [without_mark, without_a_table, of_other_states, at_an_unknown_attempt, of_garbage, gone],
 )
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])
-def test_what_cannot_be_taken_from_a_copy_is_replayed(
+def test_parts_without_a_copy_are_replayed(
     tmp_path: Path,
     replays: list[int],
     before: int,
@@ -202,7 +202,7 @@ def test_what_cannot_be_taken_from_a_copy_is_replayed(
     assert held(tmp_path, after) == reference(2)
 
 
-def test_a_copy_that_somebody_uses_is_left_alone(tmp_path: Path, replays: list[int]) -> None:
+def test_a_copy_in_use_is_not_touched(tmp_path: Path, replays: list[int]) -> None:
     advance(tmp_path, 2)
     with (copy_of(tmp_path, 0, 15) / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

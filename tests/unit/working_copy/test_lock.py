@@ -168,7 +168,7 @@ def look_at_it(home: str, seconds: float) -> None:
         time.sleep(0.001)
 
 
-def test_who_only_looks_at_a_copy_drives_nobody_out_of_it(home: Path) -> None:
+def test_reading_a_copy_does_not_block_its_user(home: Path) -> None:
     Lease.take(home).release()
     process = start(look_at_it, str(home), 1.0)
     found = []
@@ -181,7 +181,7 @@ def test_who_only_looks_at_a_copy_drives_nobody_out_of_it(home: Path) -> None:
 # -------------------------------------------------------------------------------------- bad places
 
 
-def test_a_file_system_without_locks_is_told_with_what_to_do(
+def test_a_file_system_without_locks_is_an_error_with_advice(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_locks(descriptor: int, kind: int) -> None:

@@ -266,7 +266,7 @@ def test_a_part_that_is_on_this_host_is_linked_and_the_others_are_fetched(
     assert copied == []
 
 
-def test_a_base_is_taken_of_a_copy_that_was_cut_and_holds_nothing_else(
+def test_a_base_is_taken_of_a_copy_that_was_cut_and_contains_no_other_rows(
     root: Path, tmp_path: Path
 ) -> None:
     on_bases(root, tmp_path / "local", 1)
@@ -494,7 +494,7 @@ def test_who_is_killed_while_restoring_leaves_nothing_that_is_trusted(
 # -------------------------------------------------------------------------------------- full disk
 
 
-def test_a_disk_that_is_full_while_restoring_is_told_and_loses_nothing(
+def test_a_full_disk_during_a_restore_is_an_error_and_nothing_is_lost(
     root: Path, tmp_path: Path
 ) -> None:
     made = runner(root, tmp_path / "local", parallelism=3)
@@ -520,9 +520,7 @@ def test_a_disk_that_is_full_while_restoring_is_told_and_loses_nothing(
     assert failed >= 3
 
 
-def test_a_disk_that_takes_not_one_byte_is_told_whatever_is_to_be_written(
-    root: Path, tmp_path: Path
-) -> None:
+def test_a_disk_without_a_free_byte_is_an_error_for_every_write(root: Path, tmp_path: Path) -> None:
     """Where tables are linked, the first bytes written are notes of the copy's own."""
     made = runner(root, tmp_path / "local", parallelism=3)
     for seed in range(3):

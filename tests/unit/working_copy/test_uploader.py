@@ -19,7 +19,7 @@ def note(done: list[int], number: int, going: Going) -> None:
     done.append(number)
 
 
-def test_work_is_done_in_its_order_and_can_be_waited_for() -> None:
+def test_work_is_done_in_order_and_drain_waits_for_it() -> None:
     made, done = Uploader(), list[int]()
     for number in range(20):
         assert made.hand_in(f"work {number}", partial(note, done, number))
@@ -29,7 +29,7 @@ def test_work_is_done_in_its_order_and_can_be_waited_for() -> None:
     made.close()
 
 
-def test_what_waits_already_is_not_taken_twice() -> None:
+def test_queued_work_is_not_queued_twice() -> None:
     made, release = Uploader(), threading.Event()
     assert made.hand_in("slow", lambda going: release.wait(PATIENCE_S))
     assert not made.hand_in("slow", lambda going: None)
@@ -40,7 +40,7 @@ def test_what_waits_already_is_not_taken_twice() -> None:
     made.close()
 
 
-def test_a_failure_is_told_and_the_next_work_done(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_reported_and_the_next_work_runs(caplog: pytest.LogCaptureFixture) -> None:
     made, done = Uploader(), list[str]()
 
     def fail(going: Going) -> None:
@@ -113,7 +113,7 @@ def test_there_is_one_for_each_process() -> None:
     assert uploader()._pid == os.getpid()
 
 
-def test_work_in_a_directory_that_goes_away_is_given_up() -> None:
+def test_work_in_a_removed_directory_is_dropped() -> None:
     made, begun, done = Uploader(), threading.Event(), list[int]()
 
     def endless(going: Going) -> None:

@@ -6,7 +6,8 @@ their order, and the checksum of two sets together is the sum of both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from functools import partial
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 from statekit.backend.mutation import read_keys
 from statekit.errors import CorruptCheckpointError
 
+_Counts = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
 
 # Odd numbers, as xxHash has them. What a word is multiplied by depends on its place.
@@ -53,8 +55,8 @@ class MutationSums:
 
     def __init__(self, groups: int) -> None:
         self.groups = groups
-        self._counts: dict[str, npt.NDArray[np.int64]] = {}
-        self._checksums: dict[str, _Words] = {}
+        self._counts = defaultdict[str, _Counts](partial(np.zeros, groups, np.int64))
+        self._checksums = defaultdict[str, _Words](partial(np.zeros, groups, np.uint64))
 
     @classmethod
     def of_file(cls, file: IO[bytes], where: str, groups: int) -> MutationSums:
@@ -92,11 +94,12 @@ class MutationSums:
         if not batch.num_rows:
             return
         states, ops, keys = batch.columns
-        rows = _Rows.of(keys)
-        groups = rows.groups()
+        starts, data = _row_keys(keys)
+        high, low = data[starts[:-1]], data[starts[:-1] + 1]
+        groups = (high.astype(np.int64) << 8) | low
         if (strange := int(groups.max())) >= self.groups:
             raise ValueError(f"key group {strange} is not one of {self.groups}")
-        hashes = rows.hashes()
+        hashes = _hashes(starts, data)
         hashes += ops.to_numpy() * _SECOND
         codes, names = states.indices.to_numpy(), states.dictionary.to_pylist()
         for code, name in enumerate(names):
@@ -106,26 +109,17 @@ class MutationSums:
             elif own.any():
                 self._add(name, groups[own], hashes[own])
 
-    def _add(self, state: str, groups: npt.NDArray[np.int64], hashes: _Words) -> None:
+    def _add(self, state: str, groups: _Counts, hashes: _Words) -> None:
         # Rows mostly come in the order of key groups, so there are few runs of the same.
         starts = np.concatenate(([0], np.flatnonzero(np.diff(groups)) + 1))
-        counts = np.zeros(self.groups, np.int64)
-        checksums = np.zeros(self.groups, np.uint64)
-        np.add.at(counts, groups[starts], np.diff(starts, append=len(groups)))
-        np.add.at(checksums, groups[starts], np.add.reduceat(hashes, starts))
-        self._grow(state, counts, checksums)
-
-    def _grow(self, state: str, counts: npt.NDArray[np.int64], checksums: _Words) -> None:
-        if state not in self._counts:
-            self._counts[state] = np.zeros(self.groups, np.int64)
-            self._checksums[state] = np.zeros(self.groups, np.uint64)
-        self._counts[state] += counts
-        self._checksums[state] += checksums
+        np.add.at(self._counts[state], groups[starts], np.diff(starts, append=len(groups)))
+        np.add.at(self._checksums[state], groups[starts], np.add.reduceat(hashes, starts))
 
     def update(self, other: MutationSums) -> None:
         """Add the sums of other files."""
         for state, counts in other._counts.items():
-            self._grow(state, counts, other._checksums[state])
+            self._counts[state] += counts
+            self._checksums[state] += other._checksums[state]
 
     def of(self, state: str, first: int, last: int) -> MutationSum:
         """Return the sum of the key groups `first..last` of a state."""
@@ -136,59 +130,29 @@ class MutationSums:
         return MutationSum(int(self._counts[state][span].sum()), checksum)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Row keys in Arrow's layout.
+def _row_keys(keys: Any) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """Return the start of each row key and the end of the last one, and the bytes of all keys.
 
-    Parameters:
-        starts: the start of each key, and the end of the last one.
-        data: the bytes of all keys.
-        length: the length of each key if all are equally long; else None.
+    Raises:
+        ValueError: one is too short to be a row key.
     """
+    _, offsets, content = keys.buffers()
+    starts = np.frombuffer(offsets, np.int32, len(keys) + 1, 4 * keys.offset)
+    if np.diff(starts).min() < 2:
+        raise ValueError("a row key is shorter than its key group")
+    return starts, np.frombuffer(content, np.uint8)
 
-    starts: npt.NDArray[np.int32]
-    data: npt.NDArray[np.uint8]
-    length: int | None
 
-    @classmethod
-    def of(cls, keys: Any) -> _Rows:
-        """Return the keys of a batch.
-
-        Raises:
-            ValueError: one is too short to be a row key.
-        """
-        _, offsets, content = keys.buffers()
-        starts = np.frombuffer(offsets, np.int32, len(keys) + 1, 4 * keys.offset)
-        lengths = np.diff(starts)
-        if (shortest := int(lengths.min())) < 2:
-            raise ValueError("a row key is shorter than its key group")
-        alike = shortest == lengths.max()
-        return cls(starts, np.frombuffer(content, np.uint8), shortest if alike else None)
-
-    def groups(self) -> npt.NDArray[np.int64]:
-        """Return the key group of each key."""
-        first = self.starts[:-1]
-        if self.length is not None:
-            rows = self._matrix(self.length)
-            high, low = rows[:, 0], rows[:, 1]
-        else:
-            high, low = self.data[first], self.data[first + 1]
-        return (high.astype(np.int64) << 8) | low
-
-    def hashes(self) -> _Words:
-        """Return a hash of each key: of its length, and of its words with their positions."""
-        if self.length is not None:
-            return _hashed(self._matrix(self.length))
-        lengths, first = np.diff(self.starts), self.starts[:-1]
-        found = np.empty(len(lengths), np.uint64)
-        for length in np.unique(lengths):
-            own = np.flatnonzero(lengths == length)
-            found[own] = _hashed(self.data[first[own][:, None] + np.arange(length)])
-        return found
-
-    def _matrix(self, length: int) -> npt.NDArray[np.uint8]:
-        """Return the keys of one length as a matrix of bytes."""
-        return self.data[self.starts[0] : self.starts[-1]].reshape(-1, length)
+def _hashes(starts: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> _Words:
+    """Return a hash of each key: of its length, and of its words with their positions."""
+    lengths, first = np.diff(starts), starts[:-1]
+    if lengths.min() == lengths.max():
+        return _hashed(data[starts[0] : starts[-1]].reshape(-1, lengths[0]))
+    hashes = np.empty(len(lengths), np.uint64)
+    for length in np.unique(lengths):
+        own = np.flatnonzero(lengths == length)
+        hashes[own] = _hashed(data[first[own][:, None] + np.arange(length)])
+    return hashes
 
 
 def _hashed(rows: npt.NDArray[np.uint8]) -> _Words:
@@ -199,10 +163,10 @@ def _hashed(rows: npt.NDArray[np.uint8]) -> _Words:
         padded[:, :length] = rows
         rows = padded
     last = rows.shape[1] - 8
-    found = np.full(count, length, np.uint64)
+    hashes = np.full(count, length, np.uint64)
     for place in (*range(0, last, 8), last):  # the last word may overlap the one before it
-        found ^= np.ndarray((count,), np.uint64, rows, place, (rows.shape[1],))
-        found *= _PRIME
-        found ^= found >> _HALF
-    found *= _SECOND
-    return found
+        hashes ^= np.ndarray((count,), np.uint64, rows, place, (rows.shape[1],))
+        hashes *= _PRIME
+        hashes ^= hashes >> _HALF
+    hashes *= _SECOND
+    return hashes

@@ -42,15 +42,21 @@ def total_size(sizes: Iterable[StateSize]) -> StateSize:
     >>> total_size([StateSize(1, 10), StateSize(2, 5)])
     StateSize(rows=3, bytes=15)
     """
-    rows = size = 0
-    for part in sizes:
-        rows += part.rows
-        size += part.bytes
-    return StateSize(rows, size)
+    parts = list(sizes)
+    return StateSize(sum(part.rows for part in parts), sum(part.bytes for part in parts))
 
 
 NextKeys = Callable[[bytes], Sequence[bytes]]
 """A hint: which keys will probably be read after a given one, in order."""
+
+Rows = Iterator[tuple[bytes, bytes]]
+"""Keys and rows in order."""
+
+Getter = Callable[[bytes], bytes | None]
+"""Returns the row of a key; None if there is none."""
+
+Scanner = Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]
+"""Returns keys and rows between two keys."""
 
 ManyGetter = Callable[[Sequence[bytes]], list[bytes | None]]
 """Returns the rows of keys that are in order; None for a key without a row."""
@@ -66,9 +72,7 @@ class Backend(Protocol):
     def get(self, state: str, key: bytes) -> bytes | None:
         """Return the row at `key`, or None."""
 
-    def getter(
-        self, state: str, next_keys: NextKeys | None = None
-    ) -> Callable[[bytes], bytes | None]:
+    def getter(self, state: str, next_keys: NextKeys | None = None) -> Getter:
         """Return `get` bound to one state, for the hot loop. Do not use it after `close`.
 
         Parameters:
@@ -79,7 +83,7 @@ class Backend(Protocol):
     def many_getter(self, state: str) -> ManyGetter:
         """Return `get_many` bound to one state, for keys in order: as `getter`."""
 
-    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+    def scanner(self, state: str) -> Scanner:
         """Return `scan` bound to one state, for short ranges within a key group, mostly in order:
         as `getter`.
         """
@@ -90,9 +94,7 @@ class Backend(Protocol):
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
         """Return the key of the first row with `start <= key < end`, or None."""
 
-    def scan(
-        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
         """Return rows with `start <= key < end` in key order, as of the start of the scan."""
 
     def write(self, batch: Batch) -> None:
@@ -125,16 +127,14 @@ class MemoryBackend:
     def get(self, state: str, key: bytes) -> bytes | None:
         return self._state(state).get(key)
 
-    def getter(
-        self, state: str, next_keys: NextKeys | None = None
-    ) -> Callable[[bytes], bytes | None]:
+    def getter(self, state: str, next_keys: NextKeys | None = None) -> Getter:
         return self._state(state).get
 
     def many_getter(self, state: str) -> ManyGetter:
         self._state(state)
         return partial(self.get_many, state)
 
-    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+    def scanner(self, state: str) -> Scanner:
         self._state(state)
         return partial(self.scan, state)
 
@@ -144,9 +144,7 @@ class MemoryBackend:
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
         return next(self._state(state).irange(start, end, inclusive=(True, False)), None)
 
-    def scan(
-        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
         rows = self._state(state)
         keys = rows.irange(start, end, inclusive=(True, False), reverse=reverse)
         return iter([(key, rows[key]) for key in keys])

@@ -235,7 +235,10 @@ def read_changes(source: pa.NativeFile | IO[bytes] | bytes, name: str) -> Iterat
     """
     with _unreadable(name):
         for batch in _arrow_batches(source, _SCHEMA):
-            yield _batch_of(batch)
+            states, ops, keys, values = (column.to_pylist() for column in batch.columns)
+            if not {PUT, DELETE, DELETE_RANGE}.issuperset(ops):
+                raise ValueError("it has an unknown operation")
+            yield Batch.of_rows(zip(states, ops, keys, values, strict=True))
 
 
 def read_keys(source: IO[bytes], name: str) -> Iterator[pa.RecordBatch]:
@@ -282,10 +285,3 @@ def _unreadable(name: str) -> Iterator[None]:
             f"{name} is not a readable change file ({error}): restore the file from a backup, "
             "or roll back to an epoch before it"
         ) from error
-
-
-def _batch_of(arrow: pa.RecordBatch) -> Batch:
-    states, ops, keys, values = (column.to_pylist() for column in arrow.columns)
-    if not {PUT, DELETE, DELETE_RANGE}.issuperset(ops):
-        raise ValueError("it has an unknown operation")
-    return Batch.of_rows(zip(states, ops, keys, values, strict=True))

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 
 from statekit.backend.interface import (
+    Getter,
     ManyGetter,
     NextKeys,
+    Rows,
+    Scanner,
     StateSize,
     total_size,
     unknown_state,
@@ -59,9 +61,7 @@ class FragmentedBackend:
     def get(self, state: str, key: bytes) -> bytes | None:
         return self._fragments[bisect_right(self._bounds, key)].get(state, key)
 
-    def getter(
-        self, state: str, next_keys: NextKeys | None = None
-    ) -> Callable[[bytes], bytes | None]:
+    def getter(self, state: str, next_keys: NextKeys | None = None) -> Getter:
         # The keys may belong to the next fragment, which is asked again for them.
         getters = [fragment.getter(state, next_keys) for fragment in self._fragments]
         bounds = self._bounds
@@ -85,7 +85,7 @@ class FragmentedBackend:
 
         return get
 
-    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+    def scanner(self, state: str) -> Scanner:
         scanners = [fragment.scanner(state) for fragment in self._fragments]
 
         def scan(start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
@@ -101,22 +101,17 @@ class FragmentedBackend:
         places = [bisect_right(self._bounds, key) for key in keys]
         for number, fragment in enumerate(self._fragments):
             own = [key for key, place in zip(keys, places, strict=True) if place == number]
-            if (
-                own or not number
-            ):  # the first fragment raises for an unknown state or a closed backend
+            # The first fragment raises for an unknown state or a closed backend.
+            if own or not number:
                 found |= zip(own, fragment.get_many(state, own), strict=True)
         return [found[key] for key in keys]
 
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
         first, last = self._touched(start, end)
-        for fragment in self._fragments[first : last + 1]:
-            if (found := fragment.first(state, start, end)) is not None:
-                return found
-        return None
+        keys = (each.first(state, start, end) for each in self._fragments[first : last + 1])
+        return next((key for key in keys if key is not None), None)
 
-    def scan(
-        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
         first, last = self._touched(start, end)
         # All scans begin now, not when the first row is asked for.
         scans = [
@@ -170,9 +165,8 @@ class FragmentedBackend:
         if not len(batch):
             return
         if DELETE_RANGE not in batch.ops:
-            first, last = map(
-                partial(bisect_right, self._bounds), (min(batch.keys), max(batch.keys))
-            )
+            first = bisect_right(self._bounds, min(batch.keys))
+            last = bisect_right(self._bounds, max(batch.keys))
             if first == last:  # an epoch comes in the order of keys
                 yield self._fragments[first], batch
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
@@ -42,28 +43,9 @@ class SortedReads:
         scan: returns the rows between two keys.
         check_end: raises if rows between two keys are unreadable.
         failure: converts an error of these functions.
+        errors: does the same as a context manager.
         next_keys: predicts the keys that are read next.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_ahead",
-        "_asked",
-        "_check_end",
-        "_failure",
-        "_first",
-        "_found",
-        "_hint",
-        "_keys",
-        "_last",
-        "_look",
-        "_next_keys",
-        "_pause",
-        "_rows",
-        "_rows_from",
-        "_scan",
-        "_scanned",
-    )
 
     def __init__(
         self,
@@ -73,6 +55,7 @@ class SortedReads:
         scan: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
         check_end: Callable[[bytes, bytes], None],
         failure: Callable[[Exception], Exception],
+        errors: AbstractContextManager[None],
         next_keys: NextKeys | None = None,
     ) -> None:
         self._look = look
@@ -80,6 +63,7 @@ class SortedReads:
         self._scan = scan
         self._check_end = check_end
         self._failure = failure
+        self._errors = errors
         self._hint = next_keys
         self.forget()
 
@@ -92,7 +76,7 @@ class SortedReads:
 
     def _sought(self, key: bytes) -> bytes | None:
         """Return the row of a key that is not in the block."""
-        try:  # a context manager would cost as much as the read
+        try:  # entering `_errors` would cost as much as the read
             if self._first <= key <= self._last or key in self._found:
                 self._asked += 1
                 return self._found.get(key)
@@ -109,9 +93,9 @@ class SortedReads:
 
     def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the rows of different keys that are in order."""
-        try:
-            rows: list[bytes | None] = []
-            at, count = 0, len(keys)
+        rows: list[bytes | None] = []
+        at, count = 0, len(keys)
+        with self._errors:
             while at < count:
                 if self._ahead and keys[at] > self._last:
                     self._read_ahead(keys[at], rows[-1] if rows else None)
@@ -122,20 +106,12 @@ class SortedReads:
                 self._asked += end - at
                 rows += map(self._rows.get, keys[at:end])
                 at = end
-            return rows
-        except StatekitError:
-            raise
-        except Exception as error:
-            raise self._failure(error) from error
+        return rows
 
     def scan(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
         if start > self._last and (self._ahead or self._tries_again()):
-            try:
+            with self._errors:
                 self._read_ahead(start)
-            except StatekitError:
-                raise
-            except Exception as error:
-                raise self._failure(error) from error
         if not (self._first <= start and end <= self._last):
             return self._scan(start, end)
         keys, rows = self._keys, self._rows

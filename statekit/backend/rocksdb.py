@@ -17,7 +17,7 @@ import os
 import shutil
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import cast
@@ -26,8 +26,11 @@ import rocksdict
 
 from statekit.backend.hard_link import linked
 from statekit.backend.interface import (
+    Getter,
     ManyGetter,
     NextKeys,
+    Rows,
+    Scanner,
     StateSize,
     size_of,
     unknown_state,
@@ -160,7 +163,7 @@ class RocksBackend:
         self._options = made = _rocksdb_options(options, create=create)
         # "default" is RocksDB's own column family, so a state's family carries a prefix.
         families = {f"state.{name}": made for name in states}
-        with self._storage_errors("open"):
+        with _StorageErrors(self, "open"):
             self._db = rocksdict.Rdict(self._path, made, column_families=families)
         self._families = {n: self._db.get_column_family(f"state.{n}") for n in states}
         self._handles = {n: self._db.get_column_family_handle(f"state.{n}") for n in states}
@@ -172,12 +175,10 @@ class RocksBackend:
 
     def get(self, state: str, key: bytes) -> bytes | None:
         family = self._family(state)
-        with self._storage_errors("read"):
+        with _StorageErrors(self, "read"):
             return family.get(key)
 
-    def getter(
-        self, state: str, next_keys: NextKeys | None = None
-    ) -> Callable[[bytes], bytes | None]:
+    def getter(self, state: str, next_keys: NextKeys | None = None) -> Getter:
         """Return a function that reads single rows, for keys that are mostly in order.
 
         A shard processes its keys in order. If it processes many of its keys, reading a block of
@@ -193,7 +194,7 @@ class RocksBackend:
         """
         return self._reads(state).get_all
 
-    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+    def scanner(self, state: str) -> Scanner:
         """Return a function that scans short ranges, mostly in order, from blocks as with `getter`.
 
         Starting a scan costs as much as tens of rows, and far more after deletes: it has to skip
@@ -209,6 +210,7 @@ class RocksBackend:
             scan=partial(self.scan, state),
             check_end=partial(self._check_readable, family),
             failure=partial(self._failure, "read"),
+            errors=_StorageErrors(self, "read"),
             next_keys=next_keys,
         )
         self._readers.add(made)
@@ -216,24 +218,17 @@ class RocksBackend:
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         family = self._family(state)
-        with self._storage_errors("read"):
+        with _StorageErrors(self, "read"):
             return family.get(list(keys))
 
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
-        rows = self.scan(state, start, end)
-        key, _ = next(rows, (None, b""))
-        return key
+        return next(self.scan(state, start, end), (None,))[0]
 
-    def scan(
-        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
         # The iterator pins its view of the data here, not when the first row is asked for.
         family = self._family(state)
         items = family.items(backwards=reverse, from_key=end if reverse else start)
-        if reverse:
-            rows = self._rows_down(family, items, start, end)
-        else:
-            rows = self._rows_up(family, items, start, end)
+        rows = (self._rows_down if reverse else self._rows_up)(family, items, start, end)
         next(rows)
         self._scans.add(rows)
         return rows
@@ -245,7 +240,7 @@ class RocksBackend:
         for name in names:
             self._family(name)
         self._gather(made, batch)
-        with self._storage_errors("write"):
+        with _StorageErrors(self, "write"):
             self._db.write(made, self._write_options)
             self._written |= names
             self._keep_to_write_memory()
@@ -281,7 +276,7 @@ class RocksBackend:
         taking = rocksdict.IngestExternalFileOptions()
         taking.set_move_files(True)
         draft = f"{self._path}/loading.sst"
-        with self._storage_errors("write"):
+        with _StorageErrors(self, "write"):
             while (row := next(waiting, None)) is not None:
                 writer = rocksdict.SstFileWriter(self._options)
                 writer.open(draft)
@@ -314,7 +309,7 @@ class RocksBackend:
             StorageError: the disk is full or failed; the database is not trusted any more.
         """
         self._check_open()
-        with self._storage_errors("flush"):
+        with _StorageErrors(self, "flush"):
             for name in sorted(self._written):
                 family = self._families[name]
                 family.flush()
@@ -351,7 +346,7 @@ class RocksBackend:
             StorageError: the disk is full or failed.
         """
         self._check_open()
-        with self._storage_errors("write"):
+        with _StorageErrors(self, "write"):
             for name in set(self.states).difference(states):
                 self._handles.pop(name)
                 self._families.pop(name).close()
@@ -367,7 +362,7 @@ class RocksBackend:
         """
         self._check_open()
         for family in self._families.values():
-            with self._storage_errors("compact"):
+            with _StorageErrors(self, "compact"):
                 family.compact_range(None, None)
 
     def close(self) -> None:
@@ -380,7 +375,7 @@ class RocksBackend:
             reader.forget()
         self._handles.clear()
         families, self._families = self._families, {}
-        with self._storage_errors("close"), contextlib.ExitStack() as closing:
+        with _StorageErrors(self, "close"), contextlib.ExitStack() as closing:
             closing.callback(self._db.close)
             for family in families.values():
                 closing.callback(family.close)
@@ -439,16 +434,13 @@ class RocksBackend:
         """Raise if rows with `start <= key < end` are missing because they are unreadable."""
         rows = family.iter()
         try:
-            with self._storage_errors("read"):
+            with _StorageErrors(self, "read"):
                 rows.seek(start)
                 while rows.valid() and rows.key() < end:
                     rows.next()
                 rows.status()
         finally:
             del rows  # a traceback would keep it, and it would keep the lock
-
-    def _storage_errors(self, doing: str) -> _StorageErrors:
-        return _StorageErrors(self, doing)
 
     def _failure(self, doing: str, error: Exception) -> StatekitError:
         """Return the error for an exception of rocksdict, which only has a text."""

@@ -107,7 +107,7 @@ def _run(
     except BaseException:
         for unfinished in changes:
             unfinished.drop()
-        copy.drop()
+        copy.abandon()
         raise
 
 
@@ -122,7 +122,7 @@ def obtained(
             for batch in repository.batches(ref):
                 copy.write(batch.within(*bounds, families))
     except BaseException:
-        copy.drop()
+        copy.abandon()
         raise
     return copy
 
@@ -165,7 +165,8 @@ def _concluded(
     shard = report.shard.model_copy(update={"wake_us": task.wake_us, **counts})
     if files:
         shard = _changed(plan, shard, files, copy, repository)
-    copy.keep(shard, declared.local_states)
+    copy.take_base(shard, declared.local_states)
+    copy.commit(shard)
     return report.model_copy(update={"shard": shard, **undivided})
 
 
@@ -215,7 +216,7 @@ def _counts(
         for name, size in added.items()
         if name not in INDEXES
     }
-    if not copy.is_to_be_counted:
+    if not copy.must_count_rows:
         return _by_name(new_sizes, "rows", "bytes"), {}
     sizes = {name: n for name, n in copy.backend.sizes().items() if name not in INDEXES}
     counts = {**_by_name(sizes, "rows", "bytes"), "is_part": False}

@@ -305,8 +305,8 @@ class _FaultyCopy:
         self.backend: Backend = FaultyBackend(inner.backend, faults)
 
     @property
-    def is_to_be_counted(self) -> bool:
-        return self._inner.is_to_be_counted
+    def must_count_rows(self) -> bool:
+        return self._inner.must_count_rows
 
     def write(self, batch: Batch) -> None:
         _write(self._faults, batch, self._inner.write)
@@ -314,11 +314,14 @@ class _FaultyCopy:
     def newest_base(self) -> ShardState:
         return self._inner.newest_base()
 
-    def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
-        self._inner.keep(shard, local_states)
+    def take_base(self, shard: ShardState, local_states: Collection[str]) -> None:
+        self._inner.take_base(shard, local_states)
 
-    def drop(self) -> None:
-        self._inner.drop()
+    def commit(self, shard: ShardState) -> None:
+        self._inner.commit(shard)
+
+    def abandon(self) -> None:
+        self._inner.abandon()
 
 
 def _write(faults: Faults, batch: Batch, write: Callable[[Batch], None]) -> None:

@@ -284,7 +284,7 @@ class Harness:
         try:
             yield copy.backend, plan
         finally:
-            copy.drop()
+            copy.abandon()
 
     @contextlib.contextmanager
     def _opened_at(self, key: Any) -> Iterator[tuple[KeyScope, RowBackend, ShardPlan]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,22 +27,22 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.references import base_snapshot
 from statekit.checkpoint.repository import Repository, group_bounds
-from statekit.checkpoint.restore_plan import RestorePlan, last_file, shard_restore_plan
+from statekit.checkpoint.restore_plan import last_file, missed_files, shard_restore_plan
 from statekit.checkpoint.retention import STAGED_FOR, may_adopt
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, StatekitError
-from statekit.working_copy.base_options import (
-    SLACK_MAX,
-    SMALL_BYTES,
-    BaseOptions,
-    Choice,
-    DatabaseSize,
-)
+from statekit.working_copy.base_options import SLACK_MAX, SMALL_BYTES, BaseOptions, Choice
 from statekit.working_copy.base_snapshot import Finished, Staged, StagedSnapshot
 from statekit.working_copy.clipping import Database
-from statekit.working_copy.directory import Ranges
-from statekit.working_copy.uploaded_tables import note_stored, pass_on_note, read_stored, tables_in
+from statekit.working_copy.directory import Ranges, database_paths
+from statekit.working_copy.uploaded_tables import (
+    note_stored,
+    pass_on_note,
+    read_stored,
+    table_bytes,
+    tables_in,
+)
 from statekit.working_copy.uploader import uploader
 
 _logger = logging.getLogger("statekit.base_keeping")
@@ -52,22 +52,7 @@ _OF_USE_US = int(STAGED_FOR.total_seconds()) * 1_000_000
 
 
 @dataclass(frozen=True)
-class Copy:
-    """A working copy at the end of an epoch.
-
-    Parameters:
-        backend: the rows.
-        fragments: its databases.
-        paths: the directories of these databases.
-    """
-
-    backend: Database
-    fragments: Ranges
-    paths: Sequence[Path]
-
-
-@dataclass(frozen=True)
-class BaseKeeping:
+class BaseLifecycle:
     """The base snapshots of one working copy.
 
     Parameters:
@@ -85,7 +70,7 @@ class BaseKeeping:
     rocks: RocksOptions
 
     @property
-    def needs_counts(self) -> bool:
+    def must_count_rows(self) -> bool:
         """Whether the rows of the shard must be counted: once, when a base may be due.
 
         The size of a part is unknown, and its base must be within the upload budget. The answer
@@ -94,45 +79,34 @@ class BaseKeeping:
         base = self.plan.base
         return base.is_part and self.options.is_worth_it(base.chain, 0)
 
-    # --------------------------------------------------------------------------- relying on one
+    # ---------------------------------------------------------------------------- using a base
 
-    def newest_base(self, paths: Sequence[Path]) -> ShardState:
+    def newest_base(self, fragments: Ranges) -> ShardState:
         """Return the shard before the epoch, on the newest base whose upload is finished.
 
         A base that was uploaded and cannot be used is dropped. The change files have the same rows.
 
         Parameters:
-            paths: the directories of the copy's databases.
+            fragments: the databases of the copy.
 
         Raises:
             CorruptCheckpointError: a file of the shard is missing or altered.
             StorageError: the store failed.
         """
-        for snapshot in self._snapshots():
+        shard = self.plan.base
+        for snapshot, finished in self._finished():
             try:
-                based = self._with_base(snapshot, paths)
-                if based is not None:  # a copy of a model is not validated when it is made
+                if shard.base is not None and shard.base.path == finished.base.path:
+                    self._adopt_tables(snapshot, finished, fragments)
+                elif (based := self._based(finished)) is None:
+                    self._drop(snapshot, "it does not lead to the rows that the shard has now")
+                else:  # a copy of a model is not validated when it is made
                     return ShardState.model_validate(based.model_dump())
             except StatekitError:
                 raise
             except Exception as error:  # noqa: BLE001 - nothing depends on it
                 self._drop(snapshot, f"{type(error).__name__}: {error}")
-        return self.plan.base
-
-    def _with_base(self, snapshot: StagedSnapshot, paths: Sequence[Path]) -> ShardState | None:
-        """Return the shard on an uploaded base, or None if the base is not uploaded, in use or
-        dropped.
-        """
-        shard, finished = self.plan.base, snapshot.finished
-        if finished is None:
-            return None
-        if shard.base is not None and shard.base.path == finished.base.path:
-            self._settle(snapshot, finished, paths)
-            return None
-        based = self._based(finished)
-        if based is None:
-            self._drop(snapshot, "it does not lead to the rows that the shard has now")
-        return based
+        return shard
 
     def _drop(self, snapshot: StagedSnapshot, why: str) -> None:
         _logger.warning(
@@ -145,112 +119,117 @@ class BaseKeeping:
         )
         snapshot.remove()
 
-    def _settle(self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]) -> None:
+    def _adopt_tables(
+        self, snapshot: StagedSnapshot, finished: Finished, fragments: Ranges
+    ) -> None:
         """Record the tables of a base that a manifest references, and remove the staged files."""
-        if self._is_cut_smaller(snapshot, finished, paths):
+        if self._is_smaller(snapshot, finished, fragments):
             return  # the copy is assembled again from these tables
-        staged = finished.staged
-        for number, path in zip(range(len(staged.databases)), paths, strict=False):
-            source = snapshot.database(number)
+        relies_on = finished.staged.relies_on
+        for source, path in zip(
+            snapshot.databases(finished.staged), self._paths(fragments), strict=False
+        ):
             try:
-                pass_on_note(source, staged.relies_on, path, finished.base.path)
+                pass_on_note(source, relies_on, path, finished.base.path)
             except OSError:  # the disk is full, say: a later epoch tries again
                 return
         snapshot.remove()
 
-    def is_outgrown(self, paths: Sequence[Path]) -> bool:
+    def replaces_copy(self, fragments: Ranges) -> bool:
         """Return whether the copy should be assembled again from the shard's base, which is on this
         host.
 
         A copy that was cut out of other shards keeps their tables, with invisible rows of other key
         groups. Its base was merged before the upload and has no such rows.
-
-        Parameters:
-            paths: the directories of the copy's databases.
         """
-        named = self.plan.base.base
+        base = self.plan.base.base
         try:
-            return named is not None and any(
-                finished.base.path == named.path and self._is_cut_smaller(snapshot, finished, paths)
-                for snapshot in self._snapshots()
-                if (finished := snapshot.finished) is not None
+            return base is not None and any(
+                finished.base.path == base.path and self._is_smaller(snapshot, finished, fragments)
+                for snapshot, finished in self._finished()
             )
         except OSError:
             return False  # its tables are not here
 
-    def _is_cut_smaller(
-        self, snapshot: StagedSnapshot, finished: Finished, paths: Sequence[Path]
-    ) -> bool:
+    def _is_smaller(self, snapshot: StagedSnapshot, finished: Finished, fragments: Ranges) -> bool:
         """Return whether a base is much smaller than the copy, and the copy was not assembled from
         it.
         """
-        if not finished.staged.is_cut or any(read_stored(p, finished.base.path) for p in paths):
+        staged, paths = finished.staged, self._paths(fragments)
+        if not staged.is_cut or any(read_stored(path, finished.base.path) for path in paths):
             return False
-        staged = map(snapshot.database, range(len(finished.staged.databases)))
-        return _table_bytes(paths) > max(SLACK_MAX * _table_bytes(staged), SMALL_BYTES)
+        size = sum(map(table_bytes, snapshot.databases(staged)))
+        return sum(map(table_bytes, paths)) > max(SLACK_MAX * size, SMALL_BYTES)
 
     def _based(self, finished: Finished) -> ShardState | None:
         """Return the shard on that base, or None if the base is not a predecessor of the shard's
         state.
         """
         shard, staged = self.plan.base, finished.staged
-        standing = None if shard.base is None else shard.base.path
-        if staged.relies_on not in (None, standing) or staged.shard != shard.groups:
+        current = None if shard.base is None else shard.base.path
+        if staged.relies_on not in (None, current) or staged.shard != shard.groups:
             return None
-        if not self._may_adopt(finished):
+        try:
+            base = base_snapshot(self.repository, finished.base)
+        except CorruptCheckpointError:
             return None
-        names = [file.path for file in shard.files]
-        if staged.follows in names:
-            later = shard.files[names.index(staged.follows) + 1 :]
-        else:
-            found = self._restore_plan()
-            if staged.follows not in [file.path for file in found.files]:
-                return None
-            later = found.after(staged.follows) or ()
+        if not may_adopt(self.repository, finished.base.path, base, self.plan):
+            return None
+        later = missed_files(
+            self.repository, self.plan.operator, shard, self.plan.base_epoch, staged.follows
+        )
+        if later is None:
+            return None
         return shard.model_copy(
             update={
                 "base": finished.base,
                 "history": None,
                 "slices": (),
                 "is_complete": True,
-                "files": tuple(later),
+                "files": later,
                 "chain": shard.chain.based(later, finished.uploaded),
             }
         )
 
-    def _may_adopt(self, finished: Finished) -> bool:
-        """Return whether the files of a base exist and stay, whatever was collected meanwhile."""
-        try:
-            base = base_snapshot(self.repository, finished.base)
-        except CorruptCheckpointError:
-            return False
-        return may_adopt(self.repository, finished.base.path, base, self.plan)
+    # --------------------------------------------------------------------------- taking a base
 
-    # ------------------------------------------------------------------------------- taking one
-
-    def take(self, shard: ShardState, copy: Copy, local_states: Collection[str]) -> None:
+    def take(
+        self,
+        shard: ShardState,
+        backend: Database,
+        fragments: Ranges,
+        local_states: Collection[str],
+    ) -> None:
         """Take a base if one is due, and start its upload. No correctness depends on it.
 
         Parameters:
             shard: the shard after the epoch.
-            copy: its copy after the epoch.
+            backend: its rows after the epoch.
+            fragments: the databases of the backend.
             local_states: names of the states that belong to the shard.
 
         Raises:
             StorageError: the copy cannot be flushed, which would fail the epoch anyway.
         """
         row_bytes = shard.row_bytes
-        if row_bytes is None or not self.options.is_worth_it(shard.chain, row_bytes):
-            return  # a part is counted first
-        if waiting := self._snapshots():
-            for work in waiting:
-                self._go_on(work)
+        if (
+            shard.attempt == self.plan.base.attempt
+            or row_bytes is None  # a part is counted first
+            or not self.options.is_worth_it(shard.chain, row_bytes)
+        ):
             return
-        copy.backend.flush()
+        if snapshots := self._snapshots():
+            for snapshot in snapshots:
+                self._resume(snapshot)
+            return
+        backend.flush()
         try:
-            choice, known = self._choice(shard, copy, row_bytes)
+            base, paths = shard.base, self._paths(fragments)
+            stored = [{} if base is None else read_stored(path, base.path) for path in paths]
+            choice = self._choice(shard, row_bytes, paths, stored)
             if choice != "none" and not _has_expired_rows(self.plan, shard):
-                self._stage(shard, copy, local_states, known, merged=choice == "merged")
+                is_merged = choice == "merged"
+                self._stage(shard, backend, fragments, local_states, stored, merged=is_merged)
         except (OSError, StatekitError) as error:  # the epoch does not need it
             _logger.warning(
                 "no base of operator %r, key groups %s could be taken, which a later epoch tries "
@@ -261,102 +240,96 @@ class BaseKeeping:
             )
 
     def _choice(
-        self, shard: ShardState, copy: Copy, row_bytes: int
-    ) -> tuple[Choice, list[dict[str, FileRef]]]:
-        """Return what to upload, and the tables of each database that the checkpoint has
-        already.
-        """
-        base = None if shard.base is None else shard.base.path
-        tables = [tables_in(path) for path in copy.paths]
-        known = [{} if base is None else read_stored(path, base) for path in copy.paths]
-        new = (
-            size
-            for there, stored in zip(tables, known, strict=True)
-            for name, size in there.items()
-            if name not in stored
-        )
-        size = DatabaseSize(
-            bytes=sum(sum(there.values()) for there in tables),
-            new_bytes=sum(new),
-            row_bytes=row_bytes,
-        )
-        return self.options.choice(shard.chain, size), known
+        self,
+        shard: ShardState,
+        row_bytes: int,
+        paths: Sequence[Path],
+        stored: Sequence[dict[str, FileRef]],
+    ) -> Choice:
+        """Return what to upload, given the tables that the checkpoint has already."""
+        size = new_bytes = 0
+        for path, refs in zip(paths, stored, strict=True):
+            for name, written in tables_in(path).items():
+                size += written
+                new_bytes += 0 if name in refs else written
+        return self.options.choice(shard.chain, size=size, new_bytes=new_bytes, row_bytes=row_bytes)
 
     def _stage(
         self,
         shard: ShardState,
-        copy: Copy,
+        backend: Database,
+        fragments: Ranges,
         local_states: Collection[str],
-        known: Sequence[dict[str, FileRef]],
+        stored: Sequence[dict[str, FileRef]],
         *,
         merged: bool,
     ) -> None:
         """Link the files of the databases into a new directory, describe them, and submit the
         upload.
         """
-        base = shard.base.path if shard.base is not None and any(known) else None
-        snapshot = StagedSnapshot(self._room("snapshots"))
+        plan = self.plan
+        base = shard.base.path if shard.base is not None and any(stored) else None
+        snapshot = StagedSnapshot(self.home / "snapshots" / unique_id())
+        snapshot.place.mkdir(parents=True)
         try:
-            places = [snapshot.database(number) for number in range(len(copy.paths))]
-            copy.backend.snapshot(places)
-            for place, stored in zip(places, known, strict=True):
-                held = tables_in(place)
-                note_stored(place, base, {name: stored[name] for name in stored if name in held})
-            rows = _write_local(copy.backend, shard, local_states, snapshot.local_changes)
+            paths = [snapshot.database(number) for number in range(len(fragments))]
+            backend.snapshot(paths)
+            for path, refs in zip(paths, stored, strict=True):
+                note_stored(path, base, refs)
+            rows = _write_local(backend, shard, local_states, snapshot.local_changes)
             snapshot.seal(
                 Staged(
-                    operator=self.plan.operator,
+                    operator=plan.operator,
                     shard=shard.groups,
                     attempt=shard.attempt or "",
-                    epoch=self.plan.epoch,
-                    states=tuple(copy.backend.states),
+                    epoch=plan.epoch,
+                    states=tuple(backend.states),
                     follows=last_file(shard) or "",
-                    databases=copy.fragments if len(copy.fragments) > 1 else (shard.groups,),
+                    databases=fragments if len(fragments) > 1 else (shard.groups,),
                     local_rows=rows,
                     relies_on=base,
-                    relied=tuple(ref.path for stored in known for ref in stored.values()),
+                    relied=tuple(ref.path for refs in stored for ref in refs.values()),
                     merged=merged,
-                    is_cut=shard.base is None and bool(self._restore_plan().below),
+                    is_cut=shard.base is None and self._was_cut(),
                     begun_us=now_us(),
                 )
             )
         except BaseException:
             shutil.rmtree(snapshot.place, ignore_errors=True)
             raise
-        self._hand_in(snapshot)
+        self._submit(snapshot)
 
-    def _go_on(self, work: StagedSnapshot) -> None:
+    def _was_cut(self) -> bool:
+        """Return whether the shard without a base consists of slices of other shards."""
+        plan = self.plan
+        found = shard_restore_plan(self.repository, plan.operator, plan.base, plan.base_epoch)
+        return bool(found.below)
+
+    def _resume(self, snapshot: StagedSnapshot) -> None:
         """Resume work that a killed process left, if it is still of use."""
-        if (staged := work.staged) is None:
-            work.remove()  # the process that began it died, or had another version
-        elif work.finished is None:
-            if _is_young(staged.begun_us):
-                self._hand_in(work)
-            else:
-                work.remove()
+        staged = snapshot.staged  # None if the process died before, or had another version
+        if staged is None or (snapshot.finished is None and not _is_young(staged.begun_us)):
+            snapshot.remove()
+        elif snapshot.finished is None:
+            self._submit(snapshot)
 
-    def _hand_in(self, snapshot: StagedSnapshot) -> None:
+    def _submit(self, snapshot: StagedSnapshot) -> None:
         upload = partial(snapshot.upload, self.repository, self.rocks)
-        uploader().hand_in(str(snapshot.place), upload)
+        uploader().submit(str(snapshot.place), upload)
 
     # ----------------------------------------------------------------------------------- helpers
 
-    def _restore_plan(self) -> RestorePlan:
-        plan = self.plan
-        return shard_restore_plan(self.repository, plan.operator, plan.base, plan.base_epoch)
-
-    def _room(self, kind: str) -> Path:
-        """Return a new, empty directory."""
-        place = self.home / kind / unique_id()
-        place.mkdir(parents=True)
-        return place
+    def _paths(self, fragments: Ranges) -> list[Path]:
+        return database_paths(self.home, fragments)
 
     def _snapshots(self) -> list[StagedSnapshot]:
         return [StagedSnapshot(place) for place in sorted((self.home / "snapshots").glob("*"))]
 
-
-def _table_bytes(paths: Iterable[Path]) -> int:
-    return sum(sum(tables_in(path).values()) for path in paths)
+    def _finished(self) -> Iterator[tuple[StagedSnapshot, Finished]]:
+        """Yield the uploaded snapshots."""
+        for snapshot in self._snapshots():
+            if (finished := snapshot.finished) is not None:
+                yield snapshot, finished
 
 
 def _is_young(begun_us: int) -> bool:

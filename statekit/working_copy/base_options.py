@@ -37,21 +37,6 @@ def replay_seconds(chain: ReplayCost) -> float:
 
 
 @dataclass(frozen=True)
-class DatabaseSize:
-    """The size of a shard's databases.
-
-    Parameters:
-        bytes: bytes of all tables.
-        new_bytes: bytes of tables that are not in the checkpoint yet.
-        row_bytes: bytes of keys and values.
-    """
-
-    bytes: int
-    new_bytes: int
-    row_bytes: int
-
-
-@dataclass(frozen=True)
 class BaseOptions:
     """When base snapshots are taken, and how much may be uploaded for them.
 
@@ -93,12 +78,17 @@ class BaseOptions:
         """
         return replay_seconds(chain) > max(self.replay_seconds, row_bytes / _BYTES_PER_S / 2)
 
-    def choice(self, chain: ReplayCost, database: DatabaseSize) -> Choice:
-        """Return what to upload for a base: nothing until the change files pay for it."""
+    def choice(self, chain: ReplayCost, *, size: int, new_bytes: int, row_bytes: int) -> Choice:
+        """Return what to upload for a base: nothing until the change files pay for it.
+
+        Parameters:
+            size: bytes of all tables of the databases.
+            new_bytes: bytes of the tables that are not in the checkpoint yet.
+            row_bytes: bytes of keys and values.
+        """
         if not self.bases:
             return "none"
         budget = chain.since_base * (self.uploaded_per_changed - 1)
-        if database.bytes <= max(database.row_bytes * SLACK_MAX, SMALL_BYTES):
-            return "changed tables" if database.new_bytes <= budget else "none"
-        merged = min(database.bytes, int(database.row_bytes * _TABLE_OVERHEAD))
-        return "merged" if merged <= budget else "none"
+        if size <= max(row_bytes * SLACK_MAX, SMALL_BYTES):
+            return "changed tables" if new_bytes <= budget else "none"
+        return "merged" if min(size, int(row_bytes * _TABLE_OVERHEAD)) <= budget else "none"

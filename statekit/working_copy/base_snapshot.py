@@ -15,13 +15,15 @@ directory. If that is lost too, the change files are still in the checkpoint.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import islice
 from pathlib import Path
 from threading import Lock, Thread
 from typing import TypeVar
+
+from pydantic import ValidationError
 
 from statekit.backend.hard_link import linked
 from statekit.backend.rocksdb import RocksBackend
@@ -30,15 +32,17 @@ from statekit.checkpoint.paths import BASE, CHANGES, data_path
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record
 from statekit.checkpoint.shard_contents import BaseDatabase, BaseSnapshot
-from statekit.working_copy.staging import Going, StagedWork
+from statekit.working_copy.lock import DirectoryLock
 from statekit.working_copy.uploaded_tables import (
     note_stored,
     read_stored,
     stored_elsewhere,
     tables_in,
 )
+from statekit.working_copy.uploader import Going
 
 _T = TypeVar("_T")
+_R = TypeVar("_R", bound=Record)
 
 LOCAL_CHANGES = "local.changes.arrow"
 
@@ -87,15 +91,55 @@ class Finished(Record):
     uploaded: Count
 
 
-class StagedSnapshot(StagedWork):
-    """The directory of a staged snapshot."""
+@dataclass(frozen=True)
+class StagedSnapshot:
+    """The directory of a staged snapshot.
+
+    Parameters:
+        place: its path.
+    """
+
+    place: Path
 
     def database(self, number: int) -> Path:
         return self.place / str(number)
 
+    def databases(self, staged: Staged) -> list[Path]:
+        """Return the directories of its databases."""
+        return [self.database(number) for number in range(len(staged.databases))]
+
     @property
     def local_changes(self) -> Path:
         return self.place / LOCAL_CHANGES
+
+    def write(self, name: str, note: Record) -> None:
+        """Write a note atomically."""
+        draft = self.place / f"{name}.draft"
+        draft.write_text(note.model_dump_json())
+        draft.rename(self.place / name)
+
+    def _read(self, name: str, kind: type[_R]) -> _R | None:
+        """Return a note; None if it is missing or truncated."""
+        try:
+            return kind.model_validate_json((self.place / name).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def remove(self) -> None:
+        """Remove the directory, unless it is in use."""
+        with self.locked() as mine:
+            if mine:
+                shutil.rmtree(self.place, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Exclude other processes; False if another process works on it."""
+        lock = DirectoryLock.take_existing(self.place)
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                lock.release()
 
     def seal(self, staged: Staged) -> None:
         """Write the description, which marks the directory as complete."""
@@ -104,12 +148,12 @@ class StagedSnapshot(StagedWork):
     @property
     def staged(self) -> Staged | None:
         """The description; None if the directory is not complete."""
-        return self.read("staged.json", Staged)
+        return self._read("staged.json", Staged)
 
     @property
     def finished(self) -> Finished | None:
         """The uploaded base; None until the upload is finished."""
-        return self.read("finished.json", Finished)
+        return self._read("finished.json", Finished)
 
     def upload(
         self, repository: Repository, options: RocksOptions, going: Going
@@ -133,26 +177,23 @@ class StagedSnapshot(StagedWork):
                 staged = self._merge(staged, options, going)
             upload = _Upload(repository, staged, going)
             databases = tuple(
-                BaseDatabase(
-                    first_group=first, last_group=last, files=upload.database(self.database(number))
+                BaseDatabase(first_group=first, last_group=last, files=upload.database(path))
+                for (first, last), path in zip(
+                    staged.databases, self.databases(staged), strict=True
                 )
-                for number, (first, last) in enumerate(staged.databases)
             )
             local = upload.local_changes(self.local_changes) if staged.local_rows else None
-            finished = Finished(
-                staged=staged, base=upload.base(databases, local), uploaded=upload.bytes
-            )
+            base = upload.base(databases, local)
+            finished = Finished(staged=staged, base=base, uploaded=upload.bytes)
             self.write("finished.json", finished)
             return finished
 
     def _merge(self, staged: Staged, options: RocksOptions, going: Going) -> Staged:
         """Compact each database to one version of each row, and record that this is done."""
-        for number in range(len(staged.databases)):
+        for path in self.databases(staged):
             going()
-            path = self.database(number)
-            with contextlib.closing(
-                RocksBackend(path, staged.states, options, create=False)
-            ) as backend:
+            backend = RocksBackend(path, staged.states, options, create=False)
+            with contextlib.closing(backend):
                 backend.compact()
         staged = staged.model_copy(update={"merged": False})
         self.seal(staged)
@@ -198,19 +239,10 @@ class _Upload:
 
     def base(self, databases: tuple[BaseDatabase, ...], local: FileRef | None) -> FileRef:
         """Return the base's own file, which references all others."""
-        staged = self._staged
-        made = BaseSnapshot(
-            operator=staged.operator,
-            shard=staged.shard,
-            attempt=staged.attempt,
-            epoch=staged.epoch,
-            states=staged.states,
-            databases=databases,
-            local=local,
-            follows=staged.follows,
-        )
-        path = self._path(BASE)
-        ref = self._repository.put_file(path, BytesIO(made.to_bytes()))
+        fields = ("operator", "shard", "attempt", "epoch", "states", "follows")
+        described = {name: getattr(self._staged, name) for name in fields}
+        base = BaseSnapshot(databases=databases, local=local, **described)
+        ref = self._repository.put_file(self._path(BASE), BytesIO(base.to_bytes()))
         self.bytes += ref.size
         return ref
 
@@ -284,12 +316,13 @@ def _several(work: Callable[[_T], None], items: Iterable[_T]) -> None:
 
     def run() -> None:
         while not failures:
-            with next_one:
-                found = list(islice(waiting, 1))
-            if not found:
+            try:
+                with next_one:
+                    item = next(waiting)
+            except StopIteration:
                 return
             try:
-                work(found[0])
+                work(item)
             except BaseException as error:  # noqa: BLE001 - raised below, in the thread that waits
                 failures.append(error)
 

@@ -19,6 +19,7 @@ from statekit.backend.range_partitioned import FragmentedBackend
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.repository import group_bounds
+from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import StorageError
 from statekit.keygroup import MAX_GROUPS
 from statekit.working_copy.directory import WHOLE, Ranges, database_paths
@@ -43,6 +44,7 @@ class Piece:
         size: approximate bytes of its tables in these key groups.
         is_exact: whether it has no rows of other key groups.
         sequence: RocksDB's sequence number; None if it was not recorded.
+        later: change files to apply to it.
     """
 
     groups: tuple[int, int]
@@ -51,6 +53,7 @@ class Piece:
     size: int
     is_exact: bool
     sequence: int | None = None
+    later: Sequence[FileRef] = ()
 
 
 def opened(home: Path, fragments: Ranges, states: Sequence[str], options: RocksOptions) -> Database:
@@ -107,9 +110,7 @@ def put_together(
 
 
 def _kept(pieces: Sequence[Piece]) -> list[Piece]:
-    """Return the pieces that stay databases, in order: the large ones, or the largest if none
-    is.
-    """
+    """Return the pieces that stay databases, in order: the large ones, else the largest."""
     largest = sorted(pieces, key=lambda piece: piece.size, reverse=True)[:FRAGMENTS_MAX]
     chosen = [piece for piece in largest if piece.size >= COPIED_BYTES] or largest[:1]
     return [piece for piece in pieces if piece in chosen]

@@ -25,11 +25,11 @@ from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import last_file, missed_files, shard_restore_plan
 from statekit.errors import StorageError
-from statekit.working_copy.base_lifecycle import BaseKeeping, Copy
+from statekit.working_copy.base_lifecycle import BaseLifecycle
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.base_snapshot import noted
 from statekit.working_copy.clipping import Database, opened
-from statekit.working_copy.directory import WHOLE, Lease, Mark, Ranges, database_paths, distrust
+from statekit.working_copy.directory import WHOLE, Lease, Mark, Ranges, distrust, read_mark
 from statekit.working_copy.disk_space import CopySpace
 from statekit.working_copy.from_local_copies import Assembly
 from statekit.working_copy.uploaded_tables import forget_stored
@@ -39,31 +39,34 @@ _CopyName = tuple[str | int, ...]
 
 
 class WorkingCopy(Protocol):
-    """The rows of a shard during one epoch."""
+    """The rows of a shard during one epoch, which ends with `commit` or `abandon`."""
 
     @property
     def backend(self) -> Backend:
         """For reads. Writes go through `write`."""
 
     @property
-    def is_to_be_counted(self) -> bool:
+    def must_count_rows(self) -> bool:
         """Whether this epoch must count all rows."""
 
     def write(self, batch: Batch) -> None:
-        """Apply a batch. The copy is not trusted again until `keep`."""
+        """Apply a batch. The copy is not trusted again until `commit`."""
 
     def newest_base(self) -> ShardState:
         """Return the shard before the epoch, on the newest base that is known on this host."""
 
-    def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
-        """Close the copy and mark it as a copy of the shard after the epoch.
+    def take_base(self, shard: ShardState, local_states: Collection[str]) -> None:
+        """Take a base snapshot if one is due. No correctness depends on it.
 
         Parameters:
-            local_states: names of the states that belong to the shard, for a base that may be
-                taken.
+            shard: the shard after the epoch.
+            local_states: names of its operator state.
         """
 
-    def drop(self) -> None:
+    def commit(self, shard: ShardState) -> None:
+        """Close the copy and mark it as a copy of the shard after the epoch."""
+
+    def abandon(self) -> None:
         """Close the copy. If anything was written, it is not trusted again."""
 
 
@@ -85,9 +88,7 @@ class WorkingCopies(Protocol):
 
 
 def default_working_directory() -> str:
-    """Return the default directory of working copies: `statekit-<uid>` in the temporary
-    directory.
-    """
+    """Return the default directory of working copies: `statekit-<uid>` below `TMPDIR`."""
     return os.path.join(tempfile.gettempdir(), f"statekit-{os.getuid()}")
 
 
@@ -98,7 +99,7 @@ class _MemoryCopy:
     name: _CopyName
     base: ShardState
     written: bool = False
-    is_to_be_counted: bool = False
+    must_count_rows: bool = False
 
     def write(self, batch: Batch) -> None:
         self.written = True
@@ -107,12 +108,15 @@ class _MemoryCopy:
     def newest_base(self) -> ShardState:
         return self.base
 
-    def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
+    def take_base(self, shard: ShardState, local_states: Collection[str]) -> None:
+        pass  # copies in memory take none
+
+    def commit(self, shard: ShardState) -> None:
         self.owner.kept[self.name] = (shard.attempt, self.backend)
 
-    def drop(self) -> None:
+    def abandon(self) -> None:
         if not self.written:
-            self.owner.kept[self.name] = (self.base.attempt, self.backend)
+            self.commit(self.base)
 
 
 class MemoryCopies:
@@ -168,12 +172,13 @@ class DiskCopies:
         copies = self.root / plan.checkpoint_id / plan.operator
         lease = Lease.take(copies / f"{first}-{last}")
         self._space.note_origin(plan.checkpoint_id, repository.url)
-        keeping = BaseKeeping(lease.home, plan, repository, self.bases, self.options)
-        copy = _DiskCopy(lease, copies, tuple(states), self.options, self._space, keeping)
+        assembly = Assembly(lease.home, copies, plan, tuple(states), self.options, repository)
+        bases = BaseLifecycle(lease.home, plan, repository, self.bases, self.options)
+        copy = _DiskCopy(lease, assembly, bases, self._space)
         try:
-            copy.stand_at(plan, repository)
+            copy.open()
         except BaseException:
-            copy.drop()
+            copy.abandon()
             raise
         return copy
 
@@ -188,34 +193,22 @@ class DiskCopies:
 
 
 def _used_groups(plans: Sequence[ShardPlan]) -> set[tuple[int, int]]:
-    """Return the key groups of the planned shards, and of the shards that they are assembled
-    from.
-    """
+    """Return the key groups of the planned shards, and of those they are assembled from."""
     sources = {piece.shard for plan in plans for piece in plan.base.slices}
     return sources | {plan.base.groups for plan in plans}
 
 
 class _DiskCopy:
     def __init__(
-        self,
-        lease: Lease,
-        copies: Path,
-        states: tuple[str, ...],
-        options: RocksOptions,
-        space: CopySpace,
-        keeping: BaseKeeping,
+        self, lease: Lease, assembly: Assembly, bases: BaseLifecycle, space: CopySpace
     ) -> None:
         self._lease = lease
-        self._copies = copies
-        self._states = states
-        self._options = options
+        self._assembly = assembly
+        self._bases = bases
         self._space = space
-        self._keeping = keeping
         self._written = False
         self._backend: Database | None = None
         self._fragments: Ranges = WHOLE
-        self._sources: list[Path] = []
-        """Copies of other shards that share files with this one, which was just made of them."""
 
     @property
     def backend(self) -> Database:
@@ -223,62 +216,71 @@ class _DiskCopy:
             raise StorageError("this working copy is closed: obtain it again")
         return self._backend
 
-    def stand_at(self, plan: ShardPlan, repository: Repository) -> None:
-        """Open the database at the plan's attempt: as it is, after missing changes, or restored."""
-        base, mark = plan.base, self._lease.mark(self._states)
+    @property
+    def must_count_rows(self) -> bool:
+        return self._bases.must_count_rows
+
+    def open(self) -> None:
+        """Open the databases at the plan's attempt, after missed changes or a restore if needed."""
+        assembly = self._assembly
+        plan, repository = assembly.plan, assembly.repository
+        mark = read_mark(self._lease.home, assembly.states)
         if mark is not None and self._reopens(mark):
-            if mark.attempt == base.attempt:
+            if mark.attempt == plan.base.attempt:
                 return
-            missed = missed_files(repository, plan.operator, base, plan.base_epoch, mark.last)
-            # To share files is cheaper than to apply what a copy of long ago has missed.
-            if missed is not None and not (
-                missed and self._assembly(plan, repository).costs_nothing
-            ):
+            missed = missed_files(repository, plan.operator, plan.base, plan.base_epoch, mark.last)
+            if missed is not None:
                 self._unmark()
-                repository.replay(self.backend, missed, *base.groups)
+                repository.replay(self.backend, missed, *plan.base.groups)
                 return
         self._close()
         self._unmark()
         self._lease.set_aside()
         self._lease.wipe()
         try:
-            self._start_over(plan, repository)
+            self._restore()
         finally:
             self._lease.forget_aside()
 
-    def _start_over(self, plan: ShardPlan, repository: Repository) -> None:
+    def _reopens(self, mark: Mark) -> bool:
+        """Open a trusted database. Return False if it is damaged or incomplete."""
+        assembly = self._assembly
+        try:
+            self._backend = opened(
+                self._lease.home, mark.fragments, assembly.states, assembly.options
+            )
+        except StorageError:
+            return False
+        self._fragments = mark.fragments
+        return mark.sequences in ((), self._backend.sequences)
+
+    def _restore(self) -> None:
         """Restore the databases. Tables of the previous ones may be used again."""
         if self._space.is_short:
             self._space.make_room()
-        assembly = self._assembly(plan, repository)
         try:
-            made = assembly.made(from_copies=True)
-            self._sources = assembly.sources
+            databases = self._assembly.made(from_copies=True)
         except StorageError:
-            if not assembly.sources:
+            if not self._assembly.sources:
                 raise
-            self._lease.wipe()  # it may be the files of the others: the checkpoint has all rows
-            made = assembly.made(from_copies=False)
-        self._fragments, self._backend = made
-
-    def newest_base(self) -> ShardState:
-        if self._lease.is_private:
-            return self._keeping.plan.base
-        return self._keeping.newest_base(self._paths)
-
-    @property
-    def is_to_be_counted(self) -> bool:
-        return self._keeping.needs_counts
-
-    @property
-    def _paths(self) -> list[Path]:
-        return database_paths(self._lease.home, self._fragments)
+            self._lease.wipe()  # the files of the sources may be damaged
+            databases = self._assembly.made(from_copies=False)
+        self._fragments, self._backend = databases
 
     def write(self, batch: Batch) -> None:
         self._unmark()
         self.backend.write(batch)
 
-    def keep(self, shard: ShardState, local_states: Collection[str] = ()) -> None:
+    def newest_base(self) -> ShardState:
+        if self._lease.is_private:
+            return self._assembly.plan.base
+        return self._bases.newest_base(self._fragments)
+
+    def take_base(self, shard: ShardState, local_states: Collection[str]) -> None:
+        if not self._lease.is_private:
+            self._bases.take(shard, self.backend, self._fragments, local_states)
+
+    def commit(self, shard: ShardState) -> None:
         if self.backend.failed:
             # The user's function may have caught the error and gone on without the row.
             raise StorageError(
@@ -288,18 +290,23 @@ class _DiskCopy:
         sequences: tuple[int, ...] = ()
         if self._written:
             self.backend.flush()
-        if shard.attempt != self._keeping.plan.base.attempt and not self._lease.is_private:
-            copy = Copy(self.backend, self._fragments, self._paths)
-            self._keeping.take(shard, copy, local_states)
-        if self._written:
             sequences = self.backend.sequences
         self._close()
-        if self._written and (self._lease.is_private or not self._keeping.is_outgrown(self._paths)):
-            mark = Mark(shard.attempt, last_file(shard), self._fragments, sequences)
-            self._lease.set_mark(mark, self._states)
+        if self._written and not (
+            self._lease.is_private or self._bases.replaces_copy(self._fragments)
+        ):
+            self._lease.set_mark(
+                Mark(
+                    attempt=shard.attempt,
+                    last=last_file(shard),
+                    fragments=self._fragments,
+                    sequences=sequences,
+                    states=self._assembly.states,
+                )
+            )
         self._lease.release()
 
-    def drop(self) -> None:
+    def abandon(self) -> None:
         backend = self._backend
         try:
             # Whatever else fails here matters less than the reason for giving up.
@@ -309,25 +316,11 @@ class _DiskCopy:
                 if backend is not None and backend.failed:
                     self._unmark()
                     if backend.damaged:
-                        forget_stored(noted(self._copies))
-                        for source in self._sources:
+                        forget_stored(noted(self._assembly.copies))
+                        for source in self._assembly.sources:
                             distrust(source)
         finally:
             self._lease.release()
-
-    def _reopens(self, mark: Mark) -> bool:
-        """Open a trusted database. Return False if it is damaged or incomplete."""
-        try:
-            self._backend = opened(self._lease.home, mark.fragments, self._states, self._options)
-        except StorageError:
-            return False
-        self._fragments = mark.fragments
-        return mark.sequences in ((), self._backend.sequences)
-
-    def _assembly(self, plan: ShardPlan, repository: Repository) -> Assembly:
-        """Return the assembly from copies of the shards that this one was cut out of."""
-        home, copies = self._lease.home, self._copies
-        return Assembly(home, copies, plan, self._states, self._options, repository)
 
     def _close(self) -> None:
         backend, self._backend = self._backend, None

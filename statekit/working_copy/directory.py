@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from statekit.checkpoint.sealed_json import parse_json
+from pydantic import ValidationError
+
+from statekit.checkpoint.sealed_json import Record
 from statekit.clock import unique_id
 from statekit.keygroup import MAX_GROUPS
 from statekit.working_copy.lock import DirectoryLock, unusable
@@ -34,8 +34,6 @@ first.
 
 _PRIVATE_NAME = re.compile(r"private\.[0-9a-f]{32}")
 
-_MARK_FIELDS = {"attempt", "last", "states", "fragments", "sequences"}
-
 Ranges = tuple[tuple[int, int], ...]
 """First and last key group of each fragment, in order."""
 
@@ -43,8 +41,7 @@ WHOLE: Ranges = ((0, MAX_GROUPS),)
 """The fragments of an ordinary copy, which is one database."""
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(Record):
     """The contents of a copy that was closed cleanly.
 
     Parameters:
@@ -53,12 +50,14 @@ class Mark:
         fragments: its databases.
         sequences: RocksDB's sequence number of each; empty if not recorded. A database from an
             older backup has a smaller one.
+        states: its column families.
     """
 
     attempt: str | None
     last: str | None
-    fragments: Ranges
+    fragments: Ranges = WHOLE
     sequences: tuple[int, ...] = ()
+    states: tuple[str, ...]
 
 
 def database_paths(home: Path, fragments: Ranges) -> list[Path]:
@@ -78,17 +77,12 @@ def reading(home: Path, states: Sequence[str]) -> Iterator[Mark | None]:
 def read_mark(home: Path, states: Sequence[str]) -> Mark | None:
     """Return the mark of a copy with these states; None if the copy is not trusted."""
     try:
-        found = parse_json((home / "clean").read_text())
-        told = found.get("fragments", WHOLE)
-        fragments = tuple((int(first), int(last)) for first, last in told)
-        there = all(path.is_dir() for path in database_paths(home, fragments))
-        sequences = tuple(map(int, found.get("sequences", ())))
-        is_known = found.keys() <= _MARK_FIELDS and len(sequences) in (0, len(fragments))
-        trusted = there and is_known and found["states"] == list(states)
-        last = found.get("last")
-        return Mark(found["attempt"], last, fragments, sequences) if trusted else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # no mark, or not one of ours: start over
+        mark = Mark.model_validate_json((home / "clean").read_bytes())
+    except (OSError, ValidationError):
+        return None  # no mark, or one of another version: start over
+    is_known = mark.states == tuple(states) and len(mark.sequences) in (0, len(mark.fragments))
+    is_there = all(path.is_dir() for path in database_paths(home, mark.fragments))
+    return mark if is_known and is_there else None
 
 
 class Lease:
@@ -96,8 +90,9 @@ class Lease:
 
     def __init__(self, home: Path, lock: DirectoryLock, *, private: bool) -> None:
         self.home = home
+        self.is_private = private
+        """Whether the directory is used by this attempt only."""
         self._lock = lock
-        self._private = private
 
     @classmethod
     def take(cls, home: Path) -> Lease:
@@ -117,15 +112,6 @@ class Lease:
             lock = DirectoryLock.take(alone)
         return cls(alone, lock, private=True)
 
-    @property
-    def is_private(self) -> bool:
-        """Whether the directory is used by this attempt only."""
-        return self._private
-
-    def mark(self, states: Sequence[str]) -> Mark | None:
-        """Return the mark of the copy; None if it is not trusted."""
-        return read_mark(self.home, states)
-
     def clear_mark(self) -> None:
         try:
             (self.home / "clean").unlink(missing_ok=True)
@@ -133,19 +119,10 @@ class Lease:
         except OSError as error:
             raise unusable(self.home, error) from error
 
-    def set_mark(self, mark: Mark, states: Sequence[str]) -> None:
+    def set_mark(self, mark: Mark) -> None:
         draft = self.home / "clean.draft"
-        said: dict[str, object] = {
-            "attempt": mark.attempt,
-            "last": mark.last,
-            "states": list(states),
-        }
-        if len(mark.fragments) > 1:
-            said["fragments"] = mark.fragments
-        if mark.sequences:
-            said["sequences"] = mark.sequences
         try:
-            draft.write_text(json.dumps(said))
+            draft.write_text(mark.model_dump_json(exclude_defaults=True))
             _sync(draft)
             draft.rename(self.home / "clean")
             _sync(self.home)
@@ -177,7 +154,7 @@ class Lease:
 
     def release(self) -> None:
         """Release the lock. A second call does nothing."""
-        if self._private and self._lock.is_held:
+        if self.is_private and self._lock.is_held:
             shutil.rmtree(self.home, ignore_errors=True)
         self._lock.release()
 

@@ -7,6 +7,7 @@ sources do not change.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,23 +20,10 @@ from statekit.checkpoint.restore_plan import missed_files, shard_restore_plan
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import Contents, Slice
 from statekit.working_copy.clipping import Database, Piece
-from statekit.working_copy.directory import Mark, Ranges, database_paths, read_mark, reading
+from statekit.working_copy.directory import Mark, Ranges, database_paths, reading
 from statekit.working_copy.lock import unusable
 from statekit.working_copy.restore import restored
-from statekit.working_copy.uploaded_tables import tables_in
-
-
-@dataclass(frozen=True)
-class _Linked:
-    """A linked database of another copy.
-
-    Parameters:
-        piece: the part that is used.
-        later: the change files to apply to it.
-    """
-
-    piece: Piece
-    later: Sequence[FileRef]
+from statekit.working_copy.uploaded_tables import table_bytes
 
 
 @dataclass(frozen=True)
@@ -59,19 +47,9 @@ class Assembly:
     repository: Repository
 
     @property
-    def costs_nothing(self) -> bool:
-        """Whether other copies are exactly at the state that the shard was cut out of."""
-        base = self.plan.base
-        marks = [read_mark(self._source(piece), self.states) for piece in base.slices]
-        return bool(marks) and all(
-            mark is not None and mark.attempt == piece.attempt and piece.shard != base.groups
-            for mark, piece in zip(marks, base.slices, strict=True)
-        )
-
-    @property
     def sources(self) -> list[Path]:
         """The directories of copies of other shards."""
-        return [self._source(piece) for piece in self.plan.base.slices]
+        return [self.copies / "{}-{}".format(*piece.shard) for piece in self.plan.base.slices]
 
     def made(self, *, from_copies: bool) -> tuple[Ranges, Database]:
         """Create the databases at the plan's base.
@@ -85,90 +63,68 @@ class Assembly:
         """
         plan, repository = self.plan, self.repository
         linked = list(self._linked()) if from_copies else []
-        gaps = list(_between(plan.base.groups, [each.piece.groups for each in linked]))
         missing = []
-        if gaps:
+        if gaps := list(_between(plan.base.groups, [piece.groups for piece in linked])):
             found = shard_restore_plan(repository, plan.operator, plan.base, plan.base_epoch)
             missing = [found.within(*gap) for gap in gaps]
+        beside = self.copies if from_copies else None
         try:
-            ranges, backend = restored(
+            return restored(
                 repository,
                 self.home,
                 plan.base.groups,
                 missing,
                 self.states,
                 self.options,
-                local=[each.piece for each in linked],
-                beside=self.copies if from_copies else None,
+                local=linked,
+                beside=beside,
             )
         except OSError as error:
             raise unusable(self.home, error) from error
-        try:
-            for each in linked:
-                repository.replay(backend, each.later, *each.piece.groups)
-        except BaseException:
-            backend.close()
-            raise
-        return ranges, backend
 
     # --------------------------------------------------------------------------------- sources
 
-    def _linked(self) -> Iterator[_Linked]:
-        for number, piece in enumerate(self.plan.base.slices):
-            try:
-                yield from self._taken(piece, self.home / "pieces" / f"linked-{number}")
-            except OSError:  # such as a source that is deleted meanwhile
-                continue
+    def _linked(self) -> Iterator[Piece]:
+        for number, (wanted, source) in enumerate(
+            zip(self.plan.base.slices, self.sources, strict=True)
+        ):
+            with contextlib.suppress(OSError):  # such as a source that is deleted meanwhile
+                yield from self._pieces(wanted, source, self.home / "pieces" / f"linked-{number}")
 
-    def _source(self, piece: Slice) -> Path:
-        """Return the directory for a copy of the shard that a slice was cut out of."""
-        return self.copies / "{}-{}".format(*piece.shard)
-
-    def _taken(self, wanted: Slice, drafts: Path) -> list[_Linked]:
+    def _pieces(self, wanted: Slice, source: Path, drafts: Path) -> list[Piece]:
         """Link the databases of the shard that the slice was cut out of."""
-        groups = (wanted.first_group, wanted.last_group)
-        source = self._source(wanted)
         with reading(source, self.states) as mark:
             later = None if mark is None else self._later(wanted, mark)
             if mark is None or later is None:
                 return []
-            found: list[_Linked] = []
-            held = mark.fragments if len(mark.fragments) > 1 else (wanted.shard,)
-            sequences = mark.sequences or [None] * len(held)
+            pieces: list[Piece] = []
+            ranges = mark.fragments if len(mark.fragments) > 1 else (wanted.shard,)
+            sequences = mark.sequences or [None] * len(ranges)
             for (first, last), path, sequence in zip(
-                held, database_paths(source, mark.fragments), sequences, strict=True
+                ranges, database_paths(source, mark.fragments), sequences, strict=True
             ):
-                own = max(first, groups[0]), min(last, groups[1])
+                own = max(first, wanted.first_group), min(last, wanted.last_group)
                 if own[0] <= own[1]:
-                    draft = drafts / str(len(found))
+                    draft = drafts / str(len(pieces))
                     link_database(path, draft)
                     share = (own[1] - own[0] + 1) / (last - first + 1)
-                    piece = Piece(
-                        own,
-                        draft,
-                        self.states,
-                        size=int(sum(tables_in(draft).values()) * share),
-                        is_exact=own == (first, last),
-                        sequence=sequence,
-                    )
-                    found.append(_Linked(piece, later))
-        return found
+                    size, is_exact = int(table_bytes(draft) * share), own == (first, last)
+                    pieces.append(Piece(own, draft, self.states, size, is_exact, sequence, later))
+        return pieces
 
     def _later(self, wanted: Slice, mark: Mark) -> Sequence[FileRef] | None:
-        """Return the change files from a copy's state to the slice; None if they do not lead
-        there.
-        """
+        """Return the change files from a copy to the slice; None if they do not lead there."""
         if mark.attempt is None or mark.attempt == wanted.attempt:
             return None if mark.attempt is None else ()
         first, last = wanted.shard
         base = self.plan.base
-        stood = ShardState(
+        source = ShardState(
             first_group=first,
             last_group=last,
             changed=base.changed,
             **{name: getattr(wanted, name) for name in ("attempt", *Contents.model_fields)},
         )
-        return missed_files(self.repository, self.plan.operator, stood, base.changed, mark.last)
+        return missed_files(self.repository, self.plan.operator, source, base.changed, mark.last)
 
 
 def _between(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,6 +60,8 @@ def restored(
         failing.callback(backend.close)
         for found in missing:
             replay(repository, backend, found, has_bases=True)
+        for piece in local:
+            repository.replay(backend, piece.later, *piece.groups)
         failing.pop_all()
     return ranges, backend
 
@@ -68,34 +70,26 @@ def restored(
 class _Cut:
     """Key groups that come from one database of a base."""
 
-    first: int
-    last: int
+    groups: tuple[int, int]
     named: str
     states: tuple[str, ...]
     database: BaseDatabase
 
-    @property
-    def size(self) -> int:
-        """Estimated bytes of its tables, if all key groups are equally large."""
-        held = self.database.last_group - self.database.first_group + 1
-        return sum(ref.size for ref in self.database.files.values()) * self.groups // held
-
-    @property
-    def groups(self) -> int:
-        return self.last - self.first + 1
-
-    @property
-    def is_all(self) -> bool:
-        database = self.database
-        return (self.first, self.last) == (database.first_group, database.last_group)
+    def piece(self, place: Path) -> Piece:
+        """Return the piece in a directory. Its size assumes equally large key groups."""
+        (first, last), database = self.groups, self.database
+        owned = (database.first_group, database.last_group)
+        size = sum(ref.size for ref in database.files.values()) * (last - first + 1)
+        size //= owned[1] - owned[0] + 1
+        return Piece(self.groups, place, self.states, size, is_exact=self.groups == owned)
 
 
-def _cuts(missing: Iterable[RestorePlan]) -> Iterator[_Cut]:
-    """Yield the parts of databases to use, in the order of key groups.
+def _cuts(missing: Iterable[RestorePlan]) -> list[_Cut]:
+    """Return the parts of databases to use, in the order of key groups.
 
     Adjacent parts of one database are joined.
     """
-    waiting: _Cut | None = None
+    cuts: list[_Cut] = []
     for part in (part for found in missing for part in found.beginnings):
         if part.base is None or part.named is None:
             continue
@@ -104,15 +98,11 @@ def _cuts(missing: Iterable[RestorePlan]) -> Iterator[_Cut]:
             last = min(part.last, database.last_group)
             if first > last:
                 continue
-            cut = _Cut(first, last, part.named, part.base.states, database)
-            if waiting is not None and waiting == replace(cut, first=waiting.first, last=first - 1):
-                waiting = replace(waiting, last=last)
-                continue
-            if waiting is not None:
-                yield waiting
-            waiting = cut
-    if waiting is not None:
-        yield waiting
+            cut = _Cut((first, last), part.named, part.base.states, database)
+            if cuts and cuts[-1] == replace(cut, groups=(cuts[-1].groups[0], first - 1)):
+                cut = replace(cut, groups=(cuts.pop().groups[0], last))
+            cuts.append(cut)
+    return cuts
 
 
 def _fetched(
@@ -123,16 +113,14 @@ def _fetched(
     wanted, again, pieces = list[Wanted](), list[tuple[Path, Path]](), list[Piece]()
     for number, cut in enumerate(_cuts(missing)):
         place, origin = drafts / f"base-{number}", (cut.named, cut.database.first_group)
+        pieces.append(cut.piece(place))
         if origin in places:
             again.append((places[origin], place))
         else:
             places[origin] = place
             wanted.append(Wanted(cut.database, cut.named, place))
-        groups = (cut.first, cut.last)
-        pieces.append(Piece(groups, place, cut.states, size=cut.size, is_exact=cut.is_all))
     if wanted:
-        held = [] if beside is None else noted(beside)
-        fetch_databases(repository, wanted, held)
+        fetch_databases(repository, wanted, [] if beside is None else noted(beside))
     for source, target in again:
         link_database(source, target)
     return pieces

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from statekit.backend.interface import Backend, MemoryBackend
 from statekit.backend.scratch import scratch_directory
@@ -17,6 +18,7 @@ from statekit.working_copy.restore import restored
 _FEW_BYTES = 1 << 20
 
 
+@dataclass(frozen=True)
 class ShardRows:
     """The shards of an operator after an epoch.
 
@@ -26,10 +28,9 @@ class ShardRows:
         manifest: the manifest of the epoch.
     """
 
-    def __init__(self, repository: Repository, operator: str, manifest: EpochManifest) -> None:
-        self._repository = repository
-        self._operator = operator
-        self._manifest = manifest
+    repository: Repository
+    operator: str
+    manifest: EpochManifest
 
     @contextlib.contextmanager
     def opened(self, shard: ShardState, families: Sequence[str]) -> Iterator[Backend]:
@@ -41,15 +42,15 @@ class ShardRows:
             CorruptCheckpointError: a file is missing or altered.
             StorageError: the store or the local disk failed.
         """
-        found = restore_plan(self._repository, self._manifest, self._operator, *shard.groups)
+        found = restore_plan(self.repository, self.manifest, self.operator, *shard.groups)
         few = not found.bases and sum(ref.size for ref in found.change_files) <= _FEW_BYTES
         with contextlib.ExitStack() as closing:
             backend: Backend
             if few:
                 backend = MemoryBackend(families)
-                replay(self._repository, backend, found)
+                replay(self.repository, backend, found)
             else:
                 place = closing.enter_context(scratch_directory("shard"))
-                _, backend = restored(self._repository, place, shard.groups, [found], families)
+                _, backend = restored(self.repository, place, shard.groups, [found], families)
             closing.callback(backend.close)
             yield backend

@@ -53,6 +53,11 @@ def tables_in(directory: Path) -> dict[str, int]:
     return sizes
 
 
+def table_bytes(directory: Path) -> int:
+    """Return the total size of the tables of a database."""
+    return sum(tables_in(directory).values())
+
+
 def read_stored(directory: Path, base: str | None) -> dict[str, FileRef]:
     """Return the tables of a database that a base references; none if the note is about another
     base.
@@ -114,16 +119,11 @@ def forget_stored(directories: Iterable[Path]) -> None:
 
 def _still_there(directory: Path, note: _Note) -> Iterator[tuple[str, FileRef]]:
     for name, table in note.tables.items():
-        try:
+        with contextlib.suppress(OSError):  # it was merged into others
             found = (directory / name).stat()
-        except OSError:
-            continue  # it was merged into others
-        if (found.st_ino, found.st_mtime_ns, found.st_size) == (
-            table.inode,
-            table.written_ns,
-            table.size,
-        ):
-            yield name, table.ref
+            now = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if now == (table.inode, table.written_ns, table.size):
+                yield name, table.ref
 
 
 def _read(directory: Path) -> _Note | None:

@@ -11,19 +11,17 @@ import atexit
 import logging
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from statekit.clock import stopwatch_s
-from statekit.working_copy.staging import Going
 
 _logger = logging.getLogger("statekit.uploader")
 
+Going = Callable[[], None]
+"""Called at intervals by long work. An exception that it raises ends the work."""
+
 Work = Callable[[Going], object]
 """Submitted work. Its argument is a function to call at intervals."""
-
-WAITING_MAX = 1000
-"""The length of the queue. Work beyond it is refused, and submitted again by a later epoch."""
 
 _EXIT_S = 10
 """How long the end of the process waits for the thread."""
@@ -48,25 +46,23 @@ class Uploader:
         self.failure: Exception | None = None
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._waiting: deque[tuple[str, Work]] = deque()
-        self._names: set[str] = set()
+        self._work: dict[str, Work] = {}
+        self._busy_with: str | None = None
         self._thread: threading.Thread | None = None
         self._ends = False
         self._given_up: list[str] = []
-        self._busy_with = ""
 
-    def hand_in(self, name: str, work: Work) -> bool:
-        """Submit work. Return False if it is queued already or the queue is full.
+    def submit(self, name: str, work: Work) -> bool:
+        """Submit work. Return False if it is submitted already.
 
         Parameters:
             name: unique on this host.
             work: gets a function to call at intervals, which raises to end the work.
         """
         with self._changed:
-            if self._ends or name in self._names or len(self._waiting) >= WAITING_MAX:
+            if self._ends or name in self._work:
                 return False
-            self._names.add(name)
-            self._waiting.append((name, work))
+            self._work[name] = work
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="statekit-uploader", daemon=True
@@ -78,20 +74,22 @@ class Uploader:
     def drain(self, timeout_s: float | None = None) -> bool:
         """Wait until all work is done. Return False after the time-out."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._names, timeout_s)
+            return self._changed.wait_for(lambda: not self._work, timeout_s)
 
     def give_up(self, under: str) -> None:
         """Drop all work whose name starts with `under`, and wait until none of it runs."""
         with self._changed:
             self._given_up.append(under)
-            left = [work for work in self._waiting if work[0].startswith(under)]
-            for work in left:
-                self._waiting.remove(work)
-                self._names.discard(work[0])
+            self._drop_queued(under)
             self._changed.wait_for(
-                lambda: not any(name.startswith(under) for name in self._names), _EXIT_S
+                lambda: not any(name.startswith(under) for name in self._work), _EXIT_S
             )
             self._given_up.remove(under)
+
+    def _drop_queued(self, under: str) -> None:
+        for name in [name for name in self._work if name.startswith(under)]:
+            if name != self._busy_with:
+                del self._work[name]
 
     def close(self, timeout_s: float = _EXIT_S) -> None:
         """End the thread, also in the middle of work. Another process can resume the work later."""
@@ -99,8 +97,7 @@ class Uploader:
             return  # forked: the thread does not exist here, and its lock may be held for ever
         with self._changed:
             self._ends = True
-            self._names -= {name for name, _ in self._waiting}
-            self._waiting.clear()
+            self._drop_queued("")
             self._changed.notify_all()
             thread = self._thread
         if thread is not None:
@@ -109,14 +106,15 @@ class Uploader:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ends)
+                self._changed.wait_for(lambda: self._work or self._ends)
                 if self._ends:
                     return
-                name, work = self._waiting.popleft()
+                name, work = next(iter(self._work.items()))
                 self._busy_with = name
             self._do(name, work)
             with self._changed:
-                self._names.discard(name)
+                self._busy_with = None
+                del self._work[name]
                 self._changed.notify_all()
 
     def _do(self, name: str, work: Work) -> None:
@@ -138,7 +136,7 @@ class Uploader:
             )
 
     def _going(self) -> None:
-        if self._ends or any(map(self._busy_with.startswith, self._given_up)):
+        if self._ends or (self._busy_with or "").startswith(tuple(self._given_up)):
             raise _Ending
 
 
@@ -148,9 +146,8 @@ _in_process: dict[int, Uploader] = {}
 def uploader() -> Uploader:
     """Return the uploader of this process. A forked process has its own."""
     pid = os.getpid()
-    found = _in_process.get(pid)
-    if found is None:
-        _in_process.clear()  # one of the process we were forked from has no thread here
-        found = _in_process[pid] = Uploader()
-        atexit.register(found.close)
-    return found
+    if pid not in _in_process:
+        _in_process.clear()  # that of the parent process has no thread here
+        _in_process[pid] = Uploader()
+        atexit.register(_in_process[pid].close)
+    return _in_process[pid]

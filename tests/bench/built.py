@@ -33,7 +33,7 @@ from statekit.codec.value_codec import value_codec
 from statekit.job.options import RunOptions
 from statekit.keygroup import group_range, key_group
 from statekit.runtime.coordinator import Coordinator
-from statekit.working_copy.directory import WHOLE, Lease, Mark
+from statekit.working_copy.directory import Lease, Mark
 
 ROWS = int(os.environ.get("STATEKIT_BENCH_ROWS", "10_000_000"))
 GROUPS = 128
@@ -145,7 +145,7 @@ def _build_shard(
     for rows_of in _pieces(keys, values, 1_000_000):
         backend.load(STATE, rows_of)
     backend.close()
-    lease.set_mark(Mark(attempt, ref.path, WHOLE), [STATE])
+    lease.set_mark(Mark(attempt=attempt, last=ref.path, states=(STATE,)))
     lease.release()
     shard = ShardState(
         first_group=groups[0],

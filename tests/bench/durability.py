@@ -356,7 +356,7 @@ def _restored(checkpoint: Path, local: Path, shards: int, live_bytes: int | None
         assert isinstance(copy.backend, RocksBackend)
         if live_bytes is not None:
             found += sum(size.bytes for size in copy.backend.sizes().values())
-        copy.drop()
+        copy.abandon()
         shutil.rmtree(local)
     assert live_bytes in (None, found)
     return seconds

@@ -339,7 +339,7 @@ for _ in range(60):
         ("value", {"value": "int", "other": "int"}, "types of its value and of its key"),
         ("map", {"value": "int"}, "a map state cannot have types of"),
         ("value", {"value": "int", "key": "str"}, "a value state cannot have types of"),
-        ("queue", {"value": "int"}, "'queue', which is none"),
+        ("queue", {"value": "int"}, "'queue', which does not exist"),
         ("value", {"value": {"kind": "list"}}, "a list has 1 items, and here 0"),
         ("value", {"value": {"kind": "int", "items": ["int"]}}, "a int has 0 items"),
         ("value", {"value": {"kind": "dict", "items": ["int"]}}, "a dict has 2 items"),

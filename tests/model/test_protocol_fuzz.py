@@ -41,7 +41,7 @@ from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint.write import write_savepoint
 from statekit.maintenance.verify.verify import verify
 from statekit.testing.faults import Fault, Faults, FaultyCopies
-from statekit.working_copy.base_lifecycle import BaseKeeping
+from statekit.working_copy.base_lifecycle import BaseLifecycle
 from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import _in_process, uploader
 from tests.support.inventory_job import Held, Move, held_in, inventory_job
@@ -476,7 +476,7 @@ def test_a_history_fails_if_relative_sizes_of_parts_are_taken_for_sizes(
         return later.model_copy(update={"since_base": later.since_base - uploaded})
 
     monkeypatch.setattr(ShardState, "row_bytes", property(lambda s: sum(s.bytes.values())))
-    monkeypatch.setattr(BaseKeeping, "needs_counts", False)
+    monkeypatch.setattr(BaseLifecycle, "must_count_rows", False)
     monkeypatch.setattr(ReplayCost, "based", by_relative_sizes)
     history = Protocol()
     history.begin()

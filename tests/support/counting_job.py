@@ -116,5 +116,5 @@ def copied_rows(coordinator: Coordinator, copies: WorkingCopies) -> Rows:
         copy = copies.obtain(plan, STATES, coordinator.repository)
         for state, rows in rows_of(copy.backend).items():
             found[state] |= rows
-        copy.keep(plan.base)
+        copy.commit(plan.base)
     return found

@@ -153,8 +153,7 @@ class Collections(RuleBasedStateMachine):
 
 def test_whatever_happens_every_kept_epoch_can_be_read_and_no_garbage_is_left() -> None:
     run_state_machine_as_test(
-        Collections,
-        settings=settings(max_examples=60, stateful_step_count=25, deadline=None),
+        Collections, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
     )
 
 

@@ -25,11 +25,7 @@ TALLY = OperatorRecord(
     states=(TOTAL,),
 )
 JOB = JobFile(
-    id="0" * 32,
-    name="tally_x",
-    key_groups=8,
-    operators=(TALLY,),
-    dropped={"tally": ("old",)},
+    id="0" * 32, name="tally_x", key_groups=8, operators=(TALLY,), dropped={"tally": ("old",)}
 )
 SHARDS = (
     ShardState(first_group=0, last_group=3),

@@ -427,12 +427,7 @@ class Ping(NamedTuple):
 
 
 @sk.process(key="key", event_time="at")
-def clocked(
-    ping: Ping,
-    ctx: sk.Context,
-    last: Recent,
-    seen: sk.ValueState[int],
-) -> Iterator[str]:
+def clocked(ping: Ping, ctx: sk.Context, last: Recent, seen: sk.ValueState[int]) -> Iterator[str]:
     seen.update((seen.get() or 0) + 1)
     last.update(seen.get() or 0)
     ctx.timers.set(ping.at, clock="processing")

@@ -25,11 +25,7 @@ from statekit.maintenance.rescale import rescale_offline
 from statekit.runtime.local import LocalRunner
 from statekit.testing import Harness
 from statekit.working_copy.copies import DiskCopies
-from tests.support.counting_job import (
-    entries,
-    tally,
-    tally_job,
-)
+from tests.support.counting_job import entries, tally, tally_job
 from tests.support.instants import at
 
 Backend = Literal["memory", "rocksdb"]
@@ -236,7 +232,7 @@ def test_every_key_has_its_sum_in_the_shard_that_owns_its_group(
             copy = runner.copies.obtain(plan, ["total"], runner.coordinator.repository)
             groups = {row[0][1] for row in copy.backend.scan("total", b"", b"\xff")}
             assert (key_group(key, GROUPS) in groups) == (other == shard)
-            copy.drop()
+            copy.abandon()
 
 
 class Offer(NamedTuple):

@@ -5,7 +5,7 @@ import pytest
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.errors import StateTypeError
-from statekit.working_copy.base_options import BaseOptions, DatabaseSize
+from statekit.working_copy.base_options import BaseOptions
 
 ROW = 100
 MB = 1_000_000
@@ -38,9 +38,9 @@ def test_the_larger_the_state_the_longer_its_chain_may_be() -> None:
 def test_the_first_base_follows_the_initial_load() -> None:
     options = BaseOptions()
     chain = after(1, MB)
-    size = DatabaseSize(bytes=105 * MB, new_bytes=105 * MB, row_bytes=100 * MB)
-    assert options.choice(chain, size) == "changed tables"
-    assert options.choice(chain.based([], 105 * MB), size) == "none"
+    size = {"size": 105 * MB, "new_bytes": 105 * MB, "row_bytes": 100 * MB}
+    assert options.choice(chain, **size) == "changed tables"
+    assert options.choice(chain.based([], 105 * MB), **size) == "none"
 
 
 def test_changed_bytes_pay_for_uploads() -> None:
@@ -54,13 +54,13 @@ def test_changed_bytes_pay_for_uploads() -> None:
         changed += 500 * ROW
         rest += 500 * ROW
         bytes_held = live + rest % live  # as if everything were merged once in a while
-        size = DatabaseSize(bytes=bytes_held, new_bytes=min(rest * 2, bytes_held), row_bytes=live)
+        size = {"size": bytes_held, "new_bytes": min(rest * 2, bytes_held), "row_bytes": live}
         if not options.is_worth_it(chain, live):
             continue
-        choice = options.choice(chain, size)
+        choice = options.choice(chain, **size)
         if choice == "none":
             continue
-        cost = size.new_bytes if choice == "changed tables" else int(live * 1.05)
+        cost = size["new_bytes"] if choice == "changed tables" else int(live * 1.05)
         chain = chain.based([], cost)
         uploaded, rest, bases = uploaded + cost, 0, bases + 1
     assert bases > 10
@@ -70,34 +70,34 @@ def test_changed_bytes_pay_for_uploads() -> None:
 
 def test_a_load_pays_for_one_base_and_for_nothing_later() -> None:
     options = BaseOptions()
-    size = DatabaseSize(bytes=50 * MB, new_bytes=50 * MB, row_bytes=50 * MB)
+    size = {"size": 50 * MB, "new_bytes": 50 * MB, "row_bytes": 50 * MB}
     loaded = after(1, MB)  # 100 MB, which tables compress to the half
-    assert options.choice(loaded, size) == "changed tables"
+    assert options.choice(loaded, **size) == "changed tables"
     based = loaded.based([], 50 * MB)
     assert based.since_base == 0
     for epochs in (1, 44):
-        assert options.choice(after(epochs, MB // ROW, based), size) == "none"
-    assert options.choice(after(46, MB // ROW, based), size) == "changed tables"
+        assert options.choice(after(epochs, MB // ROW, based), **size) == "none"
+    assert options.choice(after(46, MB // ROW, based), **size) == "changed tables"
 
 
 def test_change_files_that_were_inherited_from_divided_shards_pay_for_no_base() -> None:
     options = BaseOptions()
-    size = DatabaseSize(bytes=50 * MB, new_bytes=50 * MB, row_bytes=50 * MB)
-    assert options.choice(ReplayCost(files=9, rows=MB, bytes=100 * MB), size) == "none"
+    size = {"size": 50 * MB, "new_bytes": 50 * MB, "row_bytes": 50 * MB}
+    assert options.choice(ReplayCost(files=9, rows=MB, bytes=100 * MB), **size) == "none"
 
 
 def test_a_database_full_of_old_rows_is_merged_first() -> None:
     options = BaseOptions()
     chain = after(1, 3 * MB)
-    size = DatabaseSize(bytes=300 * MB, new_bytes=300 * MB, row_bytes=100 * MB)
-    assert options.choice(chain, size) == "merged"
-    assert options.choice(after(1, MB).based([], 30 * MB), size) == "none"
+    size = {"size": 300 * MB, "new_bytes": 300 * MB, "row_bytes": 100 * MB}
+    assert options.choice(chain, **size) == "merged"
+    assert options.choice(after(1, MB).based([], 30 * MB), **size) == "none"
 
 
 def test_without_bases_none_is_taken() -> None:
     options = BaseOptions(bases=False)
-    size = DatabaseSize(bytes=1, new_bytes=1, row_bytes=1)
-    assert options.choice(after(1, MB).based([], 30 * MB), size) == "none"
+    size = {"size": 1, "new_bytes": 1, "row_bytes": 1}
+    assert options.choice(after(1, MB).based([], 30 * MB), **size) == "none"
 
 
 def test_options_that_cannot_be_are_refused() -> None:

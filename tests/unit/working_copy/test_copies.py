@@ -108,7 +108,7 @@ INSTANTS: dict[str, Instant] = {
     "after the mark is removed": ("Lease.clear_mark", False, 1),
     "after the first spill": ("_DiskCopy.write", False, 1),
     "after the second spill": ("_DiskCopy.write", False, 2),
-    "before the first shard is kept": ("_DiskCopy.keep", True, 1),
+    "before the first shard is kept": ("_DiskCopy.commit", True, 1),
     "before the flush": ("RocksBackend.flush", True, 1),
     "between the flushes of two states": ("flush of one state", False, 1),
     "after the flush": ("RocksBackend.flush", False, 1),
@@ -116,7 +116,7 @@ INSTANTS: dict[str, Instant] = {
     "between close and mark": ("Lease.set_mark", True, 1),
     "after the mark": ("Lease.set_mark", False, 1),
     "in the flush of the second shard": ("RocksBackend.flush", False, 2),
-    "after the second shard is kept": ("_DiskCopy.keep", False, 2),
+    "after the second shard is kept": ("_DiskCopy.commit", False, 2),
 }
 
 
@@ -189,7 +189,7 @@ def test_copy_that_was_written_and_dropped_is_rebuilt(root: Path, copies: DiskCo
     advance(made, 2)
     copy = obtain(made)
     copy.write(Batch([Put("total", b"\0\0wrong", b"wrong")]))
-    copy.drop()
+    copy.abandon()
     expected = committed_rows(made.coordinator.repository, GROUPS)
     hide_data(root)
     with pytest.raises(CorruptCheckpointError, match="is missing"):
@@ -201,7 +201,7 @@ def test_copy_that_was_written_and_dropped_is_rebuilt(root: Path, copies: DiskCo
 def test_copy_that_was_only_read_stays_trusted(root: Path, copies: DiskCopies) -> None:
     made = runner(root, copies)
     advance(made, 1)
-    obtain(made).drop()
+    obtain(made).abandon()
     hide_data(root)
     copied_rows(made.coordinator, copies)
 
@@ -318,8 +318,8 @@ def test_error_that_the_users_function_swallowed_still_fails_the_epoch(
     assert isinstance(copy.backend, RocksBackend)
     copy.backend.failed = True
     with pytest.raises(StorageError, match="failed during this epoch"):
-        copy.keep(plan.base)
-    copy.drop()
+        copy.commit(plan.base)
+    copy.abandon()
     hide_data(root)
     with pytest.raises(CorruptCheckpointError):  # it is not trusted again
         copied_rows(made.coordinator, copies)
@@ -384,10 +384,10 @@ def test_copy_without_a_new_state_is_rebuilt_with_it(
     copy = obtain(made, 0, (*STATES, "new"))
     assert rows_of(copy.backend) == committed_rows(repository, GROUPS)
     assert list(copy.backend.scan("new", b"", b"\xff")) == []
-    copy.keep(plan.base)
+    copy.commit(plan.base)
     fewer = obtain(made, 0, STATES[:2])
     assert rows_of(fewer.backend, STATES[:2]).keys() == {"total", "seen"}
-    fewer.keep(plan.base)
+    fewer.commit(plan.base)
 
 
 @pytest.mark.parametrize("kind", ["disk", "memory"])
@@ -402,8 +402,8 @@ def test_second_attempt_at_a_shard_gets_a_copy_of_its_own(
     one.write(Batch([Put("total", b"\0\0one", b"1")]))
     two.write(Batch([Put("total", b"\0\0two", b"2")]))
     assert one.backend.get("total", b"\0\0two") is two.backend.get("total", b"\0\0one") is None
-    one.drop()
-    two.drop()
+    one.abandon()
+    two.abandon()
     assert copied_rows(made.coordinator, kept) == expected
     if kind == "disk":
         assert len(homes(copies)) == 1  # the private one is gone
@@ -429,7 +429,7 @@ def test_another_process_is_not_blocked_by_a_copy_in_use(root: Path, copies: Dis
     advance(made, 1)
     held = obtain(made)
     assert exit_code(run_while_held, str(root), str(copies.root)) == 0
-    held.drop()
+    held.abandon()
     assert Repository(root).latest_epoch() == 1
     check_rows(runner(root, copies))
 
@@ -441,8 +441,8 @@ def test_copy_is_free_again_after_every_way_of_giving_it_back(
     advance(made, 1)
     plan = made.coordinator.plan("tally", 0)
     copy = obtain(made)
-    copy.keep(plan.base)
-    copy.drop()  # giving it back twice is nothing
+    copy.commit(plan.base)
+    copy.abandon()  # giving it back twice is nothing
     with pytest.raises(StatekitError, match="obtain it again"):
         _ = copy.backend
 
@@ -454,9 +454,9 @@ def test_copy_is_free_again_after_every_way_of_giving_it_back(
     with monkeypatch.context() as patched:
         patched.setattr(RocksBackend, "flush", fail)
         with pytest.raises(StorageError, match="on fire"):
-            copy.keep(plan.base)
-        copy.drop()
-    obtain(made).drop()
+            copy.commit(plan.base)
+        copy.abandon()
+    obtain(made).abandon()
     assert len(homes(copies)) == 1
 
 
@@ -495,5 +495,5 @@ def test_copies_in_memory_restore_rows_that_were_written_and_dropped(root: Path)
     copy = obtain(made)
     assert isinstance(copy.backend, MemoryBackend)
     copy.write(Batch([Put("total", b"\0\0wrong", b"wrong")]))
-    copy.drop()
+    copy.abandon()
     check_rows(made)

@@ -57,7 +57,7 @@ def test_copies_are_found_with_their_owners_and_sizes(root: Path, copies: DiskCo
     assert first.bytes == sum(f.stat().st_size for f in first.home.rglob("*") if f.is_file())
     assert abs(first.last_used_us / 1e6 - time.time()) < 3600
     assert (first.is_in_use, second.is_in_use) == (False, True)
-    held.drop()
+    held.abandon()
     assert not second.is_in_use
 
 
@@ -65,13 +65,13 @@ def test_a_copy_whose_private_twin_is_in_use_is_in_use(root: Path, copies: DiskC
     made = runner(root, copies)
     advance(made)
     one, two = obtain(made), obtain(made)
-    one.drop()
+    one.abandon()
     (found,) = CopySpace(copies.root).copies()
     assert found.is_in_use
     # To remove the other one, which nobody uses, does no harm to it.
     assert CopySpace(copies.root).remove(found.home)
     assert dict(two.backend.scan("total", b"", b"\xff"))
-    two.drop()
+    two.abandon()
     check_rows(made)
 
 
@@ -92,7 +92,7 @@ def test_copies_over_the_limit_go_the_least_recently_used_first_and_never_one_in
     look_again(limited)
     limited.tidy(made.coordinator.plans("tally"))
     assert ranges(copies) == {(2, 3), (6, 7)}
-    held.drop()
+    held.abandon()
     check_rows(made)
     advance(runner(root, limited))
     check_rows(runner(root, limited))
@@ -335,7 +335,7 @@ def test_the_command_shows_copies_and_removes_those_of_checkpoints_that_are_gone
     assert ranges(copies) == {(0, 3), (4, 7)}
     assert "removed 1 copy of" in statekit(copies.root, "--clean", "--all").stdout
     assert ranges(copies) == {(4, 7)}  # in use
-    held.drop()
+    held.abandon()
     check_rows(made)
 
 

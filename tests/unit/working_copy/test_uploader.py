@@ -10,8 +10,7 @@ from functools import partial
 
 import pytest
 
-from statekit.working_copy.staging import Going
-from statekit.working_copy.uploader import Uploader, uploader
+from statekit.working_copy.uploader import Going, Uploader, uploader
 from tests.support.timeouts import PATIENCE_S
 
 
@@ -22,7 +21,7 @@ def note(done: list[int], number: int, going: Going) -> None:
 def test_work_is_done_in_order_and_drain_waits_for_it() -> None:
     made, done = Uploader(), list[int]()
     for number in range(20):
-        assert made.hand_in(f"work {number}", partial(note, done, number))
+        assert made.submit(f"work {number}", partial(note, done, number))
     assert made.drain(30)
     assert done == list(range(20))
     assert made.done == 20
@@ -31,12 +30,12 @@ def test_work_is_done_in_order_and_drain_waits_for_it() -> None:
 
 def test_queued_work_is_not_queued_twice() -> None:
     made, release = Uploader(), threading.Event()
-    assert made.hand_in("slow", lambda going: release.wait(PATIENCE_S))
-    assert not made.hand_in("slow", lambda going: None)
+    assert made.submit("slow", lambda going: release.wait(PATIENCE_S))
+    assert not made.submit("slow", lambda going: None)
     assert not made.drain(0.01)
     release.set()
     assert made.drain(30)
-    assert made.hand_in("slow", lambda going: None)
+    assert made.submit("slow", lambda going: None)
     made.close()
 
 
@@ -47,8 +46,8 @@ def test_a_failure_is_reported_and_the_next_work_runs(caplog: pytest.LogCaptureF
         raise OSError("the store is gone")
 
     with caplog.at_level(logging.WARNING, "statekit.uploader"):
-        made.hand_in("first", fail)
-        made.hand_in("second", lambda going: done.append("second"))
+        made.submit("first", fail)
+        made.submit("second", lambda going: done.append("second"))
         assert made.drain(30)
     assert done == ["second"]
     assert (made.done, made.failed, str(made.failure)) == (1, 1, "the store is gone")
@@ -65,12 +64,12 @@ def test_closing_ends_work_that_takes_long() -> None:
             going()
             time.sleep(0.001)
 
-    made.hand_in("endless", endless)
-    made.hand_in("never", lambda going: pytest.fail("it was to be left"))
+    made.submit("endless", endless)
+    made.submit("never", lambda going: pytest.fail("it was to be left"))
     assert begun.wait(PATIENCE_S)
     made.close()
     assert (made.done, made.failed) == (0, 0)
-    assert not made.hand_in("late", lambda going: None)
+    assert not made.submit("late", lambda going: None)
     assert made.drain(0)
 
 
@@ -83,12 +82,12 @@ def endless(going):
         going()
         time.sleep(0.001)
 
-uploader().hand_in("endless", endless)
+uploader().submit("endless", endless)
 if sys.argv[1] == "fork":
     child = os.fork()
     if child == 0:
         done = []
-        assert uploader().hand_in("of the child", lambda going: done.append(1))
+        assert uploader().submit("of the child", lambda going: done.append(1))
         assert uploader().drain(30)
         sys.exit(7 if done else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
@@ -122,14 +121,14 @@ def test_work_in_a_removed_directory_is_dropped() -> None:
             going()
             time.sleep(0.001)
 
-    made.hand_in("/a/1", endless)
-    made.hand_in("/a/2", lambda going: pytest.fail("it was to be left"))
-    made.hand_in("/b/1", partial(note, done, 1))
+    made.submit("/a/1", endless)
+    made.submit("/a/2", lambda going: pytest.fail("it was to be left"))
+    made.submit("/b/1", partial(note, done, 1))
     assert begun.wait(PATIENCE_S)
     made.give_up("/a")
     assert made.drain(30)
     assert done == [1]
-    assert made.hand_in("/a/1", partial(note, done, 2))
+    assert made.submit("/a/1", partial(note, done, 2))
     assert made.drain(30)
     assert (done, made.failed) == ([1, 2], 0)
     made.close()

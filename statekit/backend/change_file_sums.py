@@ -7,7 +7,6 @@ their order, and the checksum of two sets together is the sum of both.
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import partial
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -55,8 +54,8 @@ class MutationSums:
 
     def __init__(self, groups: int) -> None:
         self.groups = groups
-        self._counts = defaultdict[str, _Counts](partial(np.zeros, groups, np.int64))
-        self._checksums = defaultdict[str, _Words](partial(np.zeros, groups, np.uint64))
+        self._counts = defaultdict[str, _Counts](lambda: np.zeros(groups, np.int64))
+        self._checksums = defaultdict[str, _Words](lambda: np.zeros(groups, np.uint64))
 
     @classmethod
     def of_file(cls, file: IO[bytes], where: str, groups: int) -> MutationSums:

@@ -8,10 +8,10 @@ one manifest.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -35,11 +35,10 @@ def added(*counts: Mapping[str, int]) -> dict[str, int]:
     >>> added({"a": 1}, {"a": 2, "b": 5})
     {'a': 3, 'b': 5}
     """
-    total: dict[str, int] = {}
+    total = Counter[str]()
     for count in counts:
-        for name, number in count.items():
-            total[name] = total.get(name, 0) + number
-    return total
+        total.update(count)
+    return dict(total)
 
 
 class ShardState(Contents):
@@ -99,6 +98,12 @@ class ShardState(Contents):
 
     def overlaps(self, first_group: int, last_group: int) -> bool:
         return self.first_group <= last_group and first_group <= self.last_group
+
+
+def overlapping(shards: Sequence[ShardState], first: int, last: int) -> Sequence[ShardState]:
+    """Return the shards, given in order, that own any of the key groups `first..last`."""
+    begin = bisect_left(shards, first, key=lambda shard: shard.last_group)
+    return shards[begin : bisect_right(shards, last, key=lambda shard: shard.first_group)]
 
 
 @dataclass(frozen=True)
@@ -248,7 +253,7 @@ class OperatorEpoch(Record):
 
     def largest_of(self, stream: str) -> int | None:
         """Return the largest event time of a stream so far; None if it had no records."""
-        if not self.largest_by_input:  # written when there was one input
+        if not self.largest_by_input:  # an epoch imported from Spark has one time for all inputs
             return self.largest_event_us
         return self.largest_by_input.get(stream)
 
@@ -338,12 +343,7 @@ class EpochManifest(Sealed):
         """The epoch of the last rollback in its history; 0 without any."""
         return self.abandoned[-1][1] + 1 if self.abandoned else 0
 
-    def shards_over(self, operator: str, first_group: int, last_group: int) -> Iterator[ShardState]:
-        """Yield the shards of an operator that own any of these key groups; none if it is new."""
+    def shards_over(self, operator: str, first_group: int, last_group: int) -> Sequence[ShardState]:
+        """Return the shards of an operator that own any of these key groups; none if it is new."""
         found = self.operators.get(operator)
-        shards = found.shards if found else ()
-        first = bisect_left(shards, first_group, key=lambda shard: shard.last_group)
-        for shard in islice(shards, first, None):
-            if shard.first_group > last_group:
-                return
-            yield shard
+        return overlapping(found.shards, first_group, last_group) if found else ()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 from statekit.clock import unique_id
 
@@ -125,18 +124,7 @@ def numbers(pattern: re.Pattern[str], paths: Iterable[str]) -> Iterator[int]:
     return (int(match[1]) for match in matches if match is not None)
 
 
-FileKind = Literal[
-    "manifests",
-    "drafts and notes",
-    "change files",
-    "histories",
-    "base snapshots",
-    "files of others",
-    "job files",
-]
-
-
-def kind_of(path: str) -> FileKind:
+def kind_of(path: str) -> str:
     """Return the kind of a file, in the words of `statekit gc`.
 
     >>> kind_of("data/count/0123.changes.arrow"), kind_of("data/count/0123.sst")

@@ -153,10 +153,6 @@ class Repository(Store):
         first = max(numbers(FIRST_NAME, names), default=0)
         return sorted(number for number in numbers(MANIFEST_NAME, names) if number >= first)
 
-    def listed_epochs(self) -> list[int]:
-        """Return the numbers of all existing manifests, including those of collected epochs."""
-        return sorted(numbers(MANIFEST_NAME, self.names(EPOCHS)))
-
     def first_kept(self) -> int:
         """Return the first kept epoch. Manifests before it may still exist."""
         return max(numbers(FIRST_NAME, self.names(EPOCHS)), default=0)

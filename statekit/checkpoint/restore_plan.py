@@ -51,17 +51,8 @@ class RestorePlan:
         """Return the change files after a given one; None if the plan does not contain it."""
         if self.base is not None and self.base.follows == file:
             return self.files
-        for number, ref in enumerate(self.files):
-            if ref.path == file:
-                return self.files[number + 1 :]
-        # It may be one of a shard that was divided and put together again.
-        missed = []
-        for part in self.below:
-            found = part.after(file)
-            if found is None:
-                return None
-            missed.append(found)
-        return (*_in_order(missed), *self.files) if self.below else None
+        paths = [ref.path for ref in self.files]
+        return self.files[paths.index(file) + 1 :] if file in paths else None
 
     @property
     def change_files(self) -> list[FileRef]:
@@ -142,18 +133,14 @@ def _joined(parts: Iterable[RestorePlan]) -> Iterator[RestorePlan]:
     """
     waiting: RestorePlan | None = None
     for part in parts:
-        if part.base is None and part.below and not part.files:
-            found = list(_joined(part.below))
-        else:
-            found = [part]
-        for piece in found:
-            if waiting is None:
-                waiting = piece
-            elif _goes_on(waiting, piece):
+        is_level = part.base is None and part.below and not part.files
+        for piece in _joined(part.below) if is_level else (part,):
+            if waiting is not None and _goes_on(waiting, piece):
                 waiting = replace(waiting, last=piece.last)
-            else:
+                continue
+            if waiting is not None:
                 yield waiting
-                waiting = piece
+            waiting = piece
     if waiting is not None:
         yield waiting
 
@@ -171,12 +158,9 @@ def missed_files(
     """
     if file is None or shard.attempt is None:
         return None
-    if not shard.slices:
-        found = RestorePlan(*shard.groups, files=shard.files).after(
-            file
-        )  # without reading any file
-        if found is not None:
-            return found
+    found = RestorePlan(*shard.groups, files=shard.files).after(file)  # without reading any file
+    if found is not None:
+        return found
     return shard_restore_plan(repository, operator, shard, epoch).after(file)
 
 

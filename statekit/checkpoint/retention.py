@@ -125,42 +125,22 @@ def check_retention(given: object) -> Retention | None:
     )
 
 
-class FirstKept(Sealed):
-    """The mark that all epochs before one were collected. Its name contains the epoch too.
+class EpochMark(Sealed):
+    """The content of a mark or a note about an epoch, whose name has the number too.
 
     Parameters:
-        epoch: the first kept epoch.
+        epoch: the first kept epoch of a mark, or the epoch that a process reads.
     """
 
-    title: ClassVar[str] = "a mark that epochs were collected"
+    title: ClassVar[str] = "a note about an epoch"
 
     epoch: Count
 
 
-class GoingBack(Sealed):
-    """The note that a rollback was begun.
+class GoingBack(EpochMark):
+    """The note that a rollback to an epoch was begun, as a new epoch."""
 
-    Parameters:
-        epoch: the new epoch.
-        to: the epoch whose files it references.
-    """
-
-    title: ClassVar[str] = "a note of a rollback"
-
-    epoch: Count
     to: Count
-
-
-class ReaderNote(Sealed):
-    """The note that a process reads an epoch.
-
-    Parameters:
-        epoch: the epoch.
-    """
-
-    title: ClassVar[str] = "a note of a reader"
-
-    epoch: Count
 
 
 # ------------------------------------------------------------------------------ collected or not
@@ -207,7 +187,7 @@ def held(repository: Repository, epoch: int) -> Iterator[None]:
         RestoreError: it was collected.
     """
     path = held_path(epoch)
-    repository.create(path, ReaderNote(epoch=epoch).to_bytes())
+    repository.create(path, EpochMark(epoch=epoch).to_bytes())
     try:
         collected = collected_error(repository, epoch, RestoreError)
         if collected is not None:
@@ -283,24 +263,11 @@ def may_adopt(repository: Repository, path: str, new: BaseSnapshot, plan: ShardP
         return False
     held = set() if now is None else {ref.path for ref in files_of(now)}
     staged = {path, *(ref.path for ref in files_of(new))} - held
-    return may_be_named(repository, staged, plan, taken=new.epoch)
-
-
-def may_be_named(
-    repository: Repository, paths: Iterable[str], plan: ShardPlan, *, taken: int
-) -> bool:
-    """Return whether unreferenced files that were stored beside the epochs may be referenced now.
-
-    Parameters:
-        paths: of all of them.
-        plan: the plan of the epoch that would reference them.
-        taken: the epoch whose state they contain.
-    """
-    if plan.base_epoch is None or taken < plan.since:
-        return False  # a file from before a rollback may have been referenced before it
+    if plan.base_epoch is None or new.epoch < plan.since:
+        return False  # a base from before a rollback may have been referenced before it
     last = repository.stored(epoch_path(plan.base_epoch))
     if last is None:
         return False
     with ThreadPoolExecutor(TRANSFERS) as threads:
-        found = list(threads.map(repository.stored, paths))
+        found = list(threads.map(repository.stored, staged))
     return all(file is not None and file.modified + STAGED_FOR >= last.modified for file in found)

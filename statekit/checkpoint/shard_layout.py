@@ -6,11 +6,16 @@ the same does not change.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from statekit.checkpoint.job_file import Clock
-from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState, added
+from statekit.checkpoint.manifest import (
+    EpochManifest,
+    OperatorEpoch,
+    ShardState,
+    added,
+    overlapping,
+)
 from statekit.checkpoint.sealed_json import checksum_of
 from statekit.checkpoint.shard_contents import ReplayCost, Slice
 from statekit.keygroup import check_parallelism, group_range
@@ -46,12 +51,6 @@ def standing(manifest: EpochManifest, operator: str, first: int, last: int) -> S
     if found is None:
         return ShardState(first_group=first, last_group=last)
     return _cut(found.shards, first, last, manifest.epoch)
-
-
-def overlapping(shards: Sequence[ShardState], first: int, last: int) -> Sequence[ShardState]:
-    """Return the shards, given in order, that own any of the key groups `first..last`."""
-    begin = bisect_left(shards, first, key=lambda shard: shard.last_group)
-    return shards[begin : bisect_right(shards, last, key=lambda shard: shard.first_group)]
 
 
 def _laid_out(
@@ -120,11 +119,8 @@ def _joined_chain(shards: Sequence[ShardState]) -> ReplayCost:
 
 def _soonest(shards: Sequence[ShardState]) -> dict[Clock, int]:
     """Return the first wake time of these shards, per clock."""
-    soonest: dict[Clock, int] = {}
-    for shard in shards:
-        for clock, time in shard.wake_us.items():
-            soonest[clock] = min(time, soonest.get(clock, time))
-    return soonest
+    wakes = [wake for shard in shards for wake in shard.wake_us.items()]
+    return {clock: min(time for of, time in wakes if of == clock) for clock, _ in wakes}
 
 
 def _slices(shards: Sequence[ShardState], first: int, last: int) -> tuple[Slice, ...]:

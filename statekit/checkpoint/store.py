@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Self, TypeVar, cast
+from typing import IO, Self, TypeVar, cast
 
 import xxhash
 
@@ -317,7 +317,7 @@ class Store:
             failing.callback(target.unlink, missing_ok=True)
             digest, size = xxhash.xxh3_128(), 0
             try:
-                for piece in self._streamed(ref):
+                for piece in self._pieces(ref):
                     digest.update(piece)
                     size += len(piece)
                     self._asked("keep a copy of", ref.path, partial(file.write, piece))
@@ -363,17 +363,6 @@ class Store:
             spool.seek(0)
             closing.pop_all()
         return spool
-
-    def _streamed(self, ref: FileRef) -> Iterator[bytes | memoryview]:
-        """Yield the content of a file. Each piece is valid until the next one is requested."""
-        if not isinstance(self._objects, LocalObjects):
-            yield from self._pieces(ref)
-            return
-        with self._opened(ref) as file:
-            # Allocating memory for each piece would take as long as copying it.
-            room = memoryview(bytearray(_CHUNK_BYTES))
-            while size := self._asked("read", ref.path, lambda: cast("Any", file).readinto(room)):
-                yield room[:size]
 
     def _pieces(self, ref: FileRef) -> Iterator[bytes]:
         """Yield the content of a file, several pieces of a large one in parallel.

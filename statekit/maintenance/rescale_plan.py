@@ -11,8 +11,8 @@ from types import MappingProxyType
 from statekit.backend.interface import StateSize, total_size
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import OperatorRecord
-from statekit.checkpoint.manifest import OperatorEpoch, ShardState
-from statekit.checkpoint.shard_layout import overlapping, rescaled
+from statekit.checkpoint.manifest import OperatorEpoch, ShardState, overlapping
+from statekit.checkpoint.shard_layout import rescaled
 from statekit.keygroup import check_groups, check_parallelism, group_of_row, group_range
 from statekit.maintenance.rewrite import stored_rows
 from statekit.maintenance.row_keys import KeyedRows

@@ -41,7 +41,7 @@ from statekit.checkpoint.paths import (
 )
 from statekit.checkpoint.references import named_by
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.retention import STAGED_FOR, FirstKept, Retention, going_back, held_epochs
+from statekit.checkpoint.retention import STAGED_FOR, EpochMark, Retention, going_back, held_epochs
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, StateTypeError
@@ -227,7 +227,7 @@ class Collector:
         first = max(numbers.first, self._retention.first(committed, last))
         if first not in numbers.firsts and first > numbers.kept[0] and not self._dry_run:
             with contextlib.suppress(FencedError):  # another collector gives up the same
-                self._repository.create(first_path(first), FirstKept(epoch=first).to_bytes())
+                self._repository.create(first_path(first), EpochMark(epoch=first).to_bytes())
         # Notes are listed after the mark was written, and epochs after that.
         self._back = going_back(self._repository.names("begun"))
         self._read = set(held_epochs(self._repository.listed(HELD), max(committed.values())))

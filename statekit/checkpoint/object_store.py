@@ -59,12 +59,9 @@ class StoreOptions:
         Raises:
             StateTypeError: one of them is not a number of seconds.
         """
-        given = {}
-        for field in fields(cls):
-            name = f"STATEKIT_STORE_{field.name.upper()}"
-            if name in environment:
-                given[field.name] = _seconds(name, environment[name])
-        return cls(**given)
+        names = {f"STATEKIT_STORE_{field.name.upper()}": field.name for field in fields(cls)}
+        given = names.keys() & environment.keys()
+        return cls(**{names[name]: _seconds(name, environment[name]) for name in given})
 
 
 def _seconds(name: str, text: str) -> float:
@@ -262,7 +259,7 @@ class LocalObjects:
             self._store = LocalStore(root)
 
     def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
-        with _failures(lasting=True), _no_folder(), open_regular(self.root, path) as file:
+        with _failures(lasting=True), open_regular(self.root, path) as file:
             length = os.fstat(file.fileno()).st_size
             if size is None:
                 check_whole(path, length)
@@ -279,7 +276,7 @@ class LocalObjects:
             return open_regular(self.root, path)
 
     def head(self, path: str) -> Stored:
-        with _failures(lasting=True), _no_folder():
+        with _failures(lasting=True):
             found = regular_file(self.root, path)
             modified = datetime.fromtimestamp(found.st_mtime, UTC)
             return Stored(path, found.st_size, modified)
@@ -347,15 +344,6 @@ class LocalObjects:
                 os.close(descriptor)
             if target == self.root:
                 return
-
-
-@contextlib.contextmanager
-def _no_folder() -> Iterator[None]:
-    """Treat a directory as a missing file, as stores without directories do."""
-    try:
-        yield
-    except IsADirectoryError:
-        raise FileNotFoundError from None
 
 
 _PAGE = 1000
@@ -435,7 +423,8 @@ def _failures(*, lasting: bool = False) -> Iterator[None]:
     try:
         yield
         return
-    except (FileNotFoundError, store_errors.NotFoundError):
+    # A directory is no file: object stores have none.
+    except (FileNotFoundError, IsADirectoryError, store_errors.NotFoundError):
         answer: Exception = FileNotFoundError()
     except store_errors.AlreadyExistsError:
         answer = FileExistsError()

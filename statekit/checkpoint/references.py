@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import TypeVar
 
 from statekit.checkpoint.manifest import EpochManifest, ShardState
@@ -20,8 +20,7 @@ def base_snapshot(repository: Repository, ref: FileRef) -> BaseSnapshot:
     Raises:
         CorruptCheckpointError: its file is missing or altered.
     """
-    with repository.open_verified(ref) as file:
-        return BaseSnapshot.from_bytes(file.read(), repository.at(ref.path))
+    return _read(BaseSnapshot, repository, ref)
 
 
 def history(repository: Repository, ref: FileRef) -> History:
@@ -30,8 +29,12 @@ def history(repository: Repository, ref: FileRef) -> History:
     Raises:
         CorruptCheckpointError: its file is missing or altered.
     """
+    return _read(History, repository, ref)
+
+
+def _read(kind: type[T], repository: Repository, ref: FileRef) -> T:
     with repository.open_verified(ref) as file:
-        return History.from_bytes(file.read(), repository.at(ref.path))
+        return kind.from_bytes(file.read(), repository.at(ref.path))
 
 
 def misfit(
@@ -110,12 +113,10 @@ class Following:
 
     def _of_contents(self, contents: Contents) -> Iterator[FileRef]:
         yield from refs_in(contents)
-        if contents.base is not None:
-            base = self._read(base_snapshot, contents.base)
-            if base is not None:
-                yield from files_of(base)
+        if contents.base is not None and (base := self._read(BaseSnapshot, contents.base)):
+            yield from files_of(base)
         older = contents.history
-        while older is not None and (listed := self._read(history, older)) is not None:
+        while older is not None and (listed := self._read(History, older)) is not None:
             yield from listed.files
             for piece in listed.slices:
                 yield from self._of_contents(piece)
@@ -123,13 +124,13 @@ class Following:
             if older is not None:
                 yield older
 
-    def _read(self, reading: Callable[[Repository, FileRef], T], ref: FileRef) -> T | None:
+    def _read(self, kind: type[T], ref: FileRef) -> T | None:
         """Return a base or history; None if it was followed before."""
         if ref.path in self._opened:
             return None
         self._opened.add(ref.path)
         try:
-            return reading(self._repository, ref)
+            return _read(kind, self._repository, ref)
         except CorruptCheckpointError:
             if not self._gaps:
                 raise

@@ -12,25 +12,9 @@ import xxhash
 
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch, read_changes
+from statekit.checkpoint import paths
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochInstant, EpochManifest
-from statekit.checkpoint.paths import (
-    CHANGES,
-    EPOCHS,
-    FIRST_NAME,
-    JOB_NAME,
-    MANIFEST_NAME,
-    SAVEPOINT,
-    SAVEPOINTS,
-    SPARK,
-    TMP,
-    data_path,
-    epoch_path,
-    instant_path,
-    job_number,
-    job_path,
-    numbers,
-)
 from statekit.checkpoint.sealed_json import FORMAT, FileRef
 from statekit.checkpoint.store import Store
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
@@ -62,7 +46,7 @@ class Repository(Store):
     @property
     def is_savepoint(self) -> bool:
         """Whether this is a savepoint, and not a checkpoint."""
-        return SAVEPOINT in self.names("")
+        return paths.SAVEPOINT in self.names("")
 
     def check_checkpoint(self) -> None:
         """Check that a path without epochs is not a savepoint.
@@ -87,7 +71,7 @@ class Repository(Store):
             CorruptCheckpointError: epochs were committed, and all are missing.
         """
         self.check_checkpoint()
-        if self.latest_epoch() is not None or self.exists(instant_path(0)):
+        if self.latest_epoch() is not None or self.exists(paths.instant_path(0)):
             return  # committed just now, or the first one is being made
         found = self.job_file()
         if found is None or found[0].is_made_of_another or next(self.tree("data"), None) is None:
@@ -109,16 +93,16 @@ class Repository(Store):
             RestoreError: it was written by a newer version.
         """
         if path is None:
-            paths = self.job_paths()
-            if not paths:
+            names = self.job_paths()
+            if not names:
                 return None
-            path = max(paths, key=job_number)
+            path = max(names, key=paths.job_number)
         data = self.read(path)
         return JobFile.from_bytes(data, self.at(path)), _reference(path, data)
 
     def job_paths(self) -> list[str]:
         """Return the paths of all job descriptions, including unreferenced ones."""
-        return sorted(name for name in self.names("") if JOB_NAME.fullmatch(name) is not None)
+        return sorted(name for name in self.names("") if paths.JOB_NAME.fullmatch(name) is not None)
 
     def create_job_file(self, job: JobFile, number: int) -> FileRef:
         """Write the job description of this number, if there is none yet.
@@ -126,7 +110,7 @@ class Repository(Store):
         Raises:
             FencedError: another writer was faster.
         """
-        path, data = job_path(number), job.to_bytes()
+        path, data = paths.job_path(number), job.to_bytes()
         self.create(path, data)
         return _reference(path, data)
 
@@ -142,20 +126,22 @@ class Repository(Store):
         job, newest = job.model_copy(update={"format": FORMAT}), self.job_file()
         if newest is not None and newest[0] == job:
             return newest
-        number = 1 if newest is None else job_number(newest[1].path) + 1
+        number = 1 if newest is None else paths.job_number(newest[1].path) + 1
         return job, self.create_job_file(job, number)
 
     # ------------------------------------------------------------------------------- manifests
 
     def epochs(self) -> list[int]:
         """Return the numbers of all kept epochs, in order."""
-        names = list(self.names(EPOCHS))
-        first = max(numbers(FIRST_NAME, names), default=0)
-        return sorted(number for number in numbers(MANIFEST_NAME, names) if number >= first)
+        names = list(self.names(paths.EPOCHS))
+        first = max(paths.numbers(paths.FIRST_NAME, names), default=0)
+        return sorted(
+            number for number in paths.numbers(paths.MANIFEST_NAME, names) if number >= first
+        )
 
     def first_kept(self) -> int:
         """Return the first kept epoch. Manifests before it may still exist."""
-        return max(numbers(FIRST_NAME, self.names(EPOCHS)), default=0)
+        return max(paths.numbers(paths.FIRST_NAME, self.names(paths.EPOCHS)), default=0)
 
     def latest_epoch(self) -> int | None:
         """Return the number of the last committed epoch; None if nothing was committed.
@@ -195,14 +181,14 @@ class Repository(Store):
 
     def _last_behind(self, epoch: int | None) -> tuple[int | None, bool]:
         """Return the last epoch on the page after an epoch, and whether there is another page."""
-        page = self._page(EPOCHS, None if epoch is None else epoch_path(epoch))
-        matches = (MANIFEST_NAME.fullmatch(file.path) for file in page.files)
+        page = self._page(paths.EPOCHS, None if epoch is None else paths.epoch_path(epoch))
+        matches = (paths.MANIFEST_NAME.fullmatch(file.path) for file in page.files)
         found = max((int(match[1]) for match in matches if match is not None), default=None)
         return found, page.behind is not None
 
     def is_committed(self, epoch: int) -> bool:
         """Return whether the epoch's manifest exists."""
-        return self.exists(epoch_path(epoch))
+        return self.exists(paths.epoch_path(epoch))
 
     def manifest(self, epoch: int) -> EpochManifest:
         """Return the manifest of a committed epoch.
@@ -210,7 +196,7 @@ class Repository(Store):
         Raises:
             CorruptCheckpointError: it is missing, truncated or altered.
         """
-        path = epoch_path(epoch)
+        path = paths.epoch_path(epoch)
         manifest = EpochManifest.from_bytes(self.read(path), self.at(path))
         if manifest.epoch != epoch:
             raise CorruptCheckpointError(
@@ -225,7 +211,7 @@ class Repository(Store):
         Raises:
             CorruptCheckpointError: the note is truncated or altered.
         """
-        path = instant_path(epoch)
+        path = paths.instant_path(epoch)
         data = self.read_if_there(path)
         return None if data is None else EpochInstant.from_bytes(data, self.at(path))
 
@@ -235,11 +221,11 @@ class Repository(Store):
         Raises:
             FencedError: another run has begun it.
         """
-        self.create(instant_path(begun.epoch), begun.to_bytes())
+        self.create(paths.instant_path(begun.epoch), begun.to_bytes())
 
     def forget_instant(self, epoch: int) -> None:
         """Remove the note of an epoch. It is committed and will not run again."""
-        self.discard(instant_path(epoch))
+        self.discard(paths.instant_path(epoch))
 
     def commit(self, manifest: EpochManifest) -> None:
         """Commit an epoch with all files that it references, by one create-if-absent.
@@ -248,7 +234,7 @@ class Repository(Store):
             FencedError: another writer has committed the epoch, which may have been collected
                 since.
         """
-        self.create(epoch_path(manifest.epoch), manifest.to_bytes())
+        self.create(paths.epoch_path(manifest.epoch), manifest.to_bytes())
         # Its number was free, but so it would be if others had got so far that it was collected.
         # Then the mark exists, which was written first, and no process reads the new epoch.
         if self._is_followed(manifest.epoch) and manifest.epoch < self.first_kept():
@@ -258,7 +244,9 @@ class Repository(Store):
         """Return whether later epochs exist, with one request; True if the request would list
         all.
         """
-        return not self._objects.keeps_order or bool(self._page(EPOCHS, epoch_path(epoch)).files)
+        return not self._objects.keeps_order or bool(
+            self._page(paths.EPOCHS, paths.epoch_path(epoch)).files
+        )
 
     def overtaken(self, epoch: int) -> FencedError:
         """Return the error that other writers have committed an epoch, and that it was collected
@@ -282,7 +270,7 @@ class Repository(Store):
             rows: mutations in it, for the reference.
             local: whether they are of operator state.
         """
-        path = data_path(operator, CHANGES)
+        path = paths.data_path(operator, paths.CHANGES)
         return self.put_file(path, file, rows).model_copy(update={"local": local})
 
     def replay(self, backend: Backend, refs: Iterable[FileRef], first: int, last: int) -> None:
@@ -310,17 +298,17 @@ class Repository(Store):
 
     def spark_batches(self, log: str) -> list[int]:
         """Return the micro-batches in one of Spark's logs, `offsets` or `commits`, in order."""
-        names = (path.rsplit("/", 1)[-1] for path in self.names(f"{SPARK}/{log}"))
+        names = (path.rsplit("/", 1)[-1] for path in self.names(f"{paths.SPARK}/{log}"))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     # ---------------------------------------------------------------------------------- copying
 
     def copy_to(self, target: Repository) -> None:
         """Copy every file to an empty checkpoint, manifests last."""
-        paths = list(self.tree(""))
-        left_out = (f"{TMP}/", f"{SPARK}/", f"{SAVEPOINTS}/")
-        wanted = [path for path in paths if not path.startswith(left_out)]
-        for path in sorted(wanted, key=lambda path: path.startswith(f"{EPOCHS}/")):
+        names = list(self.tree(""))
+        left_out = (f"{paths.TMP}/", f"{paths.SPARK}/", f"{paths.SAVEPOINTS}/")
+        wanted = [path for path in names if not path.startswith(left_out)]
+        for path in sorted(wanted, key=lambda path: path.startswith(f"{paths.EPOCHS}/")):
             target.create(path, self.read(path))
 
 

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from statekit.checkpoint.sealed_json import Record
 from statekit.clock import unique_id
 from statekit.keygroup import MAX_GROUPS
-from statekit.working_copy.lock import DirectoryLock, unusable
+from statekit.working_copy.lock import DirectoryLock, usable
 
 PARTS = ("clean", "clean.draft", "db", "pieces", "before", "snapshots")
 """The parts of a copy's directory beside the lock and private directories; the mark is removed
@@ -113,44 +113,36 @@ class Lease:
         return cls(alone, lock, private=True)
 
     def clear_mark(self) -> None:
-        try:
+        with usable(self.home):
             (self.home / "clean").unlink(missing_ok=True)
             _sync(self.home)
-        except OSError as error:
-            raise unusable(self.home, error) from error
 
     def set_mark(self, mark: Mark) -> None:
         draft = self.home / "clean.draft"
-        try:
+        with usable(self.home):
             draft.write_text(mark.model_dump_json(exclude_defaults=True))
             _sync(draft)
             draft.rename(self.home / "clean")
             _sync(self.home)
-        except OSError as error:
-            raise unusable(self.home, error) from error
 
     def set_aside(self) -> None:
         """Rename the databases, so that `wipe` keeps them."""
-        try:
+        with usable(self.home):
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(self.home / "before")
             with contextlib.suppress(FileNotFoundError):
                 (self.home / "db").rename(self.home / "before")
-        except OSError as error:
-            raise unusable(self.home, error) from error
 
     def forget_aside(self) -> None:
         """Remove the renamed databases. If that fails, the next restore does it."""
         shutil.rmtree(self.home / "before", ignore_errors=True)
 
     def wipe(self) -> None:
-        try:
+        with usable(self.home):
             self.clear_mark()
             for name in ("db", "pieces"):
                 with contextlib.suppress(FileNotFoundError):
                     shutil.rmtree(self.home / name)
-        except OSError as error:
-            raise unusable(self.home, error) from error
 
     def release(self) -> None:
         """Release the lock. A second call does nothing."""

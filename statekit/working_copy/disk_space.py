@@ -26,7 +26,7 @@ from pathlib import Path
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.clock import now_us, unique_id
 from statekit.working_copy.directory import PARTS, private_homes, remove_abandoned
-from statekit.working_copy.lock import DirectoryLock, unusable
+from statekit.working_copy.lock import DirectoryLock, usable
 
 _HOME_NAME = re.compile(r"(\d+)-(\d+)")
 _ID = r"[0-9a-f]{32}"
@@ -254,18 +254,14 @@ class CopySpace:
 def _is_time(directory: Path) -> bool:
     """Return whether the last check of a directory was long ago. If so, record a new one."""
     note = directory / "tidied"
-    try:
+    with usable(directory), contextlib.suppress(FileNotFoundError):
         directory.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            # The clock may have been set back.
-            if abs(now_us() - note.stat().st_mtime_ns // 1000) < _BETWEEN_LOOKS_US:
-                return False
+        # The clock may have been set back.
+        if note.exists() and abs(now_us() - note.stat().st_mtime_ns // 1000) < _BETWEEN_LOOKS_US:
+            return False
         note.touch()
-    except FileNotFoundError:
-        return False  # another process has just removed it with all its contents
-    except OSError as error:
-        raise unusable(directory, error) from error
-    return True
+        return True
+    return False  # another process has just removed it with all its contents
 
 
 def _groups(home: Path) -> tuple[int, int]:

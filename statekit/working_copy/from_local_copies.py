@@ -21,7 +21,7 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import Contents, Slice
 from statekit.working_copy.clipping import Database, Piece
 from statekit.working_copy.directory import Mark, Ranges, database_paths, reading
-from statekit.working_copy.lock import unusable
+from statekit.working_copy.lock import usable
 from statekit.working_copy.restore import restored
 from statekit.working_copy.uploaded_tables import table_bytes
 
@@ -68,7 +68,7 @@ class Assembly:
             found = shard_restore_plan(repository, plan.operator, plan.base, plan.base_epoch)
             missing = [found.within(*gap) for gap in gaps]
         beside = self.copies if from_copies else None
-        try:
+        with usable(self.home):
             return restored(
                 repository,
                 self.home,
@@ -79,8 +79,6 @@ class Assembly:
                 local=linked,
                 beside=beside,
             )
-        except OSError as error:
-            raise unusable(self.home, error) from error
 
     # --------------------------------------------------------------------------------- sources
 

@@ -113,10 +113,8 @@ class DirectoryLock:
             StorageError: the disk failed.
         """
         assert self._descriptor is not None, "the lock is held"
-        try:
+        with usable(self.home):
             os.utime(self._descriptor)
-        except OSError as error:
-            raise unusable(self.home, error) from error
 
     def release(self) -> None:
         """Release the lock. A second call does nothing."""
@@ -147,6 +145,15 @@ def _forget_all() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_all)
+
+
+@contextlib.contextmanager
+def usable(home: Path) -> Iterator[None]:
+    """Raise `unusable` if the operating system reports an error."""
+    try:
+        yield
+    except OSError as error:
+        raise unusable(home, error) from error
 
 
 def unusable(home: Path, error: OSError) -> StorageError:

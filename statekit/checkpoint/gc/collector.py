@@ -23,22 +23,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from statekit.checkpoint import paths
 from statekit.checkpoint.gc.kept_files import KeptFiles
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.object_store import Stored
-from statekit.checkpoint.paths import (
-    BEGUN,
-    BEGUN_NAME,
-    EPOCH_NAME,
-    HELD,
-    TMP,
-    epoch_path,
-    first_path,
-    job_number,
-    job_path,
-    kind_of,
-    swept_path,
-)
 from statekit.checkpoint.references import named_by
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import STAGED_FOR, EpochMark, Retention, going_back, held_epochs
@@ -100,7 +88,7 @@ class _Numbers:
     def of(cls, repository: Repository) -> _Numbers:
         told: dict[str, dict[int, Stored]] = {"json": {}, "first": {}, "swept": {}}
         for file in repository.listed("epochs"):
-            match = EPOCH_NAME.fullmatch(file.path)
+            match = paths.EPOCH_NAME.fullmatch(file.path)
             if match is not None:
                 told[match[2]][int(match[1])] = file
         return cls(
@@ -227,10 +215,10 @@ class Collector:
         first = max(numbers.first, self._retention.first(committed, last))
         if first not in numbers.firsts and first > numbers.kept[0] and not self._dry_run:
             with contextlib.suppress(FencedError):  # another collector gives up the same
-                self._repository.create(first_path(first), EpochMark(epoch=first).to_bytes())
+                self._repository.create(paths.first_path(first), EpochMark(epoch=first).to_bytes())
         # Notes are listed after the mark was written, and epochs after that.
         self._back = going_back(self._repository.names("begun"))
-        self._read = set(held_epochs(self._repository.listed(HELD), max(committed.values())))
+        self._read = set(held_epochs(self._repository.listed(paths.HELD), max(committed.values())))
         numbers = _Numbers.of(self._repository)
         first = max(first, numbers.first)
         if max(numbers.committed, default=-1) < first:
@@ -299,8 +287,8 @@ class Collector:
         new = [ref for path, ref in dying.items() if path not in before]
         for names_others in (False, True):
             self._delete([r.path for r in new if r.path.endswith(".json") is names_others])
-        self._delete([epoch_path(number)])
-        self._count({ref.path: ref.size for ref in new} | {epoch_path(number): size}, done)
+        self._delete([paths.epoch_path(number)])
+        self._count({ref.path: ref.size for ref in new} | {paths.epoch_path(number): size}, done)
         done.given_up += 1
         return set(dying)
 
@@ -309,8 +297,8 @@ class Collector:
         """Return marks that a later one replaces."""
         last_sweep = max(numbers.swept, default=0)
         return [
-            *(first_path(number) for number in numbers.firsts if number < first),
-            *(swept_path(number) for number in numbers.swept if number < last_sweep),
+            *(paths.first_path(number) for number in numbers.firsts if number < first),
+            *(paths.swept_path(number) for number in numbers.swept if number < last_sweep),
         ]
 
     # ------------------------------------------------------------------------------- the sweep
@@ -342,7 +330,7 @@ class Collector:
             self._progress(before + place, total)
             for ref in refs:
                 if unnamed.pop(ref.path, None) is None and ref.path.startswith("job"):
-                    jobs.add(job_number(ref.path))
+                    jobs.add(paths.job_number(ref.path))
         done.young = Size()
         for size, is_old in unnamed.values():
             if not is_old:
@@ -355,7 +343,7 @@ class Collector:
         if not self._dry_run:
             self._repository.collect_leftovers(leftovers)
             with contextlib.suppress(FencedError):  # swept before, and nothing committed since
-                self._repository.create(swept_path(kept[-1]), b"")
+                self._repository.create(paths.swept_path(kept[-1]), b"")
 
     def _named_by_each(
         self, kept: list[int], held: list[EpochManifest]
@@ -405,7 +393,7 @@ class Collector:
         if not self._grace:
             return None
         epochs = self._repository.epochs()
-        last = self._repository.stored(epoch_path(epochs[-1])) if epochs else None
+        last = self._repository.stored(paths.epoch_path(epochs[-1])) if epochs else None
         if last is None:
             raise self._without_epochs()
         return min(last.modified, now) - self._grace
@@ -417,10 +405,11 @@ class Collector:
         """Return notes of committed epochs, and drafts of killed processes."""
         found = {
             file.path: file.size
-            for file in self._repository.listed(BEGUN)
-            if (match := BEGUN_NAME.fullmatch(file.path)) is not None and int(match[1]) <= last
+            for file in self._repository.listed(paths.BEGUN)
+            if (match := paths.BEGUN_NAME.fullmatch(file.path)) is not None
+            and int(match[1]) <= last
         }
-        drafts = [*self._repository.listed(TMP), *self._repository.listed(HELD)]
+        drafts = [*self._repository.listed(paths.TMP), *self._repository.listed(paths.HELD)]
         return found | {file.path: file.size for file in drafts if self._is_old(file, now)}
 
     def _job_files(self, named: set[int]) -> dict[str, int]:
@@ -429,12 +418,12 @@ class Collector:
         A start uses the one that the last epoch references, or the newest. Those in between are of
         starts that never committed, and may be about to.
         """
-        names = [n for n in self._repository.names("") if n == job_path(job_number(n))]
+        names = [n for n in self._repository.names("") if n == paths.job_path(paths.job_number(n))]
         files = filter(None, map(self._repository.stored, names))
-        stored = {job_number(file.path): file.size for file in files}
+        stored = {paths.job_number(file.path): file.size for file in files}
         end = min(named, default=0) if self._grace else max(stored, default=0)
         return {
-            job_path(number): size
+            paths.job_path(number): size
             for number, size in stored.items()
             if number < end and number not in named
         }
@@ -448,13 +437,13 @@ class Collector:
     @staticmethod
     def _count(files: Mapping[str, int], done: Collected) -> None:
         for path, size in files.items():
-            done.deleted[kind_of(path)].add(size)
+            done.deleted[paths.kind_of(path)].add(size)
 
-    def _delete(self, paths: list[str]) -> None:
+    def _delete(self, names: list[str]) -> None:
         if self._dry_run:
-            self._dying.update(paths)
-        elif paths:
-            self._repository.collect(paths)
+            self._dying.update(names)
+        elif names:
+            self._repository.collect(names)
 
 
 def _hours(time: dt.timedelta) -> str:

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 import pydantic
+import typing_extensions
 from hypothesis import strategies as st
 
 __all__ = ["Typed", "annotations", "shape", "typed_values"]
@@ -159,7 +160,8 @@ def _frozen_dataclass(name: str, fields: dict[str, Any]) -> Any:
 
 
 def _typed_dict(name: str, fields: dict[str, Any]) -> Any:
-    return typing.TypedDict(name, fields)  # type: ignore[operator]
+    # Before Python 3.12, pydantic refuses models that contain one of `typing`.
+    return typing_extensions.TypedDict(name, fields)  # type: ignore[operator]
 
 
 def _msgspec(name: str, fields: dict[str, Any]) -> Any:

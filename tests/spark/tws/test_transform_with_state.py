@@ -89,7 +89,7 @@ def test_state_that_a_later_version_deletes_is_dropped(runs: Runs) -> None:
     feed(runs, ("a", 2, 1))
     with pytest.raises(sk.StateSchemaError, match=r"'sum'.* no longer declared"):
         finished(runs, Sums())
-    with pytest.raises(sk.StateSchemaError, match="gave up earlier"):
+    with pytest.raises(sk.StateSchemaError, match="dropped states"):
         finished(runs, Sums(), allow_dropped_state=True)
 
 

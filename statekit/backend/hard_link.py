@@ -17,8 +17,8 @@ def linked(source: Path, target: Path) -> bool:
     """
     try:
         os.link(source, target)
+        return True
     except OSError as error:
-        if error.errno in _IMPOSSIBLE:
-            return False
-        raise
-    return True
+        if error.errno not in _IMPOSSIBLE:
+            raise
+        return False

@@ -225,11 +225,8 @@ class RocksBackend:
         return next(self.scan(state, start, end), (None,))[0]
 
     def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
-        # The iterator pins its view of the data here, not when the first row is asked for.
-        family = self._family(state)
-        items = family.items(backwards=reverse, from_key=end if reverse else start)
-        rows = (self._rows_down if reverse else self._rows_up)(family, items, start, end)
-        next(rows)
+        rows = self._rows(self._family(state), start, end, reverse)
+        next(rows)  # so the iterator pins its view of the data now, not with the first row
         self._scans.add(rows)
         return rows
 
@@ -405,30 +402,26 @@ class RocksBackend:
         if self._closed:
             raise used_after_close()
 
-    def _rows_up(
-        self, family: rocksdict.Rdict, items: rocksdict.RdictItems, start: bytes, end: bytes
+    def _rows(
+        self, family: rocksdict.Rdict, start: bytes, end: bytes, reverse: bool
     ) -> Generator[tuple[bytes, bytes]]:
+        items = family.items(backwards=reverse, from_key=end if reverse else start)
         yield _BEGUN
-        last = start
-        for row in items:
-            last = row[0]
-            if last >= end:
-                return
-            yield row
-        self._check_readable(family, last, end)
-
-    def _rows_down(
-        self, family: rocksdict.Rdict, items: rocksdict.RdictItems, start: bytes, end: bytes
-    ) -> Generator[tuple[bytes, bytes]]:
-        yield _BEGUN
-        last = end
-        for row in items:
-            if row[0] < start:
-                return
-            if row[0] < end:
-                last = row[0]
+        first, last = start, end  # rows between them may be unreadable
+        if reverse:
+            for row in items:
+                if row[0] < start:
+                    return
+                if row[0] < end:
+                    last = row[0]
+                    yield row
+        else:
+            for row in items:
+                first = row[0]
+                if first >= end:
+                    return
                 yield row
-        self._check_readable(family, start, last)
+        self._check_readable(family, first, last)
 
     def _check_readable(self, family: rocksdict.Rdict, start: bytes, end: bytes) -> None:
         """Raise if rows with `start <= key < end` are missing because they are unreadable."""

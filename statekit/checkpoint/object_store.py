@@ -159,7 +159,7 @@ class Objects(Protocol):
     def delete(self, paths: Sequence[str]) -> None:
         """Delete files. Missing files are ignored."""
 
-    def settle(self, folder: str) -> None:
+    def sync_folder(self, folder: str) -> None:
         """Make deletes in a folder durable."""
 
 
@@ -243,7 +243,7 @@ class RemoteObjects:
                 with contextlib.suppress(FileNotFoundError):
                     obstore.delete(self._once, path)
 
-    def settle(self, folder: str) -> None:
+    def sync_folder(self, folder: str) -> None:
         """Do nothing: an object store is durable once it has answered."""
 
 
@@ -329,7 +329,7 @@ class LocalObjects:
                 with contextlib.suppress(FileNotFoundError):
                     obstore.delete(self._store, path)
 
-    def settle(self, folder: str) -> None:
+    def sync_folder(self, folder: str) -> None:
         with _failures(lasting=True), contextlib.suppress(FileNotFoundError):
             self._sync(folder)
 

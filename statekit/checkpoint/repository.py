@@ -114,7 +114,7 @@ class Repository(Store):
         self.create(path, data)
         return _reference(path, data)
 
-    def settle_job_file(self, job: JobFile) -> tuple[JobFile, FileRef]:
+    def ensure_job_file(self, job: JobFile) -> tuple[JobFile, FileRef]:
         """Return the stored job description that equals `job`: the newest one, or a new file.
 
         It is in force once a manifest references it. The newest one may be of a start that never

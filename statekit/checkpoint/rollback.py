@@ -95,8 +95,10 @@ def plan(repository: Repository, to: int) -> Rollback:
         )
     is_committed = last.cause == "rollback" and last.previous == to
     target = _target(repository, last, to)
-    manifest = last if is_committed else _standing_behind(target, last)
+    manifest = last
     if not is_committed:
+        time_us = max(target.processing_time_us, last.processing_time_us)
+        manifest = standing_at(target, "rollback", last.epoch + 1, time_us)
         check_can_go_back(repository, target, last)
     return Rollback(repository, last, target, manifest, is_committed)
 
@@ -184,12 +186,6 @@ def _no_epoch(repository: Repository, to: object) -> RestoreError:
         f"{repository.url} has no epoch {to!r} to go back to: {found}. Look at them with "
         "`statekit inspect`"
     )
-
-
-def _standing_behind(target: EpochManifest, last: EpochManifest) -> EpochManifest:
-    """Return the epoch after `last` with the state of `target`."""
-    time = max(target.processing_time_us, last.processing_time_us)
-    return standing_at(target, "rollback", last.epoch + 1, time)
 
 
 def standing_at(

@@ -60,7 +60,7 @@ def _laid_out(
     old = operator.shards
     shards = [_cut(old, first, last, epoch) for first, last in ranges]
     ends = {last for _, last in ranges}
-    divided = [shard for shard in old if _is_divided(shard, ends)]
+    divided = [shard for shard in old if ends.intersection(range(*shard.groups))]
     rows = added(operator.undivided_rows, *(shard.rows for shard in divided))
     sizes = added(operator.undivided_bytes, *(shard.bytes for shard in divided))
     parts = [number for number, shard in enumerate(shards) if shard.is_part]
@@ -70,11 +70,6 @@ def _laid_out(
         shards[parts[0]] = whole.model_copy(update={**counted, "is_part": False})
         rows, sizes = {}, {}
     return operator.at_rest(shards, undivided_rows=rows, undivided_bytes=sizes)
-
-
-def _is_divided(shard: ShardState, ends: set[int]) -> bool:
-    """Return whether one of the new shards, which end at these key groups, ends within this one."""
-    return any(group in ends for group in range(shard.first_group, shard.last_group))
 
 
 def _cut(shards: Sequence[ShardState], first: int, last: int, epoch: int) -> ShardState:

@@ -244,11 +244,6 @@ def _is_file_log(paths: list[str], read: _Read) -> bool:
         return False
 
 
-class _Entry(NamedTuple):
-    position: int
-    line: str
-
-
 class _FileLog:
     """The log of a source of files."""
 
@@ -282,16 +277,16 @@ class _FileLog:
                 f"{self._folder} of Spark's part lacks entries up to {position}: restore it from "
                 "a backup, or start with a new checkpoint"
             )
-        entries = [entry for entry in self._entries(later) if entry.position <= position]
-        text = "\n".join([_LOG_VERSION, *(entry.line for entry in entries)])
+        lines = [line for at, line in self._entries(later) if at <= position]
+        text = "\n".join([_LOG_VERSION, *lines])
         return {f"{self._folder}/{position}.compact": text.encode()}
 
-    def _entries(self, at: int) -> Iterator[_Entry]:
+    def _entries(self, at: int) -> Iterator[tuple[int, str]]:
         name = self._names[at]
         for line in _known(self._read(name), name, (_LOG_VERSION,)):
             try:
                 entry: dict[str, Any] = parse_json(line)
-                yield _Entry(int(entry["batchId"]), line)
+                yield int(entry["batchId"]), line
             except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise _unreadable(name, error) from error
 

@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Self, TypeVar, cast
+from typing import IO, Any, Self, TypeVar, cast
 
 import xxhash
 
@@ -78,6 +78,10 @@ class Store:
         create: create the directory if it is a local path that does not exist.
         options: time limits for an object store; None reads them from the environment.
 
+    Attributes:
+        url: the location of the checkpoint, which every process can open.
+        root: the local directory; None for an object store.
+
     Raises:
         RestoreError: the local path does not exist and `create` is False.
         StateTypeError: the URL contains credentials, or statekit does not support the store.
@@ -89,23 +93,23 @@ class Store:
     ) -> None:
         self._options = StoreOptions.of(os.environ) if options is None else options
         path = local_path(url)
-        self._root = None if path is None else path.absolute()
-        self._url = remote_url(str(url)) if self._root is None else self._root.as_uri()
+        self.root = None if path is None else path.absolute()
+        self.url = remote_url(str(url)) if self.root is None else self.root.as_uri()
         if path is not None and not create and not self._asked("open", "", path.is_dir):
             raise RestoreError(f"there is no checkpoint at {path}: check the path")
         self._objects: Objects = self._asked("open", "", self._opened_objects)
 
     def _opened_objects(self) -> Objects:
-        if self._root is not None:
-            return LocalObjects(self._root)
-        return RemoteObjects(self._url, self._options)
+        if self.root is not None:
+            return LocalObjects(self.root)
+        return RemoteObjects(self.url, self._options)
 
     @classmethod
     def in_memory(cls) -> Self:
         """Return a checkpoint in memory, which lives as long as this object."""
         made = cls.__new__(cls)
-        made._url = "memory://"
-        made._root = None
+        made.url = "memory://"
+        made.root = None
         made._options = StoreOptions.of(os.environ)
         made._objects = RemoteObjects(None, made._options)
         return made
@@ -124,19 +128,9 @@ class Store:
         made._options = self._options if options is None else options
         return made
 
-    @property
-    def url(self) -> str:
-        """The location of the checkpoint, which every process can open."""
-        return self._url
-
-    @property
-    def root(self) -> Path | None:
-        """The local directory, or None for an object store."""
-        return self._root
-
     def at(self, path: str) -> str:
         """Return the name of a file in messages."""
-        return f"{self._url}/{path}"
+        return f"{self.url}/{path}"
 
     def names(self, under: str) -> Iterator[str]:
         """Return paths of the files in a folder of the checkpoint, in no order."""
@@ -170,7 +164,7 @@ class Store:
 
         Object stores never show such a file. On a disk its name is `name#1`, which `listed` skips.
         """
-        root = self._root
+        root = self.root
         if root is None:
             return
         for place in self._asked("list", "", lambda: [*root.glob(f"{DATA}/*/*#*")]):
@@ -222,16 +216,12 @@ class Store:
         """
         try:
             self._asked("write", path, lambda: self._created(path, data))
-        except FileExistsError:
+        except (FileExistsError, FileNotFoundError) as error:
+            is_taken = isinstance(error, FileExistsError)
+            what = "exists" if is_taken else "was removed as soon as it was there"
             raise FencedError(
-                f"{self.at(path)} exists: another run of this job is writing to this checkpoint. "
+                f"{self.at(path)} {what}: another run of this job is writing to this checkpoint. "
                 "Stop one of them, then start the other again; nothing is lost"
-            ) from None
-        except FileNotFoundError:
-            raise FencedError(
-                f"{self.at(path)} was removed as soon as it was there: another run of this job is "
-                "writing to this checkpoint. Stop one of them, then start the other again; "
-                "nothing is lost"
             ) from None
 
     def _created(self, path: str, data: bytes) -> None:
@@ -317,14 +307,14 @@ class Store:
             failing.callback(target.unlink, missing_ok=True)
             digest, size = xxhash.xxh3_128(), 0
             try:
-                for piece in self._pieces(ref):
+                for piece in self._streamed(ref):
                     digest.update(piece)
                     size += len(piece)
                     self._asked("keep a copy of", ref.path, partial(file.write, piece))
             except FileNotFoundError:
                 raise _missing(self.at(ref.path)) from None
             _check(size, digest.hexdigest(), ref, self.at(ref.path))
-            self._asked("keep a copy of", ref.path, lambda: _settled(file))
+            self._asked("keep a copy of", ref.path, lambda: _sync(file))
             failing.pop_all()
             file.close()
 
@@ -364,6 +354,17 @@ class Store:
             closing.pop_all()
         return spool
 
+    def _streamed(self, ref: FileRef) -> Iterator[bytes | memoryview]:
+        """Yield the content of a file. Each piece is valid until the next one is requested."""
+        if not isinstance(self._objects, LocalObjects):
+            yield from self._pieces(ref)
+            return
+        with self._opened(ref) as file:
+            # Allocating memory for each piece would take as long as copying it.
+            buffer = memoryview(bytearray(_CHUNK_BYTES))
+            while size := self._asked("read", ref.path, lambda: cast("Any", file).readinto(buffer)):
+                yield buffer[:size]
+
     def _pieces(self, ref: FileRef) -> Iterator[bytes]:
         """Yield the content of a file, several pieces of a large one in parallel.
 
@@ -392,14 +393,13 @@ class Store:
         This never deletes state: no manifest, job file or data file. The deletes are durable when
         this returns.
         """
-        waiting, folders = iter(paths), set()
-        while some := list(islice(waiting, _REMOVED_AT_ONCE)):
-            for path in some:
-                assert not is_state(path), f"{path} is state"
-                folders.add(path.rpartition("/")[0])
-            self._asked("remove", some[0], partial(self._objects.delete, some))
+        names = list(paths)
+        for path in names:
+            assert not is_state(path), f"{path} is state"
+        self.collect(names)
+        folders = {path.rpartition("/")[0] for path in names}
         for folder in folders:
-            self._asked("remove files of", folder, partial(self._objects.settle, folder))
+            self._asked("remove files of", folder, partial(self._objects.sync_folder, folder))
 
     def collect(self, paths: Iterable[str]) -> None:
         """Delete many unreferenced files, state included. Missing files are ignored.
@@ -414,8 +414,8 @@ class Store:
     def collect_leftovers(self, paths: Iterable[str]) -> None:
         """Delete partial files that `leftovers` returned."""
         for path in paths:
-            assert self._root is not None, "only a disk has any"
-            place = inside(self._root, path)
+            assert self.root is not None, "only a disk has any"
+            place = inside(self.root, path)
             self._asked("remove", path, partial(place.unlink, missing_ok=True))
 
     def discard(self, path: str) -> None:
@@ -495,7 +495,7 @@ class _Watched(io.FileIO):
         return super().read(-1 if size is None else size) or b""
 
 
-def _settled(file: IO[bytes]) -> None:
+def _sync(file: IO[bytes]) -> None:
     """Make the content of a local file durable."""
     file.flush()
     os.fsync(file.fileno())

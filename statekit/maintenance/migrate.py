@@ -124,7 +124,7 @@ class Migration:
         needed = any(report.is_wanted for report in self.reports)
         if dry or following is None or not needed:
             return None
-        _, reference = self.repository.settle_job_file(following)
+        _, reference = self.repository.ensure_job_file(following)
         manifest = self.last.followed_by(
             job_file=reference,
             cause="migrate",

@@ -499,7 +499,7 @@ def rewrite_checkpoint(
         name: _in_new_shards(last.operators.get(name), shards_of_operator)
         for name, shards_of_operator in new_shards.items()
     }
-    _, reference = repository.settle_job_file(job)
+    _, reference = repository.ensure_job_file(job)
     manifest = last.followed_by(
         job_file=reference,
         cause="rescale",

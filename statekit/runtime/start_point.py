@@ -83,7 +83,7 @@ def _job_file(
     if stored_job is None:
         groups = job.key_groups or DEFAULT_GROUPS
         first = JobFile(id=unique_id(), name=job.name, key_groups=groups, operators=operators)
-        return repository.settle_job_file(first)
+        return repository.ensure_job_file(first)
     stored, reference = stored_job
     check_job_name(stored, job, repository.url)
     if last is None:
@@ -92,7 +92,7 @@ def _job_file(
         wanted = continued_job_file(
             stored, job, repository.url, allow_dropped_state=allow_dropped_state
         )
-    return (stored, reference) if stored == wanted else repository.settle_job_file(wanted)
+    return (stored, reference) if stored == wanted else repository.ensure_job_file(wanted)
 
 
 def _for_empty_checkpoint(

@@ -210,8 +210,8 @@ class _FaultyObjects:
         if effect in ("fail before", "fail after", "tear"):
             raise self._failed("delete", paths[0])
 
-    def settle(self, folder: str) -> None:
-        self._inner.settle(folder)
+    def sync_folder(self, folder: str) -> None:
+        self._inner.sync_folder(folder)
 
     def _read(self, operation: Operation, path: str, ask: Callable[[], FileBytes]) -> FileBytes:
         effect = self._faults.next(operation, path)

@@ -110,11 +110,10 @@ class BaseLifecycle:
 
     def _drop(self, snapshot: StagedSnapshot, why: str) -> None:
         _logger.warning(
-            "%s, a base of operator %r, key groups %s, is dropped: %s. The job continues with the "
+            "%s, a base of %s, is dropped: %s. The job continues with the "
             "change files, and a later epoch takes another one",
             snapshot.place,
-            self.plan.operator,
-            self.plan.base.groups,
+            self._shard,
             why,
         )
         snapshot.remove()
@@ -232,10 +231,8 @@ class BaseLifecycle:
                 self._stage(shard, backend, fragments, local_states, stored, merged=is_merged)
         except (OSError, StatekitError) as error:  # the epoch does not need it
             _logger.warning(
-                "no base of operator %r, key groups %s could be taken, which a later epoch tries "
-                "again: %s",
-                self.plan.operator,
-                shard.groups,
+                "no base of %s could be taken, which a later epoch tries again: %s",
+                self._shard,
                 error,
             )
 
@@ -318,6 +315,10 @@ class BaseLifecycle:
         uploader().submit(str(snapshot.place), upload)
 
     # ----------------------------------------------------------------------------------- helpers
+
+    @property
+    def _shard(self) -> str:
+        return f"operator {self.plan.operator!r}, key groups {self.plan.base.groups}"
 
     def _paths(self, fragments: Ranges) -> list[Path]:
         return database_paths(self.home, fragments)

@@ -32,7 +32,7 @@ from statekit.checkpoint.paths import BASE, CHANGES, data_path
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record
 from statekit.checkpoint.shard_contents import BaseDatabase, BaseSnapshot
-from statekit.working_copy.lock import DirectoryLock
+from statekit.working_copy.lock import DirectoryLock, releasing
 from statekit.working_copy.uploaded_tables import (
     note_stored,
     read_stored,
@@ -135,11 +135,8 @@ class StagedSnapshot:
     def locked(self) -> Iterator[bool]:
         """Exclude other processes; False if another process works on it."""
         lock = DirectoryLock.take_existing(self.place)
-        try:
+        with releasing(lock):
             yield lock is not None
-        finally:
-            if lock is not None:
-                lock.release()
 
     def seal(self, staged: Staged) -> None:
         """Write the description, which marks the directory as complete."""

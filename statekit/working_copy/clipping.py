@@ -166,8 +166,8 @@ def _owner(made: Sequence[tuple[int, RocksBackend]], piece: Piece) -> RocksBacke
     """Return the fragment for the key groups of a piece. The first one takes all groups before the
     next.
     """
-    before = [backend for first, backend in made if first <= piece.groups[0]]
-    return before[-1] if before else made[0][1]
+    before = (backend for first, backend in reversed(made) if first <= piece.groups[0])
+    return next(before, made[0][1])
 
 
 def _copy(piece: Piece, target: RocksBackend, options: RocksOptions) -> None:

@@ -198,17 +198,15 @@ def _used_groups(plans: Sequence[ShardPlan]) -> set[tuple[int, int]]:
     return sources | {plan.base.groups for plan in plans}
 
 
+@dataclass
 class _DiskCopy:
-    def __init__(
-        self, lease: Lease, assembly: Assembly, bases: BaseLifecycle, space: CopySpace
-    ) -> None:
-        self._lease = lease
-        self._assembly = assembly
-        self._bases = bases
-        self._space = space
-        self._written = False
-        self._backend: Database | None = None
-        self._fragments: Ranges = WHOLE
+    _lease: Lease
+    _assembly: Assembly
+    _bases: BaseLifecycle
+    _space: CopySpace
+    _written: bool = False
+    _backend: Database | None = None
+    _fragments: Ranges = WHOLE
 
     @property
     def backend(self) -> Database:

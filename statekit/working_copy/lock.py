@@ -77,11 +77,8 @@ class DirectoryLock:
             lock = cls._locked(home, os.O_RDONLY, fcntl.LOCK_SH)
         except OSError:
             lock = None
-        try:
+        with releasing(lock):
             yield lock is not None
-        finally:
-            if lock is not None:
-                lock.release()
 
     @classmethod
     def _locked(cls, home: Path, flags: int, kind: int) -> Self | None:
@@ -123,6 +120,16 @@ class DirectoryLock:
             # Not by closing alone: a process that is being forked has the descriptor, too.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def releasing(lock: DirectoryLock | None) -> Iterator[None]:
+    """Release a lock at the end, if there is one."""
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -217,7 +217,7 @@ class Ledger:
                     known |= {word}
                 held[shard.groups] = known
                 shards.append(shard)
-        job, reference = self.repository.settle_job_file(self.job)
+        job, reference = self.repository.ensure_job_file(self.job)
         manifest = EpochManifest(
             job=job.name,
             job_file=reference,

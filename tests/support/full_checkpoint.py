@@ -189,7 +189,7 @@ class Kept:
     def delete(self, paths: Sequence[str]) -> None:
         raise RequestError(f"{paths} are not to be deleted", may_pass=False)
 
-    def settle(self, folder: str) -> None:
+    def sync_folder(self, folder: str) -> None:
         raise RequestError(f"nothing is to be deleted in {folder}", may_pass=False)
 
     def _data(self, path: str) -> bytes:
@@ -206,7 +206,7 @@ class Files(Repository):
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        self._url, self._root = "memory://", None
+        self.url, self.root = "memory://", None
         self._options = StoreOptions()
         self.files = dict(files)
         self._objects = self.kept = Kept(self.files)

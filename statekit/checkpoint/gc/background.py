@@ -34,17 +34,13 @@ class BackgroundCollection:
 
     def committed(self, epoch: int) -> None:
         """Record that an epoch was committed. Returns at once."""
-        if epoch < self._next or self._is_busy:
+        if epoch < self._next or (self._thread is not None and self._thread.is_alive()):
             return
         self._next = epoch + self._every
         self._thread = threading.Thread(
             target=self._collect, name="statekit garbage collection", daemon=True
         )
         self._thread.start()
-
-    @property
-    def _is_busy(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
 
     def _collect(self) -> None:
         collector = Collector(self._repository, self._retention, is_stopped=self._stopped.is_set)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from statekit.checkpoint import paths
@@ -79,10 +79,9 @@ class Collected:
 class _Numbers:
     """The epochs and marks in `epochs/`, with their times."""
 
-    committed: Mapping[int, dt.datetime]
-    firsts: Collection[int]
-    swept: Mapping[int, dt.datetime]
-    sizes: Mapping[int, int]
+    committed: Mapping[int, Stored]
+    firsts: Mapping[int, Stored]
+    swept: Mapping[int, Stored]
 
     @classmethod
     def of(cls, repository: Repository) -> _Numbers:
@@ -91,12 +90,7 @@ class _Numbers:
             match = paths.EPOCH_NAME.fullmatch(file.path)
             if match is not None:
                 told[match[2]][int(match[1])] = file
-        return cls(
-            committed={number: file.modified for number, file in told["json"].items()},
-            firsts=set(told["first"]),
-            swept={number: file.modified for number, file in told["swept"].items()},
-            sizes={number: file.size for number, file in told["json"].items()},
-        )
+        return cls(*told.values())
 
     @property
     def first(self) -> int:
@@ -192,7 +186,8 @@ class Collector:
                 if self._is_stopped():
                     return done
                 self._progress(place, total)
-                before |= self._give_up(number, numbers.sizes[number], kept_files, before, done)
+                size = numbers.committed[number].size
+                before |= self._give_up(number, size, kept_files, before, done)
         if sweeps and not self._is_stopped():
             self._sweep(kept, held, len(waiting), total, done)
         self._delete(self._superseded(first, numbers))
@@ -211,7 +206,7 @@ class Collector:
             return None
         last = self._repository.manifest(numbers.kept[-1])
         self._check_job_file(last)
-        committed = {number: numbers.committed[number] for number in numbers.kept}
+        committed = {number: numbers.committed[number].modified for number in numbers.kept}
         first = max(numbers.first, self._retention.first(committed, last))
         if first not in numbers.firsts and first > numbers.kept[0] and not self._dry_run:
             with contextlib.suppress(FencedError):  # another collector gives up the same
@@ -305,8 +300,9 @@ class Collector:
 
     def _is_due(self, numbers: _Numbers) -> bool:
         """Return whether the last sweep, or the first commit, was long before the last commit."""
-        last = numbers.committed[max(numbers.committed)]
-        since = max(numbers.swept.values(), default=min(numbers.committed.values()))
+        last = numbers.committed[max(numbers.committed)].modified
+        begin = min(file.modified for file in numbers.committed.values())
+        since = max((file.modified for file in numbers.swept.values()), default=begin)
         return last - since > self._grace
 
     def _sweep(

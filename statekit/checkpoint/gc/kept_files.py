@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.references import Following, refs_in
@@ -49,8 +49,8 @@ class KeptFiles:
         self._looked_up.add((operator, groups))
         for manifest in self._manifests:
             found = list(manifest.shards_over(operator, *groups))
-            if operator not in self._cut:
-                found += [s for s in _shards_of(manifest, operator) if _may_have_slices(s)]
+            if operator not in self._cut and operator in manifest.operators:
+                found += filter(_may_have_slices, manifest.operators[operator].shards)
             for shard in found:
                 self._paths.update(ref.path for ref in self._kept.of_shard(shard))
         self._cut.add(operator)
@@ -58,11 +58,6 @@ class KeptFiles:
 
 def _shards(manifest: EpochManifest) -> Iterator[ShardState]:
     return (shard for operator in manifest.operators.values() for shard in operator.shards)
-
-
-def _shards_of(manifest: EpochManifest, operator: str) -> Sequence[ShardState]:
-    found = manifest.operators.get(operator)
-    return () if found is None else found.shards
 
 
 def _may_have_slices(shard: ShardState) -> bool:

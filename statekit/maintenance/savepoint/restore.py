@@ -144,7 +144,7 @@ def import_savepoint(
         scratch_bytes=scratch_bytes,
     )
     job = _job_file(savepoint, repository, groups)
-    _, reference = repository.settle_job_file(job)
+    _, reference = repository.ensure_job_file(job)
     replace_spark_files(repository, savepoint.spark())
     manifest = EpochManifest(
         job=job.name,

@@ -124,7 +124,7 @@ class SparkImport:
         if self.is_done:
             return repository.manifest(min(repository.epochs()))
         use_this_python(self._spark)
-        job, reference = repository.settle_job_file(self._job_file())
+        job, reference = repository.ensure_job_file(self._job_file())
         replace_spark_files(self.repository, self._spark_files())
         epoch = self.found.position.batch
         plans = self._plans(job, epoch)

@@ -318,7 +318,7 @@ def test_marks_are_counted_up_to_a_limit(tmp_path: Path) -> None:
     state = operator.states[0].model_copy(update={"generation": GENERATIONS_MAX})
     changed = operator.model_copy(update={"states": (state,)})
     job = job_file(tmp_path).model_copy(update={"operators": (changed,)})
-    _, reference = repository.settle_job_file(job)
+    _, reference = repository.ensure_job_file(job)
     repository.commit(manifest.followed_by(job_file=reference))
     with pytest.raises(StateSchemaError, match=r"changed its type 255 times(.|\n)*migrate"):
         started(keeping(str, migrate=text_of), tmp_path)

@@ -288,8 +288,8 @@ def migrate_and_die(place: str, point: str) -> None:
 POINTS: dict[str, tuple[Any, str, int]] = {
     "before a change file": (Repository, "put_changes", 1),
     "between two change files": (Repository, "put_changes", 2),
-    "before the job file": (Repository, "settle_job_file", 1),
-    "behind the job file": (Repository, "settle_job_file", -1),
+    "before the job file": (Repository, "ensure_job_file", 1),
+    "behind the job file": (Repository, "ensure_job_file", -1),
     "between the manifest's content and its name": (obstore, "rename", 2),
     "behind the manifest": (Repository, "commit", -1),
 }

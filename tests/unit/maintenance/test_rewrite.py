@@ -165,13 +165,13 @@ def test_an_epoch_that_was_begun_has_to_be_finished_first(tmp_path: Path) -> Non
 def test_a_job_that_commits_meanwhile_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = tallied()
     repository = harness._repository
-    settle_job_file = repository.settle_job_file
+    ensure_job_file = repository.ensure_job_file
 
     def meanwhile(job: JobFile) -> tuple[JobFile, FileRef]:
         harness.send(*entries(4, 5))
-        return settle_job_file(job)
+        return ensure_job_file(job)
 
-    monkeypatch.setattr(repository, "settle_job_file", meanwhile)
+    monkeypatch.setattr(repository, "ensure_job_file", meanwhile)
     with pytest.raises(FencedError):
         rewrite_checkpoint(repository, key_groups=3)
     harness.crash()

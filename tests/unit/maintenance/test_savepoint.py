@@ -354,15 +354,15 @@ def test_a_start_that_cannot_be_leaves_the_new_checkpoint_untouched(
 
 def test_an_import_that_loses_to_a_job_is_fenced(tmp_path: Path, half_way: str) -> None:
     repository = Repository(tmp_path / "new")
-    settle_job_file = repository.settle_job_file
+    ensure_job_file = repository.ensure_job_file
     first, _ = halves()
 
     def meanwhile(job: Any) -> Any:
         made = import_savepoint(Savepoint.at(half_way), Repository(tmp_path / "new"))
         assert made.epoch == 2
-        return settle_job_file(job)
+        return ensure_job_file(job)
 
-    with mock.patch.object(repository, "settle_job_file", meanwhile), pytest.raises(FencedError):
+    with mock.patch.object(repository, "ensure_job_file", meanwhile), pytest.raises(FencedError):
         import_savepoint(Savepoint.at(half_way), repository)
     harness = Harness(tally, checkpoint=tmp_path / "new")
     assert state_of(harness, plain_state(first)) == plain_state(first)

@@ -286,7 +286,7 @@ def test_where_nothing_can_be_unpacked_nothing_is_called_damaged_and_nothing_is_
         found = verify(repository)
         assert {finding.kind for finding in found.findings} == {"unreadable"}
         assert not found.is_damaged
-        with pytest.raises(sk.RestoreError, match="not everything could be read"):
+        with pytest.raises(sk.RestoreError, match="some files could not be read"):
             repair(repository, found)
     found = verify(repository)
     with monkeypatch.context() as patched:

@@ -59,9 +59,12 @@ class StoreOptions:
         Raises:
             StateTypeError: one of them is not a number of seconds.
         """
-        names = {f"STATEKIT_STORE_{field.name.upper()}": field.name for field in fields(cls)}
-        given = names.keys() & environment.keys()
-        return cls(**{names[name]: _seconds(name, environment[name]) for name in given})
+        given = {}
+        for field in fields(cls):
+            name = f"STATEKIT_STORE_{field.name.upper()}"
+            if name in environment:
+                given[field.name] = _seconds(name, environment[name])
+        return cls(**given)
 
 
 def _seconds(name: str, text: str) -> float:
@@ -259,7 +262,7 @@ class LocalObjects:
             self._store = LocalStore(root)
 
     def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
-        with _failures(lasting=True), open_regular(self.root, path) as file:
+        with _failures(lasting=True), _no_folder(), open_regular(self.root, path) as file:
             length = os.fstat(file.fileno()).st_size
             if size is None:
                 check_whole(path, length)
@@ -276,7 +279,7 @@ class LocalObjects:
             return open_regular(self.root, path)
 
     def head(self, path: str) -> Stored:
-        with _failures(lasting=True):
+        with _failures(lasting=True), _no_folder():
             found = regular_file(self.root, path)
             modified = datetime.fromtimestamp(found.st_mtime, UTC)
             return Stored(path, found.st_size, modified)
@@ -346,6 +349,15 @@ class LocalObjects:
                 return
 
 
+@contextlib.contextmanager
+def _no_folder() -> Iterator[None]:
+    """Treat a directory as a missing file, as stores without directories do."""
+    try:
+        yield
+    except IsADirectoryError:
+        raise FileNotFoundError from None
+
+
 _PAGE = 1000
 """The number of files in one answer to a list request; a smaller answer is the last one."""
 
@@ -377,7 +389,10 @@ def _lists_in_order(url: str) -> bool:
 
 def _opened(url: str, options: StoreOptions, *, retries: int) -> ObjectStore:
     """Return a client with the credentials and settings of the environment."""
-    seconds = {"timeout": options.timeout_seconds, "connect_timeout": options.connect_seconds}
+    seconds = {
+        "timeout": options.timeout_seconds,
+        "connect_timeout": options.connect_seconds,
+    }
     given: Any = {name: timedelta(seconds=most) for name, most in seconds.items()}
     if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1", "yes"):
         given["allow_http"] = True
@@ -423,8 +438,7 @@ def _failures(*, lasting: bool = False) -> Iterator[None]:
     try:
         yield
         return
-    # A directory is no file: object stores have none.
-    except (FileNotFoundError, IsADirectoryError, store_errors.NotFoundError):
+    except (FileNotFoundError, store_errors.NotFoundError):
         answer: Exception = FileNotFoundError()
     except store_errors.AlreadyExistsError:
         answer = FileExistsError()

@@ -294,7 +294,7 @@ def test_a_change_that_is_in_a_base_is_not_made_once_more_on_top_of_it(based: Fi
     shards[place] = shards[place].model_copy(update={"files": (twice, *files)})
     operators = {**manifest.operators, "share": operator.model_copy(update={"shards": (*shards,)})}
     based.files[path] = manifest.model_copy(update={"operators": operators}).to_bytes()
-    assert "named as a change on top of it" in unreadable(based, last)
+    assert "referenced as a later change" in unreadable(based, last)
     found = verify(based, rows=False).findings
     assert [f.epochs for f in found if f.path == base.path] == [(last,)]
     based.files[path] = whole

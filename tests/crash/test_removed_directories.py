@@ -196,7 +196,7 @@ def copies_fail(place: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("closed", "mode", "text"),
     [
-        (".", 0o555, r"0-7 cannot be removed, though .* a user that may write there and in .*"),
+        (".", 0o555, r"0-7 cannot be removed, although .* a user that may write there and in .*"),
         (".", 0o000, r"cannot read .*/local: Permission denied. Run this as the user"),
         ("..", 0o000, r"cannot read .*/local: Permission denied. Run this as the user"),
         ("*/tally", 0o000, r"tally may not be read, so copies in there are not shown: run this as"),

@@ -339,7 +339,7 @@ def test_a_query_that_this_session_runs_is_refused(kept: Kept, tmp_path: Path) -
         ({"seen": ("getListState", "n int, at timestamp")}, "state 'seen' is struct<n:bigint"),
         ({"seen": ("getValueState", "n long, at timestamp")}, "is a list state without a TTL in"),
         ({"best": ("getMapState", "name string", STATES["best"][2])}, "map keys of state 'best'"),
-        ({"other": None}, "holds 'other', for which the processor does not ask"),
+        ({"other": None}, "has 'other', which the processor does not declare"),
     ],
 )
 def test_another_processor_is_refused(
@@ -401,7 +401,7 @@ def test_a_path_without_a_checkpoint_with_state_is_refused(kept: Kept, tmp_path:
         with pytest.raises(error, match=message):
             kept.stream().importing(old, tmp_path / "c")
 
-    refused(tmp_path / "nowhere", RestoreError, "is no checkpoint of a streaming query")
+    refused(tmp_path / "nowhere", RestoreError, "is not a checkpoint of a Spark streaming query")
     refused("nosuch://bucket/old", StorageError, "Spark cannot open nosuch://bucket/old")
     with pytest.raises(RestoreError, match="a start begins at one of them"):
         kept.go_on(kept.stream(), tmp_path / "c", from_spark=kept.stopped, from_epoch=1)

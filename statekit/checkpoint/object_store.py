@@ -389,10 +389,7 @@ def _lists_in_order(url: str) -> bool:
 
 def _opened(url: str, options: StoreOptions, *, retries: int) -> ObjectStore:
     """Return a client with the credentials and settings of the environment."""
-    seconds = {
-        "timeout": options.timeout_seconds,
-        "connect_timeout": options.connect_seconds,
-    }
+    seconds = {"timeout": options.timeout_seconds, "connect_timeout": options.connect_seconds}
     given: Any = {name: timedelta(seconds=most) for name, most in seconds.items()}
     if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1", "yes"):
         given["allow_http"] = True

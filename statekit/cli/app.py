@@ -167,7 +167,7 @@ def migrate(
 
 app.command(
     epilog="Examples: statekit rescale ./checkpoint --to 8 --plan  ·  "
-    "statekit rescale ./checkpoint --to 8 --key-groups 1024",
+    "statekit rescale ./checkpoint --to 8 --key-groups 1024"
 )(cli_rescale.rescale)
 
 

@@ -24,8 +24,7 @@ def import_spark(
         typer.Argument(help="What the query was given as checkpointLocation.", show_default=False),
     ],
     to: Annotated[
-        str,
-        typer.Option(help="Directory or URL of the checkpoint to make.", show_default=False),
+        str, typer.Option(help="Directory or URL of the checkpoint to make.", show_default=False)
     ],
     application: Annotated[
         str,

@@ -74,7 +74,7 @@ def print_checkpoint(reader: CheckpointReader, operators: Mapping[str, Counted])
     out.print(
         f"epoch {manifest.epoch} of {epochs[0]}–{epochs[-1]} ({len(epochs)} kept), committed "
         f"{instant(manifest.committed_at_us):%Y-%m-%d %H:%M:%S} UTC, parallelism "
-        f"{manifest.parallelism}, {manifest.key_groups} key groups",
+        f"{manifest.parallelism}, {manifest.key_groups} key groups"
     )
     if reader.abandoned:
         say(rolled_back_text(reader.abandoned))
@@ -146,7 +146,7 @@ def _print_restores(shards: Sequence[ShardState]) -> None:
         f"restore: {restores['based']} of {restores['shards']} shards from a base; change files to "
         f"apply: {restores['change_files']:,}, at most {restores['longest']:,} in a shard, about "
         f"{restores['seconds']:.2f} s in the slowest; {restores['uploaded']:,} bytes uploaded for "
-        f"{restores['changed']:,} changed",
+        f"{restores['changed']:,} changed"
     )
 
 

@@ -193,7 +193,7 @@ def _print_done(done: Rescaled, seconds: float) -> None:
                 f"{total.checksum:016x}"
             )
     out.print(
-        f"parallelism {before.parallelism} → {after.parallelism}, committed as epoch {after.epoch}",
+        f"parallelism {before.parallelism} → {after.parallelism}, committed as epoch {after.epoch}"
     )
 
 

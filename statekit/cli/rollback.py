@@ -39,7 +39,7 @@ def print_plan(plan: Rollback) -> None:
     if plan.is_committed:
         out.print(
             f"epoch {manifest.epoch} has the state of epoch {target.epoch} already; Spark's part "
-            "is set back if needed",
+            "is set back if needed"
         )
         return
     out.print(f"from epoch {_committed(last)}")

@@ -21,8 +21,7 @@ def savepoint(
         str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
     ],
     name: Annotated[
-        str,
-        typer.Argument(help="Letters, digits and any of _ . -; not taken.", show_default=False),
+        str, typer.Argument(help="Letters, digits and any of _ . -; not taken.", show_default=False)
     ],
     epoch: Annotated[
         int | None,

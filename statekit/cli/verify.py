@@ -213,9 +213,7 @@ def _affected(epochs: Sequence[int]) -> str:
 
 def _print_orphans(verification: Verification) -> None:
     table = empty_table(
-        ("files", "bytes", "oldest"),
-        texts=("kind",),
-        title="files that nothing names: no damage",
+        ("files", "bytes", "oldest"), texts=("kind",), title="files that nothing names: no damage"
     )
     table.add_column("for example", overflow="fold")
     now = now_us()

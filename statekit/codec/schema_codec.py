@@ -55,11 +55,7 @@ def generic_decoder(
                 f"values of {schema.brief} are pickled, and reading them can run any code:"
                 " pass allow_pickle=True if you trust whoever wrote the checkpoint"
             )
-        return checked_decode(
-            schema.brief,
-            pickle.loads,
-            repr,
-        )
+        return checked_decode(schema.brief, pickle.loads, repr)
     if codec_name != "msgpack":
         raise QueryError(f"values were written by the codec {codec_name!r}: update statekit")
     read = msgspec.msgpack.Decoder().decode

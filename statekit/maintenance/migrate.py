@@ -273,12 +273,7 @@ def _rewriting(operator: Operator, number: int, report: StateReport, scope: KeyS
 
 
 def _batches(
-    operator: Operator,
-    state: _Rewriting,
-    backend: Backend,
-    groups: tuple[int, int],
-    *,
-    dry: bool,
+    operator: Operator, state: _Rewriting, backend: Backend, groups: tuple[int, int], *, dry: bool
 ) -> Iterator[Batch]:
     """Yield the changes that give all rows of a state their new form."""
     decode_key, batch, report = operator.declared.key_codec.decode, Batch(), state.report

@@ -20,11 +20,7 @@ from statekit.records.arrow_reader import (
     record_builder,
     record_columns,
 )
-from statekit.records.declaration import (
-    RecordDeclaration,
-    ValueMismatch,
-    shorten,
-)
+from statekit.records.declaration import RecordDeclaration, ValueMismatch, shorten
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,11 +20,7 @@ from statekit.checkpoint.paths import epoch_path
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import Retention, check_retention
 from statekit.clock import now_us, unique_id
-from statekit.errors import (
-    CorruptCheckpointError,
-    FencedError,
-    RestoreError,
-)
+from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
 from statekit.job.plan import Operator

@@ -333,12 +333,7 @@ def by_one_number(
 
 
 def _sorted_first(
-    df: DataFrame,
-    key: str | None,
-    shards: int,
-    groups: int,
-    origin_bits: int = 0,
-    inputs: int = 1,
+    df: DataFrame, key: str | None, shards: int, groups: int, origin_bits: int = 0, inputs: int = 1
 ) -> Column:
     """Return a number that sorts by key group and, as far as 64 bits allow, by key and partition.
 

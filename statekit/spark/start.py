@@ -13,11 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statekit.backend.rocksdb_options import check_options
 from statekit.checkpoint.repository import Repository
-from statekit.errors import (
-    FencedError,
-    ProcessError,
-    StateTypeError,
-)
+from statekit.errors import FencedError, ProcessError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.options import StartOptions
 from statekit.keygroup import DEFAULT_GROUPS

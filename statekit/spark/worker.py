@@ -98,11 +98,7 @@ class ShardStep:
             yield from self._shard(shard, rows, copies, schema)
 
     def _shard(
-        self,
-        shard: int,
-        batches: Iterator[pa.RecordBatch],
-        copies: DiskCopies,
-        schema: pa.Schema,
+        self, shard: int, batches: Iterator[pa.RecordBatch], copies: DiskCopies, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         first = self.stages[0]
         declared, plan = unpickled(first.function), first.plans[shard]

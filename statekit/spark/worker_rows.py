@@ -92,9 +92,7 @@ class ShardsInTurn:
         self._next = None
 
 
-def _cut_at_marks(
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+def _cut_at_marks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int | None, pa.RecordBatch]]:
     """Cut batches at marks: yield pieces, each with the mark before it; None for none."""
     for batch in batches:
         groups = batch.column(GROUP)

@@ -22,12 +22,7 @@ from statekit.codec.schema import Schema
 from statekit.codec.schema_codec import generic_decoder
 from statekit.codec.schema_evolution import is_same_type, why_unreadable
 from statekit.codec.value_codec import ValueCodec
-from statekit.errors import (
-    CorruptCheckpointError,
-    ProcessError,
-    StateSchemaError,
-    StateTypeError,
-)
+from statekit.errors import CorruptCheckpointError, ProcessError, StateSchemaError, StateTypeError
 from statekit.state.key_scope import KeyScope
 
 _MARK = ROW_MARK + b"\x00"

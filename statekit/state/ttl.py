@@ -322,11 +322,7 @@ class Expiry:
         return remaining
 
     def _remove(
-        self,
-        backend: Backend,
-        entries: list[bytes],
-        rest_at: int,
-        removed_keys: set[bytes],
+        self, backend: Backend, entries: list[bytes], rest_at: int, removed_keys: set[bytes]
     ) -> Iterator[tuple[bytes, int]]:
         """Delete adjacent index rows, and the rows that they stand for if those have expired.
 

@@ -127,10 +127,7 @@ class Harness:
             self._job,
             self._repository,
             copies,
-            RunOptions(
-                parallelism=parallelism,
-                allow_dropped_state=self._allow_dropped_state,
-            ),
+            RunOptions(parallelism=parallelism, allow_dropped_state=self._allow_dropped_state),
         )
 
     @property

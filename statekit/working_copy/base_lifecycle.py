@@ -193,11 +193,7 @@ class BaseLifecycle:
     # --------------------------------------------------------------------------- taking a base
 
     def take(
-        self,
-        shard: ShardState,
-        backend: Database,
-        fragments: Ranges,
-        local_states: Collection[str],
+        self, shard: ShardState, backend: Database, fragments: Ranges, local_states: Collection[str]
     ) -> None:
         """Take a base if one is due, and start its upload. No correctness depends on it.
 

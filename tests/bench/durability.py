@@ -86,10 +86,7 @@ class Held:
             job(),
             Repository(self.checkpoint),
             self.copies,
-            RunOptions(
-                parallelism=1,
-                retention=retention,
-            ),
+            RunOptions(parallelism=1, retention=retention),
         )
         self._rows = range(rows)
         self._text = text
@@ -420,9 +417,7 @@ def idle_alone(epochs: int = 100, shards: int = 65) -> Row:
                 job(),
                 Repository(home / f"{parallelism}"),
                 DiskCopies(home / f"copies of {parallelism}"),
-                RunOptions(
-                    parallelism=parallelism,
-                ),
+                RunOptions(parallelism=parallelism),
             )
             for parallelism in (1, shards)
         )

@@ -191,10 +191,7 @@ def rates() -> list[Row]:
     rows = []
     for workload in (*WORKLOADS, _drop_in()):
         ours, floor = workload.measured()
-        arms = (
-            statekit(EVENTS / ours, EVENTS),
-            Arm("a dict", EVENTS / floor, NOT_DURABLE, EVENTS),
-        )
+        arms = (statekit(EVENTS / ours, EVENTS), Arm("a dict", EVENTS / floor, NOT_DURABLE, EVENTS))
         told = f"{ours:,.0f} events/s per core, {ours / floor:.2f} of the floor's {floor:,.0f}"
         title = f"task alone, {workload.title}: against a dict in the same loop"
         note = "The dict writes nothing and is gone with the process."

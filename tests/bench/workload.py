@@ -51,8 +51,7 @@ def count_of_key(events: Iterator[Event], held: sk.ValueState[tuple[int, int]]) 
 
 @sk.process(key="key")
 def expiring_count(
-    event: Event,
-    held: Annotated[sk.ValueState[tuple[int, int]], sk.TTL("1 hour")],
+    event: Event, held: Annotated[sk.ValueState[tuple[int, int]], sk.TTL("1 hour")]
 ) -> Iterator[Count]:
     """The running count over state that expires."""
     count, total = held.get() or (0, 0)

@@ -182,8 +182,7 @@ def test_an_option_that_there_is_not_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{"rocksdb": {"bloom_bits": 3}}, {"rocksdb": sk.RocksOptions}, {"keep_copies": "auto"}],
+    "given", [{"rocksdb": {"bloom_bits": 3}}, {"rocksdb": sk.RocksOptions}, {"keep_copies": "auto"}]
 )
 def test_a_run_is_refused_other_things_in_place_of_options(given: dict[str, Any]) -> None:
     (name,) = given

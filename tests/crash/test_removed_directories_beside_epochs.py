@@ -30,14 +30,7 @@ from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import _in_process, uploader
 from tests.crash.test_removed_directories import give_to_nobody, place
 from tests.support.counting_job import committed_rows, comparable
-from tests.support.counting_job_runs import (
-    EAGER,
-    GROUPS,
-    advance,
-    rows_after,
-    runner,
-    uploaded,
-)
+from tests.support.counting_job_runs import EAGER, GROUPS, advance, rows_after, runner, uploaded
 from tests.support.full_checkpoint import run
 from tests.support.killable_processes import as_nobody, exit_code
 from tests.unit.maintenance.test_repair import due_row_lost, forge
@@ -48,9 +41,7 @@ COUNT = 20
 NEITHER = BaseOptions(bases=False)
 
 
-FEW = [
-    (shard_history, "FILES_MAX", 1),
-]
+FEW = [(shard_history, "FILES_MAX", 1)]
 """So that there are histories of few files."""
 
 
@@ -150,9 +141,7 @@ def test_a_history_that_may_not_be_written_fails_the_epoch_which_works_again_whe
 # ------------------------------------------------------------------------------- bases
 
 
-def test_staged_work_that_is_removed_from_the_queue_starts_again(
-    tmp_path: Path,
-) -> None:
+def test_staged_work_that_is_removed_from_the_queue_starts_again(tmp_path: Path) -> None:
     made = job_in(tmp_path, EAGER)
     advance_and_upload(made, 1)
     uploader().close()  # what is staged waits
@@ -168,9 +157,7 @@ def test_staged_work_that_is_removed_from_the_queue_starts_again(
 
 
 def test_staged_work_that_is_removed_while_it_runs_is_reported_and_starts_again(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = job_in(tmp_path, EAGER)
     write, removed = StagedSnapshot.write, list[Path]()

@@ -41,14 +41,7 @@ from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.base_snapshot import StagedSnapshot
 from statekit.working_copy.copies import DiskCopies
 from statekit.working_copy.uploader import _in_process, uploader
-from tests.support.counting_job import (
-    ALL_KEYS,
-    STATES,
-    Entry,
-    committed_rows,
-    comparable,
-    entries,
-)
+from tests.support.counting_job import ALL_KEYS, STATES, Entry, committed_rows, comparable, entries
 from tests.support.counting_job_runs import (
     EAGER,
     GROUPS,
@@ -445,12 +438,7 @@ class Bases(RuleBasedStateMachine):
 
     @rule(
         what=st.sampled_from(
-            [
-                lose_what_was_staged,
-                lose_a_host,
-                kill_the_uploader,
-                start_another_uploader,
-            ]
+            [lose_what_was_staged, lose_a_host, kill_the_uploader, start_another_uploader]
         ),
         host=st.integers(0, 1),
     )

@@ -96,9 +96,7 @@ def test_a_combining_state_is_read_by_timers_whenever_they_fire(backend: Backend
 
     @sk.process(key="key", event_time="at")
     def joined(
-        record: Text,
-        ctx: sk.Context,
-        text: Annotated[sk.ReducingState[str], sk.Reduce(together)],
+        record: Text, ctx: sk.Context, text: Annotated[sk.ReducingState[str], sk.Reduce(together)]
     ) -> Iterator[str]:
         text.add(record.value)
         ctx.timers.set(at(20))
@@ -224,9 +222,7 @@ def looks_back(grace: str) -> sk.Process[Any, Any, Any]:
 
     @sk.process(key="key", event_time="at", lateness=grace)
     def look_back(
-        record: Text,
-        seen: sk.MapState[tuple[dt.datetime, int], str],
-        count: sk.ValueState[int],
+        record: Text, seen: sk.MapState[tuple[dt.datetime, int], str], count: sk.ValueState[int]
     ) -> Iterator[tuple[float, float, str]]:
         number = count.get() or 0
         count.update(number + 1)

@@ -108,10 +108,7 @@ def join_of(
 
     @sk.process(key="key", event_time="at")
     def joined(
-        record: Left | Right,
-        ctx: sk.Context,
-        lefts: sk.ListState[str],
-        rights: sk.ListState[str],
+        record: Left | Right, ctx: sk.Context, lefts: sk.ListState[str], rights: sk.ListState[str]
     ) -> Iterator[Pair]:
         side = lefts if isinstance(record, Left) else rights
         if keep == "last":

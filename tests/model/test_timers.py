@@ -126,14 +126,7 @@ OPS = st.builds(
     st.sampled_from(["event", "processing"]),
 )
 RECORDS = st.lists(
-    st.builds(
-        ops,
-        st.sampled_from(["a", "b", "c"]),
-        st.integers(-5, 40),
-        OPS,
-        OPS,
-    ),
-    max_size=5,
+    st.builds(ops, st.sampled_from(["a", "b", "c"]), st.integers(-5, 40), OPS, OPS), max_size=5
 )
 
 

@@ -63,10 +63,7 @@ class ExpiryMachine(RuleBasedStateMachine):
         shards=st.integers(1, 3),
     )
     def start(
-        self,
-        clock: Literal["event", "processing"],
-        refresh: Literal["write", "read"],
-        shards: int,
+        self, clock: Literal["event", "processing"], refresh: Literal["write", "read"], shards: int
     ) -> None:
         ttl = sk.TTL(dt.timedelta(seconds=TTL_SECONDS), clock, refresh)
         self.harness = Harness(states_that_expire(ttl), parallelism=shards, backend=self.backend)
@@ -270,8 +267,7 @@ def test_timers_at_the_end_of_event_time_read_the_same_state_as_earlier() -> Non
 
     @declared.on_timer
     def gone(
-        timer: sk.Timer,
-        page: Annotated[sk.ValueState[str], sk.TTL("2 hours", clock="event")],
+        timer: sk.Timer, page: Annotated[sk.ValueState[str], sk.TTL("2 hours", clock="event")]
     ) -> Iterator[str]:
         yield f"{timer.at.hour} {page.get()}"
 
@@ -307,8 +303,7 @@ def relays(ttl: str, *, ordered: bool = False) -> sk.Process[Any, Any, Any]:
 
     @declared.on_timer
     def ring(
-        timer: sk.Timer,
-        page: Annotated[sk.ValueState[str], sk.TTL(ttl, clock="event")],
+        timer: sk.Timer, page: Annotated[sk.ValueState[str], sk.TTL(ttl, clock="event")]
     ) -> Iterator[Chained]:
         before = page.get()
         if timer.clock == "event" and timer.at.minute < 40:
@@ -357,8 +352,7 @@ def test_values_written_before_event_time_starts_do_not_expire_at_its_start() ->
 
     @declared.on_timer
     def ring(
-        timer: sk.Timer,
-        page: Annotated[sk.ValueState[str], sk.TTL("1 hour", clock="event")],
+        timer: sk.Timer, page: Annotated[sk.ValueState[str], sk.TTL("1 hour", clock="event")]
     ) -> None:
         page.update("rung")
 
@@ -734,8 +728,7 @@ def test_expiry_in_event_time_needs_an_event_time() -> None:
 
         @sk.process(key="user")
         def count(
-            record: Seen,
-            visits: Annotated[sk.ValueState[int], sk.TTL("1 hour", clock="event")],
+            record: Seen, visits: Annotated[sk.ValueState[int], sk.TTL("1 hour", clock="event")]
         ) -> None: ...
 
 

@@ -214,10 +214,7 @@ def test_operators_that_feed_one_another_in_a_tree_run_in_one_action(
     inputs = tables(spark, records)
     inputs["orders"] = inputs["orders"].selectExpr("cast(account as smallint) as account", "number")
     runs.finish(
-        tree(),
-        inputs,
-        outputs={"bills": sk.sinks.parquet(runs.home / "out")},
-        parallelism=3,
+        tree(), inputs, outputs={"bills": sk.sinks.parquet(runs.home / "out")}, parallelism=3
     )
     found = by_account(runs.parquet("out"))
     assert set(ways) == {"_at_once"}

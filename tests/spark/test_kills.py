@@ -16,14 +16,7 @@ from pyspark.sql import SparkSession
 import statekit as sk
 from tests.support import spark_driver
 from tests.support.spark_drivers import KillableProcess
-from tests.support.spark_job import (
-    EVENT_SCHEMA,
-    Event,
-    by_word,
-    counted,
-    counting_job,
-    events,
-)
+from tests.support.spark_job import EVENT_SCHEMA, Event, by_word, counted, counting_job, events
 from tests.support.spark_runs import Runs, pieces
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("class_archive")]

@@ -35,9 +35,7 @@ def test_a_job_whose_workers_reach_the_store_over_a_bad_network_loses_nothing(
             tally_job().start(
                 spark,
                 inputs={"records": frame(spark, records)},
-                outputs={
-                    "outputs": lambda df, epoch: put_out.update(map(tuple, df.collect())),
-                },
+                outputs={"outputs": lambda df, epoch: put_out.update(map(tuple, df.collect()))},
                 checkpoint=url,
                 parallelism=parallelism,
                 working_directory=tmp_path / "copies",

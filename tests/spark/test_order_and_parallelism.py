@@ -488,10 +488,7 @@ def test_keys_are_visited_in_the_order_of_their_rows(runs: Runs, spark: SparkSes
     job = sk.Job("visits", key_groups=4)
     job.source("records", Numbered).process(visited).sink("out")
     runs.finish(
-        job,
-        {"records": df},
-        outputs={"out": sk.sinks.parquet(runs.home / "out")},
-        parallelism=1,
+        job, {"records": df}, outputs={"out": sk.sinks.parquet(runs.home / "out")}, parallelism=1
     )
     found = [Numbered(row["number"], row["arrival"]) for row in runs.parquet("out")]
 

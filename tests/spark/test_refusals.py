@@ -100,9 +100,7 @@ def test_of_two_processes_on_one_checkpoint_one_is_fenced(runs: Runs) -> None:
     _check(runs, given)
 
 
-def test_an_epoch_that_another_run_commits_meanwhile_is_refused_before_the_sink(
-    runs: Runs,
-) -> None:
+def test_an_epoch_that_another_run_commits_meanwhile_is_refused_before_the_sink(runs: Runs) -> None:
     given = events(seed=4, size=SIZE)
     df = runs.spark.createDataFrame([tuple(event) for event in given], EVENT_SCHEMA)
     written: list[int] = []

@@ -13,14 +13,7 @@ from statekit.errors import RestoreError
 from statekit.maintenance.rescale import rescale_offline
 from tests.support import spark_driver
 from tests.support.spark_drivers import KillableProcess
-from tests.support.spark_job import (
-    EVENT_SCHEMA,
-    Event,
-    by_word,
-    counted,
-    counting_job,
-    events,
-)
+from tests.support.spark_job import EVENT_SCHEMA, Event, by_word, counted, counting_job, events
 from tests.support.spark_runs import Runs, pieces
 
 BEFORE_FILES, BEFORE_SINK, IN_SINK, BEFORE_MANIFEST, AFTER_MANIFEST = spark_driver.POINTS

@@ -13,14 +13,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.job.progress import RunningJob
 from statekit.maintenance.rewrite import rewrite_checkpoint
 from statekit.maintenance.savepoint.write import write_savepoint
-from tests.support.spark_job import (
-    EVENT_SCHEMA,
-    Event,
-    by_word,
-    counted,
-    counting_job,
-    events,
-)
+from tests.support.spark_job import EVENT_SCHEMA, Event, by_word, counted, counting_job, events
 from tests.support.spark_runs import Runs, parquet_rows, pieces, state_of
 from tests.support.timeouts import PATIENCE_S
 

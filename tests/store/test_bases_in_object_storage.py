@@ -38,10 +38,7 @@ def run(url: str, working: Path, epochs: int) -> LocalRunner:
         tally_job(GROUPS),
         Repository(url),
         DiskCopies(working, bases=EAGER),
-        RunOptions(
-            parallelism=2,
-            retention=sk.Retention(epochs=2),
-        ),
+        RunOptions(parallelism=2, retention=sk.Retention(epochs=2)),
     )
     for _ in range(epochs):
         made.epoch({"records": entries(made.coordinator.epoch, 40)})
@@ -95,7 +92,7 @@ def statekit(*words: object) -> str:
 def test_the_commands_take_urls_of_checkpoints_with_bases(s3: str, tmp_path: Path) -> None:
     run(s3, tmp_path, 4)
     Repository(s3).create("data/tally/lost.changes.arrow", b"of an attempt that lost")
-    assert statekit("verify", s3, "--all").splitlines()[-1] == "whole"
+    assert statekit("verify", s3, "--all").splitlines()[-1] == "intact"
     planned = json.loads(statekit("gc", s3, "--epochs", 1, "--grace", "0", "--dry-run", "--json"))
     assert Repository(s3).exists("data/tally/lost.changes.arrow")
     done = json.loads(statekit("gc", s3, "--epochs", 1, "--grace", "0", "--json"))

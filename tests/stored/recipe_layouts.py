@@ -89,11 +89,7 @@ def build_job() -> sk.Job:
 
 
 # Of three shards, the first has 0, 5, 7 and 11, the second 1 and 2, and the third 9 and 10.
-_ACCOUNTS = [
-    *[0, 1, 2, 5, 9, 10] * 3,
-    *[0, 1, 2, 5, 1, 2],
-    *[0, 5, 0, 7, 0, 11],
-]
+_ACCOUNTS = [*[0, 1, 2, 5, 9, 10] * 3, *[0, 1, 2, 5, 1, 2], *[0, 5, 0, 7, 0, 11]]
 GIVEN = [
     Move(f"acc-{account}", NOON + number * HOUR / 12, 100 * number + 5)
     for number, account in enumerate(_ACCOUNTS)

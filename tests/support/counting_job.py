@@ -30,10 +30,7 @@ class Entry:
 
 @sk.process(key="key")
 def tally(
-    entry: Entry,
-    total: sk.ValueState[int],
-    seen: sk.ListState[int],
-    parity: sk.MapState[str, int],
+    entry: Entry, total: sk.ValueState[int], seen: sk.ListState[int], parity: sk.MapState[str, int]
 ) -> Iterator[tuple[str, int]]:
     total.update((total.get() or 0) + entry.n)
     seen.append(entry.n)

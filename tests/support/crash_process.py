@@ -180,11 +180,7 @@ def _end_with(life: Life, run: Callable[[Life], None]) -> None:
 def _in_small() -> RocksOptions:
     """Let everything happen after some epochs that a real job does after many: the one place."""
     mutation.BATCH_BYTES_MAX = 1_000  # epochs that spill
-    small = {
-        "FILES_MAX": 3,
-        "HISTORY_FILES_MAX": 6,
-        "STAGED_FOR": _STAGED_FOR,
-    }
+    small = {"FILES_MAX": 3, "HISTORY_FILES_MAX": 6, "STAGED_FOR": _STAGED_FOR}
     for module in (shard_history, base_keeping, retention, collection):
         for name in small.keys() & vars(module).keys():
             setattr(module, name, small[name])

@@ -28,13 +28,7 @@ class Noted:
     note: str = "none"
 
 
-TYPES: dict[Kind, Any] = {
-    "int": int,
-    "float": float,
-    "text": str,
-    "money": Money,
-    "noted": Noted,
-}
+TYPES: dict[Kind, Any] = {"int": int, "float": float, "text": str, "money": Money, "noted": Noted}
 
 
 class Act(NamedTuple):

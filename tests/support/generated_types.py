@@ -138,9 +138,7 @@ def _optional(of: Typed) -> Typed:
 def _union(members: list[Typed]) -> Typed:
     annotation: Any = typing.Union[tuple(of.annotation for of in members)]  # noqa: UP007
     return Typed(
-        annotation,
-        st.one_of(*[of.values for of in members]),
-        all(of.hashable for of in members),
+        annotation, st.one_of(*[of.values for of in members]), all(of.hashable for of in members)
     )
 
 

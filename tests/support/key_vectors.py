@@ -19,11 +19,7 @@ VECTORS: list[tuple[Any, str, int]] = [
     (b"\x00\xff", "X'00FF'", 34),
     (True, "true", 41),
     (dt.date(2013, 1, 1), "date'2013-01-01'", 105),
-    (
-        dt.datetime(2013, 1, 1, 5, 15, tzinfo=dt.UTC),
-        "timestamp'2013-01-01 05:15:00 UTC'",
-        49,
-    ),
+    (dt.datetime(2013, 1, 1, 5, 15, tzinfo=dt.UTC), "timestamp'2013-01-01 05:15:00 UTC'", 49),
     ("N14228", "'N14228'", 13),
     (("UA", 1545), "'UA', cast(1545 as bigint)", 26),
     (("UA", None), "'UA', cast(null as bigint)", 23),

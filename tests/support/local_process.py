@@ -44,9 +44,7 @@ def run(home: Path, seed: int, parallelism: int, ready: Connection) -> None:
         counting_job(),
         Repository(home / "checkpoint"),
         DiskCopies(home / "working", options),
-        RunOptions(
-            parallelism=parallelism,
-        ),
+        RunOptions(parallelism=parallelism),
     )
     given = events(seed, EPOCHS * EPOCH_SIZE)
     last = runner.coordinator.last

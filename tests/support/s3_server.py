@@ -27,16 +27,7 @@ from tests.support.timeouts import PATIENCE_S
 
 __all__ = ["ANSWER_LOST", "FAULTS", "FaultyProxy", "environment", "s3_server"]
 
-FAULTS = (
-    "503",
-    "500",
-    "reset before",
-    "reset after",
-    "500 after",
-    "hang",
-    "torn",
-    "slow",
-)
+FAULTS = ("503", "500", "reset before", "reset after", "500 after", "hang", "torn", "slow")
 """What can go wrong and pass. "after" is behind what was asked for: only the answer is lost."""
 
 ANSWER_LOST = ("reset after", "500 after")

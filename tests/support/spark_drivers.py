@@ -23,11 +23,7 @@ class KillableProcess:
     """A process in a group of its own. Whatever happens, it is gone in the end."""
 
     def __init__(self, script: str, *arguments: object, log: Path) -> None:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
         environment.pop("PYSPARK_GATEWAY_PORT", None)
         self._log = log.open("ab")
         self._log_path = log

@@ -32,15 +32,7 @@ NESTED = (
 def numbers(n: int) -> tuple[Any, ...]:
     """A value of each type of numbers."""
     half = n % 2 == 0
-    return (
-        half,
-        n % 100 - 50,
-        -n,
-        None if half else n,
-        n << 40,
-        n / 3,
-        -n / 3,
-    )
+    return (half, n % 100 - 50, -n, None if half else n, n << 40, n / 3, -n / 3)
 
 
 def others(n: int, at: dt.datetime) -> tuple[Any, ...]:
@@ -69,11 +61,7 @@ STATES: dict[str, tuple[Any, ...]] = {
     "other": ("getValueState", OTHERS),
     "nested": ("getValueState", NESTED),
     "seen": ("getListState", "n long, at timestamp"),
-    "best": (
-        "getMapState",
-        "name string, code int",
-        "n long, part struct<x:float,at:timestamp>",
-    ),
+    "best": ("getMapState", "name string, code int", "n long, part struct<x:float,at:timestamp>"),
 }
 
 

@@ -199,11 +199,7 @@ class InAnyKeyGroups:
         self._are_bytes = a.identifies_like(b)
 
     def sort(
-        self,
-        family: Family,
-        rows: Iterable[Row],
-        first_groups: Mapping[int, int],
-        directory: Path,
+        self, family: Family, rows: Iterable[Row], first_groups: Mapping[int, int], directory: Path
     ) -> RocksBackend:
         """Store rows of one side in a database of their own, which the caller closes.
 

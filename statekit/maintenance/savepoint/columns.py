@@ -96,10 +96,7 @@ class _Columns:
     """Columns of composite types, built from those of scalars and of text."""
 
     def __init__(
-        self,
-        scalars: Mapping[str, Column],
-        text: Callable[[Schema, _Outer], Column],
-        wide: bool,
+        self, scalars: Mapping[str, Column], text: Callable[[Schema, _Outer], Column], wide: bool
     ) -> None:
         self._scalars = scalars
         self._text = text

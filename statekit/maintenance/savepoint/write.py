@@ -28,13 +28,7 @@ from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.spark_log import files_at
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, RestoreError, StorageError
-from statekit.maintenance.rewrite import (
-    Progress,
-    RowChecksum,
-    RowCount,
-    rows_to_read,
-    stored_rows,
-)
+from statekit.maintenance.rewrite import Progress, RowChecksum, RowCount, rows_to_read, stored_rows
 from statekit.maintenance.row_keys import KeyedRows, RowParts
 from statekit.maintenance.savepoint.format import (
     SavepointFile,
@@ -78,11 +72,7 @@ def savepoint_folder(name: str) -> str:
 
 
 def write_savepoint(
-    repository: Repository,
-    name: str,
-    *,
-    epoch: int | None = None,
-    progress: Progress | None = None,
+    repository: Repository, name: str, *, epoch: int | None = None, progress: Progress | None = None
 ) -> SavepointFile:
     """Write the state after an epoch to `savepoints/<name>/` of the checkpoint.
 
@@ -288,9 +278,7 @@ class _TableWriter:
         if self._part is not None or not self._refs:
             self._end_part()
         return StateContents(
-            rows=self._contents.rows,
-            checksum=self._contents.checksum,
-            files=tuple(self._refs),
+            rows=self._contents.rows, checksum=self._contents.checksum, files=tuple(self._refs)
         )
 
     def _append(self, row: SavedRow) -> None:

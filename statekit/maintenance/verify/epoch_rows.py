@@ -84,11 +84,7 @@ class RowVerification:
                 self._note("count", what, manifest.epoch, operator, shard_or_all, state=state)
 
     def _note_rows(
-        self,
-        faults: Iterable[RowFault],
-        epoch: int,
-        operator: OperatorRecord,
-        shard: ShardState,
+        self, faults: Iterable[RowFault], epoch: int, operator: OperatorRecord, shard: ShardState
     ) -> None:
         """Record faulty rows: one finding for all rows of a state with the same fault."""
         counts: Counter[tuple[FindingKind, str]] = Counter()

@@ -98,10 +98,7 @@ class NamedFiles:
             yield from self._followed(contents.history, key_groups, self._of_history)
 
     def _followed(
-        self,
-        ref: FileRef,
-        key_groups: int,
-        inside: Callable[[FileRef, int], Iterator[NamedFile]],
+        self, ref: FileRef, key_groups: int, inside: Callable[[FileRef, int], Iterator[NamedFile]]
     ) -> Iterator[NamedFile]:
         """Yield a base or history, and the files that it references."""
         yield NamedFile(ref, "names")

@@ -104,10 +104,7 @@ class SparkImport:
             self._frame = stored_frame(self.found, self._declared)
 
     def carry_out(
-        self,
-        *,
-        working_directory: str | Path | None = None,
-        rocksdb: RocksOptions | None = None,
+        self, *, working_directory: str | Path | None = None, rocksdb: RocksOptions | None = None
     ) -> EpochManifest:
         """Run the import, unless it was completed before. Return its epoch.
 

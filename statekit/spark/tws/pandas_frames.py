@@ -64,10 +64,7 @@ class FrameOptions:
         """
         try:
             import pandas  # noqa: F401  to find out now
-            from pyspark.sql.conversion import (  # noqa: F401
-                ArrowBatchTransformer,
-                PandasToArrowConversion,
-            )
+            from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion  # noqa: F401
         except ImportError as error:
             raise StateTypeError(
                 f"the processor takes frames of pandas, and they cannot be made here ({error}): "

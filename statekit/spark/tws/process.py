@@ -68,11 +68,7 @@ class _DeclaredStates(spark.StatefulProcessorHandle):
         return self._asked(stateName, "list", schema, None, ttlDurationMs)
 
     def getMapState(
-        self,
-        stateName: str,
-        userKeySchema: Any,
-        valueSchema: Any,
-        ttlDurationMs: int | None = None,
+        self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
     ) -> Any:
         return self._asked(stateName, "map", valueSchema, userKeySchema, ttlDurationMs)
 

@@ -88,10 +88,7 @@ def _of_state(rows: DataFrame, number: int, of: Declared, url: str) -> DataFrame
     if of.keys is not None:
         parts.append(F.col(_ENTRY).alias("entry"))
     frame = rows.select(
-        "key",
-        F.lit(number).alias(_STATE),
-        time.alias(_TIME),
-        F.struct(*parts).alias(_HELD(number)),
+        "key", F.lit(number).alias(_STATE), time.alias(_TIME), F.struct(*parts).alias(_HELD(number))
     )
     stored = frame.schema[_HELD(number)].dataType
     assert isinstance(stored, sql.StructType)

@@ -125,11 +125,7 @@ class Transformed:
         )
 
     def importing(
-        self,
-        from_spark: str | Path,
-        checkpoint: str | Path,
-        *,
-        parallelism: int | None = None,
+        self, from_spark: str | Path, checkpoint: str | Path, *, parallelism: int | None = None
     ) -> SparkImport:
         """Prepare the import of `from_spark=` without changing anything; then call `carry_out()`.
 
@@ -143,11 +139,7 @@ class Transformed:
             StateSchemaError: the query has other states, keys or timers than the processor.
         """
         return SparkImport(
-            self._df.sparkSession,
-            from_spark,
-            self.job,
-            checkpoint,
-            parallelism=parallelism,
+            self._df.sparkSession, from_spark, self.job, checkpoint, parallelism=parallelism
         )
 
 

@@ -32,7 +32,7 @@ WARM, ROUNDS = 2, 5
 
 CANNOT: dict[int, str] = {
     4: "an average without a window has no end, so it needs update mode, in which Spark refuses an "
-    "aggregation of what a join and another aggregation put out",
+    "aggregation of what a join and another aggregation put out"
 }
 """Why Spark cannot: there is no streaming SQL for a query."""
 

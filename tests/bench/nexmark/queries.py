@@ -44,13 +44,7 @@ class Query:
 BIDS = Front("bid", {name: name for name in Bid._fields})
 AUCTIONS = Front(
     "auction",
-    {
-        "auction": "id",
-        "category": "category",
-        "seller": "seller",
-        "at": "at",
-        "expires": "expires",
-    },
+    {"auction": "id", "category": "category", "seller": "seller", "at": "at", "expires": "expires"},
 )
 
 _STATES, _CATEGORY = ("OR", "ID", "CA"), 10

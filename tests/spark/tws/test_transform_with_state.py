@@ -185,10 +185,7 @@ def test_initial_state_is_grouped_by_columns_of_its_own(runs: Runs) -> None:
         df, "item.price", Begun(), outputs, initial_state=initial.groupBy("cost")
     )
     made.sink(collect).start(runs.spark, checkpoint=runs.checkpoint, parallelism=2)
-    assert sorted(tuple(row) for _, row in found) == [
-        (Decimal("0.10"), 105),
-        (Decimal("7.00"), 6),
-    ]
+    assert sorted(tuple(row) for _, row in found) == [(Decimal("0.10"), 105), (Decimal("7.00"), 6)]
     held = runs.state("Begun", "held")
     assert held == {"0.10": {"total": 105}, "7.00": {"total": 6}, "3.00": {"total": 200}}
 
@@ -293,9 +290,7 @@ class Halves(StatefulProcessor):
             yield pd.DataFrame({"key": frame["key"], "told": frame["n"] / 2})
 
 
-def test_frames_are_converted_by_the_sessions_options_and_sparks_defaults(
-    runs: Runs,
-) -> None:
+def test_frames_are_converted_by_the_sessions_options_and_sparks_defaults(runs: Runs) -> None:
     feed(runs, ("a", 1, 4), ("a", 2, 5))
     with pytest.raises(sk.ProcessError, match=r"column 'told'.* unsafe conversions"):
         finished(runs, Halves())

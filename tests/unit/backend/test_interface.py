@@ -563,9 +563,7 @@ def test_a_getter_of_many_rows_returns_the_rows_of_get_many(data: st.DataObject)
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_a_getter_returns_the_rows_of_get_whatever_keys_are_predicted(
-    data: st.DataObject,
-) -> None:
+def test_a_getter_returns_the_rows_of_get_whatever_keys_are_predicted(data: st.DataObject) -> None:
     keys = st.integers(0, 9_999).map(lambda number: b"%04d" % number)
     held = {b"%04d" % number: b"%d" % number for number in range(0, 10_000, 2)}
     coming: list[bytes] = []

@@ -248,9 +248,7 @@ def test_a_rollback_adds_one_manifest_and_changes_no_file(tmp_path: Path) -> Non
     assert rows_after(repository, 5) == rows_after(repository, 1)
 
 
-def test_a_run_continues_with_the_record_after_the_epoch_of_a_rollback(
-    tmp_path: Path,
-) -> None:
+def test_a_run_continues_with_the_record_after_the_epoch_of_a_rollback(tmp_path: Path) -> None:
     given = tallied(tmp_path, 5)
     job = tally_job(GROUPS)
     run = job.run({"records": given}, checkpoint=tmp_path, from_epoch=1, parallelism=3)

@@ -366,10 +366,7 @@ VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Carrier, st.builds(Carrier, st.text(), st.sampled_from(Color))),
     (Plane, PLANES),
     (Node, NODES),
-    (
-        Options,
-        st.fixed_dictionaries({"name": st.text()}, optional={"limit": st.sets(INT64)}),
-    ),
+    (Options, st.fixed_dictionaries({"name": st.text()}, optional={"limit": st.sets(INT64)})),
 ]
 VALUE_IDS = [schema_of(annotation).brief for annotation, _ in VALUES]
 each_value = pytest.mark.parametrize(("annotation", "values"), VALUES, ids=VALUE_IDS)
@@ -751,11 +748,7 @@ def test_codec_of_a_newer_version_is_refused() -> None:
             },
         ),
         (Point | Vector, Vector(1, 2), {"x": 1, "y": 2}),
-        (
-            Node,
-            Node(1, [Node(2)]),
-            {"value": 1, "children": [{"value": 2, "children": []}]},
-        ),
+        (Node, Node(1, [Node(2)]), {"value": 1, "children": [{"value": 2, "children": []}]}),
     ],
     ids=repr,
 )

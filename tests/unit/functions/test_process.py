@@ -61,8 +61,7 @@ def two_defaults(
 ) -> None: ...
 def option_is_a_class(order: Order, seen: Annotated[sk.ReducingState[int], sk.Reduce]) -> None: ...
 def unknown_reducer(
-    order: Order,
-    seen: Annotated[sk.ReducingState[int], sk.Reduce("mean")],
+    order: Order, seen: Annotated[sk.ReducingState[int], sk.Reduce("mean")]
 ) -> None: ...
 def count_of_text(
     order: Order, seen: Annotated[sk.ReducingState[str], sk.Reduce("count")]

@@ -397,10 +397,7 @@ def test_the_watermark_is_that_of_the_input_that_is_furthest_behind() -> None:
     assert epochs.watermark("timed") == 65
     epochs.run()
     assert epochs.watermark("timed") == 95, "now orders are behind"
-    assert epochs.last("timed").largest_by_input == {
-        "orders": 100_000_000,
-        "payments": 200_000_000,
-    }
+    assert epochs.last("timed").largest_by_input == {"orders": 100_000_000, "payments": 200_000_000}
 
 
 def test_a_source_of_several_types_is_one_input() -> None:

@@ -376,11 +376,7 @@ def by_window(outputs: list[Any], how: str) -> list[tuple[tuple[str, float, floa
 @settings(max_examples=150, deadline=None)
 @given(WINDOWS, GIVEN, ARRIVALS, st.sampled_from(sorted(OF_LIST)), st.booleans())
 def test_each_window_fires_once_with_the_result_of_plain_python(
-    window: Window,
-    given: list[tuple[str, int, int]],
-    arrival: Arrival,
-    how: str,
-    ordered: bool,
+    window: Window, given: list[tuple[str, int, int]], arrival: Arrival, how: str, ordered: bool
 ) -> None:
     windows = windowed(window, lateness=after(LATENESS), ordered=ordered)
     harness = Harness(process_of(result_of(windows, how)), parallelism=arrival.parallelism)
@@ -636,10 +632,7 @@ def test_the_last_session_has_a_row_of_its_own() -> None:
     harness = collected(sk.session("1 day"))
     harness.send(Event("k", LAST - after(36 * 3600), 1), Event("k", LAST - after(11 * 3600), 2))
     found = harness.advance_watermark(LAST)
-    assert [(out.end, out.value) for out in found] == [
-        (LAST - after(12 * 3600), [1]),
-        (LAST, [2]),
-    ]
+    assert [(out.end, out.value) for out in found] == [(LAST - after(12 * 3600), [1]), (LAST, [2])]
 
 
 def test_of_sliding_windows_that_would_begin_before_the_year_one_the_latest_is_cut_off() -> None:

@@ -246,11 +246,7 @@ def seen(harness: Harness, *, timers: bool) -> Any:
     DURATIONS,
 )
 def test_combined_rows_have_the_results_of_single_records(
-    window: Window,
-    how: str,
-    epochs: list[list[list[Event]]],
-    size: int,
-    lateness: int,
+    window: Window, how: str, epochs: list[list[list[Event]]], size: int, lateness: int
 ) -> None:
     windows = windowed(window, lateness=after(lateness))
     alone, rows = of_records(windows, how), known(windows, how)

@@ -83,10 +83,7 @@ def differ(a: Path, b: Path, epoch_a: int | None = None, epoch_b: int | None = N
 
 
 @settings(max_examples=20, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 8), st.integers(1, 4)), min_size=2, max_size=5),
-    st.data(),
-)
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(1, 4)), min_size=2, max_size=5), st.data())
 def test_epochs_of_one_checkpoint_differ_as_plain_dicts_do(
     epochs: list[tuple[int, int]], data: st.DataObject
 ) -> None:
@@ -307,9 +304,7 @@ def test_another_type_of_key_makes_all_rows_others(tmp_path: Path) -> None:
     assert [(row.change, row.key) for row in held.examples] == [("removed", "a"), ("added", 1)]
 
 
-def test_a_dropped_state_is_a_difference_although_no_shard_changed(
-    tmp_path: Path,
-) -> None:
+def test_a_dropped_state_is_a_difference_although_no_shard_changed(tmp_path: Path) -> None:
     @sk.process(key="key")
     def p_less(entry: Entry, held: sk.ValueState[int]) -> None: ...
 

@@ -59,11 +59,7 @@ Listed = Annotated[sk.OperatorListState[int], sk.Redistribute("even")]
 
 @sk.process(key="user")
 def follow(
-    event: Event,
-    total: sk.ValueState[int],
-    count: Counted,
-    values: Listed,
-    users: Users,
+    event: Event, total: sk.ValueState[int], count: Counted, values: Listed, users: Users
 ) -> Iterator[int]:
     total.update((total.get() or 0) + event.value)
     count.update((count.get() or 0) + 1)
@@ -260,9 +256,7 @@ def test_a_difference_names_the_shard(tmp_path: Path) -> None:
     )
 
 
-def test_a_difference_shows_redistributed_state_in_unchanged_shards(
-    tmp_path: Path,
-) -> None:
+def test_a_difference_shows_redistributed_state_in_unchanged_shards(tmp_path: Path) -> None:
     Harness(follow, parallelism=2, key_groups=3, checkpoint=tmp_path).send(*EVENTS)
     rescale_offline(Repository(tmp_path), 3, job=job())  # the last key group is a shard before, too
     found = compare(source_of(f"{tmp_path}@0"), source_of(f"{tmp_path}@1"))

@@ -61,9 +61,7 @@ def test_converting_a_row_key_and_back_gives_the_same_row_key(
 
 @settings(max_examples=30, deadline=None)
 @given(given_epochs=epochs())
-def test_rebuilt_indexes_contain_all_due_rows_and_no_others(
-    given_epochs: list[list[Step]],
-) -> None:
+def test_rebuilt_indexes_contain_all_due_rows_and_no_others(given_epochs: list[list[Step]]) -> None:
     harness = Harness(keep, key_groups=8)
     for number, records in enumerate(given_epochs):
         run(harness, number, records)

@@ -306,9 +306,7 @@ def test_a_named_tuples_own_constructor_is_called() -> None:
 
 
 @pytest.mark.parametrize("module", ["namedtuple_Pair", None])
-def test_a_constructor_that_wraps_that_of_a_named_tuple_is_called(
-    module: str | None,
-) -> None:
+def test_a_constructor_that_wraps_that_of_a_named_tuple_is_called(module: str | None) -> None:
     class Checked(NamedTuple):
         tail: str
         minutes: int

@@ -156,14 +156,8 @@ def test_parallelism_that_cannot_be_is_refused(tmp_path: Path, parallelism: int)
     ("changed", "message"),
     [
         (other_key_type, r"keyed by key: str in the checkpoint and by n: int in the code"),
-        (
-            other_value_type,
-            r"(?s)'total' of operator 'p' changed its type.*was int and is str.*≠",
-        ),
-        (
-            other_kind,
-            r"(?s)'total' of operator 'p' changed what it is.*≠ value state +list state",
-        ),
+        (other_value_type, r"(?s)'total' of operator 'p' changed its type.*was int and is str.*≠"),
+        (other_kind, r"(?s)'total' of operator 'p' changed what it is.*≠ value state +list state"),
     ],
     ids=["key type", "value type", "kind of state"],
 )
@@ -325,9 +319,7 @@ def test_a_job_file_that_does_not_know_the_names_of_timers_is_continued() -> Non
         next_job_file(stored, job_of(alarms()).operators, allow_dropped_state=False)
 
 
-def test_timers_that_were_all_dropped_cannot_be_declared_again(
-    tmp_path: Path,
-) -> None:
+def test_timers_that_were_all_dropped_cannot_be_declared_again(tmp_path: Path) -> None:
     sets(tmp_path, "a", "b")
     sets(tmp_path, second=5, allow_dropped_state=True)
     with pytest.raises(StateSchemaError, match=r"its earlier timers were dropped.* another name="):
@@ -491,10 +483,7 @@ def test_run_that_is_overtaken_while_its_sink_is_written_is_fenced(tmp_path: Pat
     slow = runner(tally_job(8), tmp_path)
     fast = runner(tally_job(8), tmp_path)
     with pytest.raises(FencedError, match="exists: another run of this job"):
-        slow.epoch(
-            {"records": [B]},
-            outputs={"outputs": lambda _records, _epoch: overtake(fast)},
-        )
+        slow.epoch({"records": [B]}, outputs={"outputs": lambda _records, _epoch: overtake(fast)})
     assert committed_rows(Repository(tmp_path), 8) == reference([A, A])
     with pytest.raises(FencedError):  # it does not recover by trying again
         slow.epoch({"records": [B]})

@@ -263,8 +263,7 @@ def outcome(done: Run) -> Counter[Any]:
 @settings(max_examples=40, deadline=None)
 @given(
     records=st.lists(
-        st.builds(Event, st.sampled_from(["a", "b", "c", "", "é"]), st.integers(-3, 3)),
-        max_size=40,
+        st.builds(Event, st.sampled_from(["a", "b", "c", "", "é"]), st.integers(-3, 3)), max_size=40
     ),
     parallelism=st.integers(1, 5),
     epoch_size=st.integers(1, 45),

@@ -48,10 +48,7 @@ with tempfile.TemporaryDirectory() as checkpoint:
 """
 SHAPES = {
     "list": ("items.extend(range(command.count))", "items"),
-    "map": (
-        "for number in range(command.count): entries[number] = number",
-        "entries.values()",
-    ),
+    "map": ("for number in range(command.count): entries[number] = number", "entries.values()"),
 }
 
 

@@ -40,15 +40,9 @@ def _replace_all(scores: Any) -> None:
 
 CHANGES: dict[str, tuple[Callable[[Any], object], dict[int, list[int]]]] = {
     "clear": (lambda scores: scores.clear(), {}),
-    "delete one ahead": (
-        lambda scores: scores.pop(3),
-        {1: [1], 2: [2], 4: [4]},
-    ),
+    "delete one ahead": (lambda scores: scores.pop(3), {1: [1], 2: [2], 4: [4]}),
     "delete one behind": (lambda scores: scores.pop(1), {2: [2], 3: [3], 4: [4]}),
-    "set one ahead": (
-        lambda scores: scores.update({3: [30]}),
-        {1: [1], 2: [2], 3: [30], 4: [4]},
-    ),
+    "set one ahead": (lambda scores: scores.update({3: [30]}), {1: [1], 2: [2], 3: [30], 4: [4]}),
     "add one ahead": (
         lambda scores: scores.update({5: [5]}),
         {1: [1], 2: [2], 3: [3], 4: [4], 5: [5]},

@@ -167,9 +167,7 @@ def tally(
 
 
 @BOTH
-def test_records_without_a_key_are_dealt_out_in_turn(
-    backend: Literal["memory", "rocksdb"],
-) -> None:
+def test_records_without_a_key_are_dealt_out_in_turn(backend: Literal["memory", "rocksdb"]) -> None:
     harness = Harness(tally, parallelism=3, backend=backend)
     assert sorted(harness.send(*EVENTS)) == [(n, n % 3) for n in range(len(EVENTS))]
     assert harness.operator_state("seen") == [4, 4, 3]

@@ -55,11 +55,7 @@ def check_state(repository: Repository, faults: Faults) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    faults=plans(until=120),
-    first=st.integers(1, 3),
-    second=st.integers(1, 3),
-)
+@given(faults=plans(until=120), first=st.integers(1, 3), second=st.integers(1, 3))
 def test_a_job_that_is_started_again_after_each_error_ends_as_on_a_good_store(
     faults: Faults, first: int, second: int
 ) -> None:
@@ -117,10 +113,7 @@ def test_a_flipped_bit_in_stored_data_is_found_and_never_read_as_state(
 
     def run() -> None:
         tally_job().run(
-            {"records": RECORDS},
-            checkpoint=faulty(good, faults),
-            parallelism=2,
-            epoch_size=12,
+            {"records": RECORDS}, checkpoint=faulty(good, faults), parallelism=2, epoch_size=12
         )
         tally_job().run({"records": RECORDS}, checkpoint=good)  # reads what is there
         check_state(good, faults)

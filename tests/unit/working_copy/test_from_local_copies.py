@@ -189,11 +189,7 @@ def gone(copy: Path) -> None:
 )
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])
 def test_parts_without_a_copy_are_replayed(
-    tmp_path: Path,
-    replays: list[int],
-    before: int,
-    after: int,
-    spoil: Callable[[Path], None],
+    tmp_path: Path, replays: list[int], before: int, after: int, spoil: Callable[[Path], None]
 ) -> None:
     made = advance(tmp_path, before)
     spoil(copy_of(tmp_path, *made.coordinator.plan("tally", 0).base.groups))

@@ -153,10 +153,10 @@ class Batch:
     @classmethod
     def of_rows(cls, rows: Iterable[Row]) -> Batch:
         """Return a batch of mutations given as rows."""
-        made = cls()
+        batch = cls()
         for row in rows:
-            made._append(*row)
-        return made
+            batch._append(*row)
+        return batch
 
     def rows(self) -> Iterator[Row]:
         """Return the mutations as plain data."""

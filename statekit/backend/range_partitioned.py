@@ -77,11 +77,11 @@ class FragmentedBackend:
 
         def get(keys: Sequence[bytes]) -> list[bytes | None]:
             cuts = pairwise((0, *(bisect_left(keys, bound) for bound in bounds), len(keys)))
-            found: list[bytes | None] = []
+            rows: list[bytes | None] = []
             for own, (start, end) in zip(getters, cuts, strict=True):
                 if start < end:
-                    found += own(keys[start:end])
-            return found
+                    rows += own(keys[start:end])
+            return rows
 
         return get
 
@@ -97,14 +97,14 @@ class FragmentedBackend:
         return scan
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        found: dict[bytes, bytes | None] = {}
+        rows: dict[bytes, bytes | None] = {}
         places = [bisect_right(self._bounds, key) for key in keys]
         for number, fragment in enumerate(self._fragments):
             own = [key for key, place in zip(keys, places, strict=True) if place == number]
             # The first fragment raises for an unknown state or a closed backend.
             if own or not number:
-                found |= zip(own, fragment.get_many(state, own), strict=True)
-        return [found[key] for key in keys]
+                rows |= zip(own, fragment.get_many(state, own), strict=True)
+        return [rows[key] for key in keys]
 
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
         first, last = self._touched(start, end)

@@ -116,9 +116,9 @@ class SortedReads:
             return self._scan(start, end)
         keys, rows = self._keys, self._rows
         first = bisect_left(keys, start)
-        found = [(key, rows[key]) for key in keys[first : bisect_left(keys, end, first)]]
-        self._asked += len(found) or 1
-        return found
+        entries = [(key, rows[key]) for key in keys[first : bisect_left(keys, end, first)]]
+        self._asked += len(entries) or 1
+        return entries
 
     def forget(self) -> None:
         """Forget everything that was read. Called after a write."""

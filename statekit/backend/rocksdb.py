@@ -89,20 +89,20 @@ def _rocksdb_options(options: RocksOptions, *, create: bool) -> rocksdict.Option
     # Otherwise their memory grows with the rows of all open shards.
     tables.set_cache_index_and_filter_blocks(True)
     tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    made = rocksdict.Options(raw_mode=True)
-    made.create_if_missing(create)
-    made.create_missing_column_families(create)
-    made.set_block_based_table_factory(tables)
-    made.set_compaction_style(rocksdict.DBCompactionStyle.universal())
-    made.set_compression_type(rocksdict.DBCompressionType.lz4())
-    made.set_level_zero_file_num_compaction_trigger(8)
-    made.set_write_buffer_size(options.write_buffer_bytes)
-    made.set_write_buffer_manager(_write_buffers(options.write_memory_bytes))
-    made.set_target_file_size_base(_TABLE_BYTES_MAX)
-    made.set_max_open_files(options.open_files)
-    made.set_keep_log_file_num(1)
-    made.set_stats_dump_period_sec(0)
-    return made
+    rocks_options = rocksdict.Options(raw_mode=True)
+    rocks_options.create_if_missing(create)
+    rocks_options.create_missing_column_families(create)
+    rocks_options.set_block_based_table_factory(tables)
+    rocks_options.set_compaction_style(rocksdict.DBCompactionStyle.universal())
+    rocks_options.set_compression_type(rocksdict.DBCompressionType.lz4())
+    rocks_options.set_level_zero_file_num_compaction_trigger(8)
+    rocks_options.set_write_buffer_size(options.write_buffer_bytes)
+    rocks_options.set_write_buffer_manager(_write_buffers(options.write_memory_bytes))
+    rocks_options.set_target_file_size_base(_TABLE_BYTES_MAX)
+    rocks_options.set_max_open_files(options.open_files)
+    rocks_options.set_keep_log_file_num(1)
+    rocks_options.set_stats_dump_period_sec(0)
+    return rocks_options
 
 
 def link_database(source: Path, target: Path) -> None:
@@ -160,11 +160,11 @@ class RocksBackend:
         """Whether one of the errors may be of damaged files, and not of a disk without space."""
         options = options or RocksOptions()
         self._write_memory_bytes = options.write_memory_bytes
-        self._options = made = _rocksdb_options(options, create=create)
+        self._options = rocks_options = _rocksdb_options(options, create=create)
         # "default" is RocksDB's own column family, so a state's family carries a prefix.
-        families = {f"state.{name}": made for name in states}
+        families = {f"state.{name}": rocks_options for name in states}
         with _StorageErrors(self, "open"):
-            self._db = rocksdict.Rdict(self._path, made, column_families=families)
+            self._db = rocksdict.Rdict(self._path, rocks_options, column_families=families)
         self._families = {n: self._db.get_column_family(f"state.{n}") for n in states}
         self._handles = {n: self._db.get_column_family_handle(f"state.{n}") for n in states}
         self._write_options = rocksdict.WriteOptions()
@@ -204,7 +204,7 @@ class RocksBackend:
 
     def _reads(self, state: str, next_keys: NextKeys | None = None) -> SortedReads:
         family = self._family(state)
-        made = SortedReads(
+        reads = SortedReads(
             look=family.get,
             rows_from=lambda key: family.items(from_key=key),
             scan=partial(self.scan, state),
@@ -213,8 +213,8 @@ class RocksBackend:
             errors=_StorageErrors(self, "read"),
             next_keys=next_keys,
         )
-        self._readers.add(made)
-        return made
+        self._readers.add(reads)
+        return reads
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         family = self._family(state)
@@ -232,27 +232,27 @@ class RocksBackend:
 
     def write(self, batch: Batch) -> None:
         self._check_open()
-        made = rocksdict.WriteBatch(raw_mode=True)
+        write_batch = rocksdict.WriteBatch(raw_mode=True)
         names = set(batch.states)
         for name in names:
             self._family(name)
-        self._gather(made, batch)
+        self._gather(write_batch, batch)
         with _StorageErrors(self, "write"):
-            self._db.write(made, self._write_options)
+            self._db.write(write_batch, self._write_options)
             self._written |= names
             self._keep_to_write_memory()
         for reader in self._readers:
             reader.forget()
 
-    def _gather(self, made: rocksdict.WriteBatch, batch: Batch) -> None:
+    def _gather(self, write_batch: rocksdict.WriteBatch, batch: Batch) -> None:
         """Add the mutations of a batch to RocksDB's write batch."""
         handles = self._handles
         if not any(batch.ops) and None not in batch.values:
             # All of them put a row: a call for each, and nothing else.
             rows = cast("list[bytes]", batch.values)
-            deque(map(made.put, batch.keys, rows, map(handles.get, batch.states)), maxlen=0)
+            deque(map(write_batch.put, batch.keys, rows, map(handles.get, batch.states)), maxlen=0)
             return
-        put, delete, delete_range = made.put, made.delete, made.delete_range
+        put, delete, delete_range = write_batch.put, write_batch.delete, write_batch.delete_range
         for state, op, key, value in batch.rows():
             if op == PUT and value is not None:
                 put(key, value, handles[state])

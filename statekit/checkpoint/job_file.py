@@ -146,11 +146,11 @@ class StateRecord(Record):
     @property
     def past_generations(self) -> dict[int, tuple[PastState, ...]]:
         """Earlier declarations of each generation before this one, oldest first."""
-        found: dict[int, tuple[PastState, ...]] = {}
+        past: dict[int, tuple[PastState, ...]] = {}
         for state in self.past:
             if state.generation != self.generation:
-                found[state.generation] = (*found.get(state.generation, ()), state)
-        return found
+                past[state.generation] = (*past.get(state.generation, ()), state)
+        return past
 
 
 class OperatorRecord(Record):
@@ -246,4 +246,4 @@ class JobFile(Sealed):
         return self.savepoint is not None or self.imported is not None
 
     def operator(self, name: str) -> OperatorRecord | None:
-        return next((found for found in self.operators if found.name == name), None)
+        return next((operator for operator in self.operators if operator.name == name), None)

@@ -345,5 +345,5 @@ class EpochManifest(Sealed):
 
     def shards_over(self, operator: str, first_group: int, last_group: int) -> Sequence[ShardState]:
         """Return the shards of an operator that own any of these key groups; none if it is new."""
-        found = self.operators.get(operator)
-        return overlapping(found.shards, first_group, last_group) if found else ()
+        operator_epoch = self.operators.get(operator)
+        return overlapping(operator_epoch.shards, first_group, last_group) if operator_epoch else ()

@@ -280,9 +280,9 @@ class LocalObjects:
 
     def head(self, path: str) -> Stored:
         with _failures(lasting=True), _no_folder():
-            found = regular_file(self.root, path)
-            modified = datetime.fromtimestamp(found.st_mtime, UTC)
-            return Stored(path, found.st_size, modified)
+            status = regular_file(self.root, path)
+            modified = datetime.fromtimestamp(status.st_mtime, UTC)
+            return Stored(path, status.st_size, modified)
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
         with _failures(lasting=True):

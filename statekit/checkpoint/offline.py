@@ -23,9 +23,9 @@ def last_epoch(repository: Repository) -> tuple[EpochManifest, JobFile]:
             "path, or start the job as it is to be"
         )
     manifest = repository.manifest(latest)
-    found = repository.job_file(manifest.job_file.path)
-    assert found is not None, "the manifest references it"
-    return manifest, found[0]
+    stored = repository.job_file(manifest.job_file.path)
+    assert stored is not None, "the manifest references it"
+    return manifest, stored[0]
 
 
 def check_at_rest(repository: Repository, last: EpochManifest) -> None:

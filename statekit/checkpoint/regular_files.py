@@ -48,15 +48,15 @@ def regular_file(root: Path, path: str) -> os.stat_result:
             the directory.
     """
     place = inside(root, path)
-    found = place.lstat()
-    if stat.S_ISDIR(found.st_mode):
+    status = place.lstat()
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
-    if not stat.S_ISREG(found.st_mode):
-        what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "a device, a pipe or a socket"
+    if not stat.S_ISREG(status.st_mode):
+        what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "a device, a pipe or a socket"
         raise CorruptCheckpointError(
             f"{place} is {what}, and a checkpoint has regular files only: restore it from a backup"
         )
-    return found
+    return status
 
 
 def open_regular(root: Path, path: str) -> IO[bytes]:

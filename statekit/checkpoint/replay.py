@@ -22,7 +22,7 @@ from statekit.keygroup import pack_group
 def replay(
     repository: Repository,
     backend: Backend,
-    found: RestorePlan,
+    plan: RestorePlan,
     *,
     only_local: bool = False,
     has_bases: bool = False,
@@ -38,14 +38,14 @@ def replay(
     Raises:
         CorruptCheckpointError: a file is missing or altered.
     """
-    groups, base = (found.first, found.last), None if has_bases else found.base
+    groups, base = (plan.first, plan.last), None if has_bases else plan.base
     if base is not None and not only_local:
         _load_base(repository, backend, base, *groups)
     elif base is not None and base.local is not None:
         repository.replay(backend, [base.local], *groups)
-    for part in found.below:
+    for part in plan.below:
         replay(repository, backend, part, only_local=only_local, has_bases=has_bases)
-    files = [ref for ref in found.files if ref.local or not only_local]
+    files = [ref for ref in plan.files if ref.local or not only_local]
     repository.replay(backend, files, *groups)
 
 
@@ -60,10 +60,10 @@ def _load_base(
             for name, ref in database.files.items():
                 with repository.open_verified(ref) as stored, open(place / name, "wb") as file:
                     shutil.copyfileobj(stored, file)
-            held = RocksBackend(place, base.states, create=False)
-            closing.callback(held.close)
+            source = RocksBackend(place, base.states, create=False)
+            closing.callback(source.close)
             for state in states:
-                waiting = held.scan(state, *group_bounds(first, last))
+                waiting = source.scan(state, *group_bounds(first, last))
                 while rows := list(islice(waiting, BATCH_ROWS_MAX)):
                     backend.write(Batch([Put(state, key, row) for key, row in rows]))
 
@@ -94,16 +94,16 @@ def local_rows(
     Only change files with operator state are read, those of several shards at a time.
     """
     names = [state.name for state in operator.states if state.is_local]
-    found = manifest.operators.get(operator.name)
-    shards = found.shards if names and found else ()
+    operator_epoch = manifest.operators.get(operator.name)
+    shards = operator_epoch.shards if names and operator_epoch else ()
 
     def replayed(shard: ShardState) -> list[LocalRows]:
-        made = restore_plan(repository, manifest, operator.name, *shard.groups)
+        plan = restore_plan(repository, manifest, operator.name, *shard.groups)
         backend, prefix = MemoryBackend(names), pack_group(shard.first_group)
-        replay(repository, backend, made, only_local=True)
+        replay(repository, backend, plan, only_local=True)
         scans = (backend.scan(name, prefix, prefix_end(prefix)) for name in names)
         return [[(key[len(prefix) :], row) for key, row in rows] for rows in scans]
 
     with ThreadPoolExecutor(TRANSFERS) as threads:
-        held = list(threads.map(replayed, shards))
-    return {name: [rows[place] for rows in held] for place, name in enumerate(names)}
+        rows_of_shards = list(threads.map(replayed, shards))
+    return {name: [rows[place] for rows in rows_of_shards] for place, name in enumerate(names)}

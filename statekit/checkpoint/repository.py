@@ -73,8 +73,8 @@ class Repository(Store):
         self.check_checkpoint()
         if self.latest_epoch() is not None or self.exists(paths.instant_path(0)):
             return  # committed just now, or the first one is being made
-        found = self.job_file()
-        if found is None or found[0].is_made_of_another or next(self.tree("data"), None) is None:
+        stored = self.job_file()
+        if stored is None or stored[0].is_made_of_another or next(self.tree("data"), None) is None:
             return  # nothing, or what making it of something else has left
         if self.latest_epoch() is None:
             raise CorruptCheckpointError(
@@ -169,13 +169,13 @@ class Repository(Store):
         last, are_more = self._last_behind(None)
         step, grows = 1, True
         while are_more:
-            found, are_still_more = self._last_behind((last or 0) + step)
-            if found is None and step == 0:
+            listed, are_still_more = self._last_behind((last or 0) + step)
+            if listed is None and step == 0:
                 return max(self.epochs(), default=None)  # what lies there are no epochs
-            if found is None:
+            if listed is None:
                 grows = False
             else:
-                last, are_more = found, are_still_more
+                last, are_more = listed, are_still_more
             step = step * 8 if grows else step // 2
         return last
 
@@ -183,8 +183,8 @@ class Repository(Store):
         """Return the last epoch on the page after an epoch, and whether there is another page."""
         page = self._page(paths.EPOCHS, None if epoch is None else paths.epoch_path(epoch))
         matches = (paths.MANIFEST_NAME.fullmatch(file.path) for file in page.files)
-        found = max((int(match[1]) for match in matches if match is not None), default=None)
-        return found, page.behind is not None
+        last = max((int(match[1]) for match in matches if match is not None), default=None)
+        return last, page.behind is not None
 
     def is_committed(self, epoch: int) -> bool:
         """Return whether the epoch's manifest exists."""

@@ -51,8 +51,17 @@ class RestorePlan:
         """Return the change files after a given one; None if the plan does not contain it."""
         if self.base is not None and self.base.follows == file:
             return self.files
-        paths = [ref.path for ref in self.files]
-        return self.files[paths.index(file) + 1 :] if file in paths else None
+        for number, ref in enumerate(self.files):
+            if ref.path == file:
+                return self.files[number + 1 :]
+        # It may be one of a shard that was divided and put together again.
+        missed = []
+        for part in self.below:
+            after = part.after(file)
+            if after is None:
+                return None
+            missed.append(after)
+        return (*_in_order(missed), *self.files) if self.below else None
 
     @property
     def change_files(self) -> list[FileRef]:
@@ -62,10 +71,10 @@ class RestorePlan:
     @property
     def bases(self) -> list[BaseSnapshot]:
         """All bases, each one once."""
-        found = [] if self.base is None else [self.base]
+        bases = [] if self.base is None else [self.base]
         for part in self.below:
-            found += [base for base in part.bases if base not in found]
-        return found
+            bases += [base for base in part.bases if base not in bases]
+        return bases
 
     @property
     def beginnings(self) -> Iterator[RestorePlan]:
@@ -119,10 +128,10 @@ def restore_plan(
     """
     parts = []
     for shard in manifest.shards_over(operator, first, last):
-        found = shard_restore_plan(repository, operator, shard, manifest.epoch)
+        plan = shard_restore_plan(repository, operator, shard, manifest.epoch)
         if shard.redistributed:
-            found = RestorePlan(*shard.groups, below=(found,), files=shard.redistributed)
-        parts.append(found.within(first, last))
+            plan = RestorePlan(*shard.groups, below=(plan,), files=shard.redistributed)
+        parts.append(plan.within(first, last))
     joined = tuple(_joined(parts))
     return joined[0] if len(joined) == 1 else RestorePlan(first, last, below=joined)
 
@@ -158,9 +167,9 @@ def missed_files(
     """
     if file is None or shard.attempt is None:
         return None
-    found = RestorePlan(*shard.groups, files=shard.files).after(file)  # without reading any file
-    if found is not None:
-        return found
+    later = RestorePlan(*shard.groups, files=shard.files).after(file)  # without reading any file
+    if later is not None:
+        return later
     return shard_restore_plan(repository, operator, shard, epoch).after(file)
 
 
@@ -183,14 +192,14 @@ def _of_contents(
         listed = history(repository, older)
         _check_owner(repository, older, misfit(listed, operator, owner, (), epoch))
         files, slices, older = [*listed.files, *files], listed.slices, listed.before
-    found = (
+    plan = (
         _of_slices(repository, operator, groups, slices, epoch) if slices else RestorePlan(*groups)
     )
     if contents.base is not None:
         base = base_snapshot(repository, contents.base)
         _check_owner(repository, contents.base, misfit(base, operator, owner, files, epoch))
-        found = replace(found, base=base, named=contents.base.path)
-    return replace(found, files=tuple(files))
+        plan = replace(plan, base=base, named=contents.base.path)
+    return replace(plan, files=tuple(files))
 
 
 def _check_owner(repository: Repository, ref: FileRef, what: str | None) -> None:

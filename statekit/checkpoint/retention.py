@@ -229,11 +229,11 @@ def going_back(paths: Iterable[str]) -> dict[int, int]:
     """Return the new epoch and the target of each rollback that was begun, from the paths of its
     notes.
     """
-    found: dict[int, int] = {}
+    targets: dict[int, int] = {}
     for match in filter(None, map(ROLLBACK_NAME.fullmatch, paths)):
         epoch, to = int(match[1]), int(match[2])
-        found[to] = max(epoch, found.get(to, 0))
-    return found
+        targets[to] = max(epoch, targets.get(to, 0))
+    return targets
 
 
 # ------------------------------------------------------------------------------------- staged files
@@ -261,13 +261,13 @@ def may_adopt(repository: Repository, path: str, new: BaseSnapshot, plan: ShardP
     follows = {ref.path for ref in (*listed, *plan.base.files)}
     if new.shard != plan.base.groups or new.follows not in follows:
         return False
-    held = set() if now is None else {ref.path for ref in files_of(now)}
-    staged = {path, *(ref.path for ref in files_of(new))} - held
+    current_files = set() if now is None else {ref.path for ref in files_of(now)}
+    staged = {path, *(ref.path for ref in files_of(new))} - current_files
     if plan.base_epoch is None or new.epoch < plan.since:
         return False  # a base from before a rollback may have been referenced before it
     last = repository.stored(epoch_path(plan.base_epoch))
     if last is None:
         return False
     with ThreadPoolExecutor(TRANSFERS) as threads:
-        found = list(threads.map(repository.stored, staged))
-    return all(file is not None and file.modified + STAGED_FOR >= last.modified for file in found)
+        files = list(threads.map(repository.stored, staged))
+    return all(file is not None and file.modified + STAGED_FOR >= last.modified for file in files)

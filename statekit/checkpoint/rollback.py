@@ -181,9 +181,9 @@ def _target(repository: Repository, last: EpochManifest, to: int) -> EpochManife
 
 def _no_epoch(repository: Repository, to: object) -> RestoreError:
     epochs = repository.epochs()
-    found = f"its epochs are {epochs[0]} to {epochs[-1]}" if epochs else "nothing is committed"
+    listing = f"its epochs are {epochs[0]} to {epochs[-1]}" if epochs else "nothing is committed"
     return RestoreError(
-        f"{repository.url} has no epoch {to!r} to go back to: {found}. Look at them with "
+        f"{repository.url} has no epoch {to!r} to go back to: {listing}. Look at them with "
         "`statekit inspect`"
     )
 
@@ -331,5 +331,5 @@ def _subject(path: str) -> str | None:
 
 
 def _latest_first(path: str) -> tuple[int, bool]:
-    found = _NUMBER.search(path.rpartition("/")[2])
-    return -int(found[0]) if found else 0, _subject(path) == path
+    number = _NUMBER.search(path.rpartition("/")[2])
+    return -int(number[0]) if number else 0, _subject(path) == path

@@ -57,9 +57,9 @@ def faults_of(error: Exception) -> str:
         return str(error)[:_FAULTS_LENGTH]
     if (count := error.error_count()) > _FAULTS_MAX:
         return f"{count:,} values of it are not what they are to be"
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    told = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in found]
-    return "; ".join(told)[:_FAULTS_LENGTH]
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    texts = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in errors]
+    return "; ".join(texts)[:_FAULTS_LENGTH]
 
 
 def parse_json(text: str | bytes) -> Any:

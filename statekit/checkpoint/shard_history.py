@@ -41,19 +41,19 @@ def changed_contents(
     Raises:
         StorageError: a history has to be written and cannot be.
     """
-    made: dict[str, Any] = {"slices": (), "redistributed": (), "is_complete": True}
+    contents: dict[str, Any] = {"slices": (), "redistributed": (), "is_complete": True}
     if shard.slices:
         begun = History(operator=operator, shard=shard.groups, slices=shard.slices)
-        made |= {"history": _stored(repository, begun), "files": tuple(files)}
+        contents |= {"history": _stored(repository, begun), "files": tuple(files)}
     elif len(shard.files) + len(files) <= FILES_MAX:
-        made["files"] = (*shard.files, *files)
+        contents["files"] = (*shard.files, *files)
     else:
         listing = _continued(repository, operator, shard, shard.files)
-        made |= {"history": listing, "files": tuple(files)}
+        contents |= {"history": listing, "files": tuple(files)}
     chain = shard.chain
     for file in files:
         chain = chain.followed_by(file, (changed or {}).get(file, 0))
-    return made | {"chain": chain}
+    return contents | {"chain": chain}
 
 
 def _continued(
@@ -63,9 +63,9 @@ def _continued(
     before = shard.history
     listed = History(operator=operator, shard=shard.groups, before=before)
     if before is not None:
-        held = history(repository, before)
-        if len(held.files) < HISTORY_FILES_MAX:
-            listed, before = held, held.before
+        newest = history(repository, before)
+        if len(newest.files) < HISTORY_FILES_MAX:
+            listed = newest
     return _stored(repository, listed.model_copy(update={"files": (*listed.files, *files)}))
 
 

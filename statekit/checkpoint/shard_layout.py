@@ -47,10 +47,10 @@ def standing(manifest: EpochManifest, operator: str, first: int, last: int) -> S
     If the epoch has a shard of exactly these groups, it is returned. Otherwise the result
     references the parts of the epoch's shards, under a name that is the same for every caller.
     """
-    found = manifest.operators.get(operator)
-    if found is None:
+    operator_epoch = manifest.operators.get(operator)
+    if operator_epoch is None:
         return ShardState(first_group=first, last_group=last)
-    return _cut(found.shards, first, last, manifest.epoch)
+    return _cut(operator_epoch.shards, first, last, manifest.epoch)
 
 
 def _laid_out(
@@ -74,29 +74,29 @@ def _laid_out(
 
 def _cut(shards: Sequence[ShardState], first: int, last: int, epoch: int) -> ShardState:
     """Return the parts of these shards in the key groups `first..last`, as one shard."""
-    found = overlapping(shards, first, last)
-    if [shard.groups for shard in found] == [(first, last)]:
-        return found[0]
-    waiting = dict.fromkeys(ref for shard in found for ref in shard.redistributed)
+    owners = overlapping(shards, first, last)
+    if [shard.groups for shard in owners] == [(first, last)]:
+        return owners[0]
+    waiting = dict.fromkeys(ref for shard in owners for ref in shard.redistributed)
     blank = ShardState(first_group=first, last_group=last, redistributed=tuple(waiting))
-    held = [shard for shard in found if shard.attempt is not None]
-    slices = _slices(held, first, last)
+    changed = [shard for shard in owners if shard.attempt is not None]
+    slices = _slices(changed, first, last)
     if not slices:
         return blank
     # Epoch numbers do not do: an epoch may be made again after a rollback, with other content.
-    origin = " ".join(f"{shard.groups} {shard.attempt}" for shard in found)
-    whole = [s for s in held if first <= s.first_group and s.last_group <= last]
+    origin = " ".join(f"{shard.groups} {shard.attempt}" for shard in owners)
+    whole = [s for s in changed if first <= s.first_group and s.last_group <= last]
     return blank.model_copy(
         update={
             "attempt": f"sliced-{checksum_of(origin.encode())}-{first}-{last}",
             "changed": epoch,
             "rows": added(*(shard.rows for shard in whole)),
             "bytes": added(*(shard.bytes for shard in whole)),
-            "wake_us": _soonest(held),
+            "wake_us": _soonest(changed),
             "slices": slices,
             "is_complete": True,
-            "chain": _joined_chain(held),
-            "is_part": len(whole) < len(held) or any(shard.is_part for shard in whole),
+            "chain": _joined_chain(changed),
+            "is_part": len(whole) < len(changed) or any(shard.is_part for shard in whole),
         }
     )
 
@@ -120,7 +120,7 @@ def _soonest(shards: Sequence[ShardState]) -> dict[Clock, int]:
 
 def _slices(shards: Sequence[ShardState], first: int, last: int) -> tuple[Slice, ...]:
     """Return the slices to cut out of each shard. An unchanged shard passes on its own slices."""
-    found: list[Slice] = []
+    slices: list[Slice] = []
     for shard in shards:
         assert shard.attempt is not None, "a shard that holds something has an attempt"
         whole = Slice(
@@ -137,12 +137,12 @@ def _slices(shards: Sequence[ShardState], first: int, last: int) -> tuple[Slice,
             start, end = max(first, piece.first_group), min(last, piece.last_group)
             if start > end:
                 continue
-            before = found[-1] if found else None
+            before = slices[-1] if slices else None
             if before is not None and _belong_together(before, piece, start):
-                found[-1] = before.model_copy(update={"last_group": end})
+                slices[-1] = before.model_copy(update={"last_group": end})
             else:
-                found.append(piece.model_copy(update={"first_group": start, "last_group": end}))
-    return tuple(found)
+                slices.append(piece.model_copy(update={"first_group": start, "last_group": end}))
+    return tuple(slices)
 
 
 def _belong_together(left: Slice, right: Slice, start: int) -> bool:

@@ -111,10 +111,10 @@ def query_id(data: bytes) -> str:
     >>> query_id(new_metadata("3cc8c161-6cff-444d-a3bf-f118d576f6e8"))
     '3cc8c161-6cff-444d-a3bf-f118d576f6e8'
     """
-    found = _members(data.decode(errors="replace"), METADATA).get("id")
-    if not isinstance(found, str):
+    query = _members(data.decode(errors="replace"), METADATA).get("id")
+    if not isinstance(query, str):
         raise _unreadable(METADATA, ValueError("it names no query"))
-    return found
+    return query
 
 
 class BatchTimes(NamedTuple):
@@ -140,9 +140,9 @@ def batch_times(data: bytes, name: str) -> BatchTimes:
     BatchTimes(watermark_ms=5000, timestamp_ms=1700)
     """
     lines = _known(data, name, _OFFSET_VERSIONS)
-    found = _members(lines[0] if lines else "", name)
+    members = _members(lines[0] if lines else "", name)
     return BatchTimes(
-        *(_number(found, of, name) for of in ("batchWatermarkMs", "batchTimestampMs"))
+        *(_number(members, of, name) for of in ("batchWatermarkMs", "batchTimestampMs"))
     )
 
 
@@ -193,14 +193,14 @@ def _known(data: bytes, name: str, versions: tuple[str, ...]) -> list[str]:
 
 def _members(line: str, name: str) -> dict[str, Any]:
     try:
-        found = parse_json(line)
+        members = parse_json(line)
     except ValueError as error:
         raise _unreadable(name, error) from error
-    return found if isinstance(found, dict) else {}
+    return members if isinstance(members, dict) else {}
 
 
-def _number(found: dict[str, Any], of: str, name: str) -> int:
-    number = found.get(of)
+def _number(members: dict[str, Any], of: str, name: str) -> int:
+    number = members.get(of)
     if type(number) is not int:
         raise _unreadable(name, ValueError(f"it does not say {of}"))
     return number
@@ -228,10 +228,10 @@ def _log_offset(offset: str) -> int | None:
     sources.
     """
     try:
-        found = parse_json(offset)
+        parsed = parse_json(offset)
     except ValueError:
         return None
-    position = found.get("logOffset") if isinstance(found, dict) else None
+    position = parsed.get("logOffset") if isinstance(parsed, dict) else None
     return position if type(position) is int else None
 
 

@@ -107,12 +107,12 @@ class Store:
     @classmethod
     def in_memory(cls) -> Self:
         """Return a checkpoint in memory, which lives as long as this object."""
-        made = cls.__new__(cls)
-        made.url = "memory://"
-        made.root = None
-        made._options = StoreOptions.of(os.environ)
-        made._objects = RemoteObjects(None, made._options)
-        return made
+        store = cls.__new__(cls)
+        store.url = "memory://"
+        store.root = None
+        store._options = StoreOptions.of(os.environ)
+        store._objects = RemoteObjects(None, store._options)
+        return store
 
     @classmethod
     def of(cls, given: str | Path | Self) -> Self:
@@ -123,10 +123,10 @@ class Store:
         self, wrapped: Callable[[Objects], Objects], options: StoreOptions | None = None
     ) -> Self:
         """Return the same checkpoint with its requests wrapped."""
-        made = copy.copy(self)
-        made._objects = wrapped(self._objects)
-        made._options = self._options if options is None else options
-        return made
+        store = copy.copy(self)
+        store._objects = wrapped(self._objects)
+        store._options = self._options if options is None else options
+        return store
 
     def at(self, path: str) -> str:
         """Return the name of a file in messages."""
@@ -138,7 +138,7 @@ class Store:
 
     def tree(self, under: str) -> Iterator[str]:
         """Return paths of all files below a folder of the checkpoint, in no order."""
-        return (found.path for found in self.listed(under))
+        return (file.path for file in self.listed(under))
 
     def listed(self, under: str) -> Iterator[Stored]:
         """Yield all files below a folder with sizes and times."""
@@ -169,10 +169,10 @@ class Store:
             return
         for place in self._asked("list", "", lambda: [*root.glob(f"{DATA}/*/*#*")]):
             with contextlib.suppress(FileNotFoundError):
-                told = place.stat()
-                modified = datetime.fromtimestamp(told.st_mtime, UTC)
+                status = place.stat()
+                modified = datetime.fromtimestamp(status.st_mtime, UTC)
                 path = place.relative_to(root).as_posix()
-                yield Stored(path, told.st_size, modified)
+                yield Stored(path, status.st_size, modified)
 
     def exists(self, path: str) -> bool:
         """Return whether a file exists."""
@@ -200,13 +200,13 @@ class Store:
         Raises:
             CorruptCheckpointError: it is missing.
         """
-        found = self.read_if_there(path)
-        if found is None:
+        data = self.read_if_there(path)
+        if data is None:
             raise CorruptCheckpointError(
                 f"{self.at(path)} is missing: restore it from a backup, or start from an intact "
                 "epoch"
             )
-        return found
+        return data
 
     def create(self, path: str, data: bytes) -> None:
         """Create a file with all its content at once, unless the name is taken.
@@ -235,10 +235,10 @@ class Store:
             self._objects.create(path, data)
         except FileExistsError:
             try:
-                found = self._got(path).data
+                stored = self._got(path).data
             except FileNotFoundError:
                 raise RequestError("it is being written by another", may_pass=True) from None
-            if found != data:
+            if stored != data:
                 raise
 
     def put_file(self, path: str, file: IO[bytes], rows: int = 0) -> FileRef:
@@ -346,8 +346,8 @@ class Store:
                 raise _altered(self.at(ref.path), f"{size} bytes", ref)
             return file
         with contextlib.ExitStack() as closing:
-            made = closing.enter_context(tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX))
-            spool = cast("IO[bytes]", made)
+            file = closing.enter_context(tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX))
+            spool = cast("IO[bytes]", file)
             for piece in self._pieces(ref):
                 self._asked("keep a copy of", ref.path, partial(spool.write, piece))
             spool.seek(0)
@@ -468,9 +468,9 @@ def _check(size: int, checksum: str, ref: FileRef, where: str) -> None:
         raise _altered(where, f"{size} bytes with checksum {checksum}", ref)
 
 
-def _altered(where: str, found: str, ref: FileRef) -> CorruptCheckpointError:
+def _altered(where: str, difference: str, ref: FileRef) -> CorruptCheckpointError:
     return CorruptCheckpointError(
-        f"{where} is truncated or altered: {found}, the manifest says {ref.size} and "
+        f"{where} is truncated or altered: {difference}, the manifest says {ref.size} and "
         f"{ref.checksum}. Restore it from a backup, or start from an epoch before the one that "
         "references it"
     )

@@ -295,8 +295,10 @@ class BaseLifecycle:
     def _was_cut(self) -> bool:
         """Return whether the shard without a base consists of slices of other shards."""
         plan = self.plan
-        found = shard_restore_plan(self.repository, plan.operator, plan.base, plan.base_epoch)
-        return bool(found.below)
+        restore_plan = shard_restore_plan(
+            self.repository, plan.operator, plan.base, plan.base_epoch
+        )
+        return bool(restore_plan.below)
 
     def _resume(self, snapshot: StagedSnapshot) -> None:
         """Resume work that a killed process left, if it is still of use."""

@@ -269,20 +269,21 @@ class Wanted:
 
 
 def fetch_databases(
-    repository: Repository, databases: Sequence[Wanted], held: Sequence[Path]
+    repository: Repository, databases: Sequence[Wanted], local: Sequence[Path]
 ) -> None:
     """Fetch databases of bases to the local disk, several files at a time.
 
     A table that a database on this host already has, by the same path in the checkpoint, is linked.
 
     Parameters:
-        held: directories of databases to search first.
+        databases: the databases, and where to put them.
+        local: directories of databases of this host, searched first.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered.
         OSError, StorageError: the store or the local disk failed.
     """
-    here = stored_elsewhere(held)
+    here = stored_elsewhere(local)
     for wanted in databases:
         wanted.place.mkdir(parents=True)
 

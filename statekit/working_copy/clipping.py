@@ -64,12 +64,12 @@ def opened(home: Path, fragments: Ranges, states: Sequence[str], options: RocksO
     """
     paths = database_paths(home, fragments)
     with contextlib.ExitStack() as failing:
-        made = []
+        databases = []
         for (first, _), path in zip(fragments, paths, strict=True):
-            made.append((first, RocksBackend(path, states, options, create=False)))
-            failing.callback(made[-1][1].close)
+            databases.append((first, RocksBackend(path, states, options, create=False)))
+            failing.callback(databases[-1][1].close)
         failing.pop_all()
-    return made[0][1] if len(made) == 1 else FragmentedBackend(made)
+    return databases[0][1] if len(databases) == 1 else FragmentedBackend(databases)
 
 
 def put_together(
@@ -93,18 +93,18 @@ def put_together(
     kept = _kept(pieces)  # at least one, if there are any
     ranges = _ranges(groups, kept)
     paths = database_paths(home, ranges)
-    made: list[tuple[int, RocksBackend]] = []
+    databases: list[tuple[int, RocksBackend]] = []
     with contextlib.ExitStack() as failing:
         for piece, (first, _), path in zip(kept, ranges, paths, strict=bool(kept)):
-            made.append((first, _taken(piece, path, states, options)))
-            failing.callback(made[-1][1].close)
-        if not made:
-            made.append((groups[0], RocksBackend(paths[0], states, options)))
-            failing.callback(made[0][1].close)
-        backend = made[0][1] if len(made) == 1 else FragmentedBackend(made)
+            databases.append((first, _taken(piece, path, states, options)))
+            failing.callback(databases[-1][1].close)
+        if not databases:
+            databases.append((groups[0], RocksBackend(paths[0], states, options)))
+            failing.callback(databases[0][1].close)
+        backend = databases[0][1] if len(databases) == 1 else FragmentedBackend(databases)
         for piece in pieces:
             if piece not in kept:
-                _copy(piece, _owner(made, piece), options)
+                _copy(piece, _owner(databases, piece), options)
         failing.pop_all()
     return ranges, backend
 
@@ -162,12 +162,12 @@ def _trim(backend: Backend, first: int, last: int) -> None:
     backend.write(Batch([DeleteRange(s, *bounds) for s in backend.states for bounds in ends]))
 
 
-def _owner(made: Sequence[tuple[int, RocksBackend]], piece: Piece) -> RocksBackend:
+def _owner(databases: Sequence[tuple[int, RocksBackend]], piece: Piece) -> RocksBackend:
     """Return the fragment for the key groups of a piece. The first one takes all groups before the
     next.
     """
-    before = (backend for first, backend in reversed(made) if first <= piece.groups[0])
-    return next(before, made[0][1])
+    before = (backend for first, backend in reversed(databases) if first <= piece.groups[0])
+    return next(before, databases[0][1])
 
 
 def _copy(piece: Piece, target: RocksBackend, options: RocksOptions) -> None:

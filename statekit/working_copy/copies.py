@@ -131,8 +131,8 @@ class MemoryCopies:
         attempt, backend = self.kept.pop(name, (None, None))
         if backend is None or attempt != base.attempt:
             backend = MemoryBackend(states)
-            found = shard_restore_plan(repository, plan.operator, base, plan.base_epoch)
-            replay(repository, backend, found)
+            restore_plan = shard_restore_plan(repository, plan.operator, base, plan.base_epoch)
+            replay(repository, backend, restore_plan)
         return _MemoryCopy(backend, self, name, base)
 
     def tidy(self, plans: Sequence[ShardPlan]) -> None:

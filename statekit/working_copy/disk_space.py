@@ -106,16 +106,16 @@ class CopySpace:
 
     def unreadable(self) -> list[Path]:
         """Directories that cannot be read and may contain copies."""
-        found = filter(_CHECKPOINT_NAME.fullmatch, glob.iglob("*", root_dir=self.root))
-        checkpoints = [self.root / name for name in found]
+        names = filter(_CHECKPOINT_NAME.fullmatch, glob.iglob("*", root_dir=self.root))
+        checkpoints = [self.root / name for name in names]
         operators = [path / name for path in checkpoints for name in glob.iglob("*", root_dir=path)]
         places = (*checkpoints, *operators, *self._homes("*"))
         return [path for path in places if os.path.isdir(path) and not os.access(path, _LOOK)]
 
     def copies(self) -> list[FoundCopy]:
         """All copies, the least recently used first."""
-        found = [copy for home in self._homes("*") if (copy := _found(home)) is not None]
-        return sorted(found, key=lambda copy: copy.last_used_us)
+        copies = [copy for home in self._homes("*") if (copy := _found(home)) is not None]
+        return sorted(copies, key=lambda copy: copy.last_used_us)
 
     def origin(self, checkpoint_id: str) -> str | None:
         """Return the URL of the checkpoint of these copies; None if it was not recorded."""

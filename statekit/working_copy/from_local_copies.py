@@ -65,8 +65,8 @@ class Assembly:
         linked = list(self._linked()) if from_copies else []
         missing = []
         if gaps := list(_between(plan.base.groups, [piece.groups for piece in linked])):
-            found = shard_restore_plan(repository, plan.operator, plan.base, plan.base_epoch)
-            missing = [found.within(*gap) for gap in gaps]
+            restore_plan = shard_restore_plan(repository, plan.operator, plan.base, plan.base_epoch)
+            missing = [restore_plan.within(*gap) for gap in gaps]
         beside = self.copies if from_copies else None
         with usable(self.home):
             return restored(

@@ -48,14 +48,14 @@ class DirectoryLock:
                 time.sleep(_BETWEEN_TRIES_S)
             try:
                 home.mkdir(parents=True, exist_ok=True)
-                found = cls._locked(home, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+                lock = cls._locked(home, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
             except (FileNotFoundError, FileExistsError) as error:
                 removed = error  # while it was being made
                 continue
             except OSError as error:
                 raise unusable(home, error) from error
-            if found is not None:
-                return found
+            if lock is not None:
+                return lock
             is_held = True
         if removed is not None and not is_held:
             raise unusable(home, removed) from removed

@@ -58,8 +58,8 @@ def restored(
         ranges, backend = put_together(home, groups, pieces, states, options)
         failing = closing.enter_context(contextlib.ExitStack())
         failing.callback(backend.close)
-        for found in missing:
-            replay(repository, backend, found, has_bases=True)
+        for plan in missing:
+            replay(repository, backend, plan, has_bases=True)
         for piece in local:
             repository.replay(backend, piece.later, *piece.groups)
         failing.pop_all()
@@ -90,7 +90,7 @@ def _cuts(missing: Iterable[RestorePlan]) -> list[_Cut]:
     Adjacent parts of one database are joined.
     """
     cuts: list[_Cut] = []
-    for part in (part for found in missing for part in found.beginnings):
+    for part in (part for plan in missing for part in plan.beginnings):
         if part.base is None or part.named is None:
             continue
         for database in part.base.databases:

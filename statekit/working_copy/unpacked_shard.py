@@ -42,15 +42,15 @@ class ShardRows:
             CorruptCheckpointError: a file is missing or altered.
             StorageError: the store or the local disk failed.
         """
-        found = restore_plan(self.repository, self.manifest, self.operator, *shard.groups)
-        few = not found.bases and sum(ref.size for ref in found.change_files) <= _FEW_BYTES
+        plan = restore_plan(self.repository, self.manifest, self.operator, *shard.groups)
+        few = not plan.bases and sum(ref.size for ref in plan.change_files) <= _FEW_BYTES
         with contextlib.ExitStack() as closing:
             backend: Backend
             if few:
                 backend = MemoryBackend(families)
-                replay(self.repository, backend, found)
+                replay(self.repository, backend, plan)
             else:
                 place = closing.enter_context(scratch_directory("shard"))
-                _, backend = restored(self.repository, place, shard.groups, [found], families)
+                _, backend = restored(self.repository, place, shard.groups, [plan], families)
             closing.callback(backend.close)
             yield backend

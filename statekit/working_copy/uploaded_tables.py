@@ -45,8 +45,8 @@ class _Note(Record):
 def tables_in(directory: Path) -> dict[str, int]:
     """Return the tables of a database with their sizes. RocksDB may be merging some of them."""
     sizes: dict[str, int] = {}
-    with os.scandir(directory) as found:
-        for entry in found:
+    with os.scandir(directory) as entries:
+        for entry in entries:
             if entry.name.endswith(".sst"):
                 with contextlib.suppress(FileNotFoundError):
                     sizes[entry.name] = entry.stat().st_size
@@ -71,11 +71,11 @@ def note_stored(directory: Path, base: str | None, refs: Mapping[str, FileRef]) 
     tables = {}
     for name, ref in refs.items():
         try:
-            found = (directory / name).stat()
+            status = (directory / name).stat()
         except FileNotFoundError:
             continue
         tables[name] = _StoredTable(
-            inode=found.st_ino, written_ns=found.st_mtime_ns, size=found.st_size, ref=ref
+            inode=status.st_ino, written_ns=status.st_mtime_ns, size=status.st_size, ref=ref
         )
     draft = directory / f"{NOTE}.draft"
     draft.write_text(_Note(base=base, tables=tables).model_dump_json())
@@ -99,12 +99,12 @@ def pass_on_note(source: Path, noted: str | None, target: Path, base: str) -> No
 
 def stored_elsewhere(directories: Iterable[Path]) -> dict[str, Path]:
     """Return local paths of tables, by their path in the checkpoint."""
-    found: dict[str, Path] = {}
+    places: dict[str, Path] = {}
     for directory in directories:
         if (note := _read(directory)) is not None:
             for name, ref in _still_there(directory, note):
-                found[ref.path] = directory / name
-    return found
+                places[ref.path] = directory / name
+    return places
 
 
 def forget_stored(directories: Iterable[Path]) -> None:
@@ -120,8 +120,8 @@ def forget_stored(directories: Iterable[Path]) -> None:
 def _still_there(directory: Path, note: _Note) -> Iterator[tuple[str, FileRef]]:
     for name, table in note.tables.items():
         with contextlib.suppress(OSError):  # it was merged into others
-            found = (directory / name).stat()
-            now = (found.st_ino, found.st_mtime_ns, found.st_size)
+            status = (directory / name).stat()
+            now = (status.st_ino, status.st_mtime_ns, status.st_size)
             if now == (table.inode, table.written_ns, table.size):
                 yield name, table.ref
 

@@ -85,12 +85,12 @@ class _Numbers:
 
     @classmethod
     def of(cls, repository: Repository) -> _Numbers:
-        told: dict[str, dict[int, Stored]] = {"json": {}, "first": {}, "swept": {}}
+        marks: dict[str, dict[int, Stored]] = {"json": {}, "first": {}, "swept": {}}
         for file in repository.listed("epochs"):
             match = paths.EPOCH_NAME.fullmatch(file.path)
             if match is not None:
-                told[match[2]][int(match[1])] = file
-        return cls(*told.values())
+                marks[match[2]][int(match[1])] = file
+        return cls(*marks.values())
 
     @property
     def first(self) -> int:
@@ -167,20 +167,20 @@ class Collector:
 
     def _collect(self, sweep: bool | None) -> Collected | None:
         """Collect once."""
-        found = self._given_up()
-        if found is None:
+        given_up = self._given_up()
+        if given_up is None:
             return None
-        numbers, first, last = found
+        numbers, first, last = given_up
         kept = [number for number in sorted(numbers.committed) if number >= first]
         done = Collected(first=first, last=kept[-1], kept=len(kept))
         sweeps = self._is_due(numbers) if sweep is None else sweep
         gone = [number for number in sorted(numbers.committed) if number < first]
-        standing = self._standing_on(kept, last)
-        held = self._held(gone, kept[-1], standing, done)
+        history = self._standing_on(kept, last)
+        held_manifests = self._held(gone, kept[-1], history, done)
         waiting = [number for number in gone if number not in done.held]
         total = len(waiting) + (len(kept) if sweeps else 0)
         if waiting:
-            kept_files = KeptFiles(self._repository, [*standing, *held])
+            kept_files = KeptFiles(self._repository, [*history, *held_manifests])
             before: set[str] = set()
             for place, number in enumerate(waiting):
                 if self._is_stopped():
@@ -189,7 +189,7 @@ class Collector:
                 size = numbers.committed[number].size
                 before |= self._give_up(number, size, kept_files, before, done)
         if sweeps and not self._is_stopped():
-            self._sweep(kept, held, len(waiting), total, done)
+            self._sweep(kept, held_manifests, len(waiting), total, done)
         self._delete(self._superseded(first, numbers))
         self._progress(total, total)
         return done
@@ -240,29 +240,29 @@ class Collector:
         needed.
         """
         history = next(number for number in kept if not last.has_abandoned(number))
-        found = [self._repository.manifest(history)]
+        manifests = [self._repository.manifest(history)]
         for number in kept:
             if number != history and last.has_abandoned(number):
                 manifest = self._repository.manifest(number)
                 if manifest.previous is None or manifest.previous < kept[0]:
-                    found.append(manifest)
-        return found
+                    manifests.append(manifest)
+        return manifests
 
     def _held(
-        self, gone: list[int], last: int, standing: list[EpochManifest], done: Collected
+        self, gone: list[int], last: int, history: list[EpochManifest], done: Collected
     ) -> list[EpochManifest]:
         """Return the manifests before the first epoch that stay for now, and add the reasons to
         `done`.
         """
-        found: dict[int, EpochManifest] = {}
+        manifests: dict[int, EpochManifest] = {}
         why = dict.fromkeys(self._read, "a process reads it")
         back = self._back.items()
         why |= {to: f"a rollback to it was begun, as epoch {n}" for to, n in back if n > last}
         for number in sorted(why.keys() & set(gone)):
             if self._repository.is_committed(number):  # else the mark came before the note
-                found[number] = self._repository.manifest(number)
+                manifests[number] = self._repository.manifest(number)
                 done.held[number] = why[number]
-        return list(found.values())
+        return list(manifests.values())
 
     def _give_up(
         self, number: int, size: int, kept: KeptFiles, before: set[str], done: Collected
@@ -306,7 +306,12 @@ class Collector:
         return last - since > self._grace
 
     def _sweep(
-        self, kept: list[int], held: list[EpochManifest], before: int, total: int, done: Collected
+        self,
+        kept: list[int],
+        held_manifests: list[EpochManifest],
+        before: int,
+        total: int,
+        done: Collected,
     ) -> None:
         """Delete the files that no manifest has ever referenced, and other leftovers.
 
@@ -320,7 +325,7 @@ class Collector:
             if file.path not in self._dying
         }
         jobs: set[int] = set()
-        for place, refs in enumerate(self._named_by_each(kept, held)):
+        for place, refs in enumerate(self._named_by_each(kept, held_manifests)):
             if self._is_stopped():
                 return
             self._progress(before + place, total)
@@ -342,7 +347,7 @@ class Collector:
                 self._repository.create(paths.swept_path(kept[-1]), b"")
 
     def _named_by_each(
-        self, kept: list[int], held: list[EpochManifest]
+        self, kept: list[int], held_manifests: list[EpochManifest]
     ) -> Iterator[Iterator[FileRef]]:
         """Yield the files of each manifest that counts, including those that are committed
         meanwhile.
@@ -352,7 +357,7 @@ class Collector:
         a rollback went back to it.
         """
         opened: set[str] = set()
-        for manifest in held:
+        for manifest in held_manifests:
             yield named_by(self._repository, manifest, opened)
         numbers = kept
         while numbers:
@@ -399,14 +404,14 @@ class Collector:
 
     def _notes(self, last: int, now: dt.datetime) -> dict[str, int]:
         """Return notes of committed epochs, and drafts of killed processes."""
-        found = {
+        notes = {
             file.path: file.size
             for file in self._repository.listed(paths.BEGUN)
             if (match := paths.BEGUN_NAME.fullmatch(file.path)) is not None
             and int(match[1]) <= last
         }
         drafts = [*self._repository.listed(paths.TMP), *self._repository.listed(paths.HELD)]
-        return found | {file.path: file.size for file in drafts if self._is_old(file, now)}
+        return notes | {file.path: file.size for file in drafts if self._is_old(file, now)}
 
     def _job_files(self, named: set[int]) -> dict[str, int]:
         """Return job files that no kept epoch references and no start can use again.

@@ -48,10 +48,10 @@ class KeptFiles:
             return
         self._looked_up.add((operator, groups))
         for manifest in self._manifests:
-            found = list(manifest.shards_over(operator, *groups))
+            shards = list(manifest.shards_over(operator, *groups))
             if operator not in self._cut and operator in manifest.operators:
-                found += filter(_may_have_slices, manifest.operators[operator].shards)
-            for shard in found:
+                shards += filter(_may_have_slices, manifest.operators[operator].shards)
+            for shard in shards:
                 self._paths.update(ref.path for ref in self._kept.of_shard(shard))
         self._cut.add(operator)
 

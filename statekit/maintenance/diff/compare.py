@@ -211,7 +211,7 @@ class _Side:
         record = source.job.operator(name)
         if record is None:
             return None
-        families = [Family(record, held, allow_pickle=allow_pickle) for held in record.holds]
+        families = [Family(record, state, allow_pickle=allow_pickle) for state in record.holds]
         return cls(source, record, {family.name: family for family in families})
 
     @property

@@ -346,8 +346,7 @@ class Store:
                 raise _altered(self.at(ref.path), f"{size} bytes", ref)
             return file
         with contextlib.ExitStack() as closing:
-            file = closing.enter_context(tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX))
-            spool = cast("IO[bytes]", file)
+            spool = closing.enter_context(tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES_MAX))
             for piece in self._pieces(ref):
                 self._asked("keep a copy of", ref.path, partial(spool.write, piece))
             spool.seek(0)

@@ -38,6 +38,7 @@ from statekit.backend.interface import (
 )
 from statekit.backend.mutation import DELETE, PUT, Batch
 from statekit.backend.read_ahead import SortedReads
+from statekit.backend.rocksdb_snapshot import RocksSnapshot
 from statekit.backend.rocksdb_options import RocksOptions
 from statekit.errors import StatekitError, StorageError
 
@@ -188,6 +189,18 @@ class RocksBackend:
         """
         return self._reads(state, next_keys).get
 
+    def point_getter(self, state: str) -> Getter:
+        """Return a function that reads single rows in any order, from any thread."""
+        look = self._family(state).get
+
+        def get(key: bytes) -> bytes | None:
+            try:
+                return look(key)
+            except Exception as error:
+                raise self._failure("read", error) from error
+
+        return get
+
     def many_getter(self, state: str) -> ManyGetter:
         """Return a function that reads many rows at a time, from the same blocks or fetched
         together.
@@ -314,6 +327,24 @@ class RocksBackend:
                 if runs > SORTED_RUNS_MAX:
                     family.compact_range(None, None)
         self._written.clear()
+
+    def log_writes(self) -> None:
+        """From now on use the write-ahead log: if the process is killed, no write before is lost.
+
+        What was written before is flushed. If the machine loses power, the last writes may be
+        lost, and the earlier ones are complete.
+
+        Raises:
+            StorageError: the disk is full or failed.
+        """
+        self.flush()
+        self._write_options.disable_wal = False
+
+    def frozen(self) -> RocksSnapshot:
+        """Return the rows as they are now. Nothing may be written during the call."""
+        self._check_open()
+        snapshots = {name: family.snapshot() for name, family in self._families.items()}
+        return RocksSnapshot(snapshots, self._failure)
 
     def snapshot(self, targets: Sequence[Path]) -> None:
         """Link the flushed database into a directory that does not exist yet.

@@ -1,0 +1,563 @@
+"""Replica: a copy of a checkpoint's state that follows the job, in a process of its own.
+
+    <directory>/lock                        held by the process that uses it
+    <directory>/<checkpoint id>/<operator>/<unique>/    a copy of an operator (`operator_copy`)
+
+Every operator has one copy. For each new epoch, the replica applies the epoch's change files to all
+copies, and then publishes the epoch: it takes a snapshot of each. So a view of an epoch never
+changes, and reads never wait. Where change files do not lead to the epoch, as after a rollback, or
+if the replica is too far behind, it restores new copies beside the old ones, which are read until
+the new ones are complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+from statekit.backend.rocksdb_options import RocksOptions
+from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.own_files import follows_by_files
+from statekit.checkpoint.repository import Repository
+from statekit.clock import stopwatch_s, unique_id
+from statekit.errors import QueryError, StatekitError, StateTypeError
+from statekit.functions.process import Process
+from statekit.query.epochs import EpochReader, is_continued, next_manifest
+from statekit.query.operator_copy import OperatorCopy, Position
+from statekit.query.state_rows import record_of_operator
+from statekit.query.view import PublishedEpoch, View
+from statekit.timestamp import duration_to_micros
+from statekit.working_copy.lock import DirectoryLock
+
+_logger = logging.getLogger("statekit.replica")
+
+V = TypeVar("V")
+
+_CLOSED = "the replica was closed: open it again"
+
+
+class Answer(NamedTuple, Generic[V]):
+    """What a read returned, and the epoch that it is of."""
+
+    value: V
+    epoch: int
+
+
+@dataclass(frozen=True)
+class ReplicaStatus:
+    """What a replica is doing.
+
+    Attributes:
+        epoch: the last epoch that can be read; None before the first.
+        latest: the last committed epoch, as far as the replica knows.
+        is_rebuilding: whether copies are being restored from the checkpoint. Earlier epochs can be
+            read meanwhile.
+        error: why the last attempt to follow failed; None if it did not. The replica tries again.
+        views: the epochs that can be read.
+    """
+
+    epoch: int | None
+    latest: int | None
+    is_rebuilding: bool
+    error: str | None
+    views: tuple[int, ...]
+
+
+class Replica:
+    """Follows a checkpoint, and reads the state of its epochs.
+
+    Parameters:
+        checkpoint: a directory, an object store URL or an open repository.
+        operators: names of the operators to follow; None for all.
+        key_groups: the first and the last key group to follow; None for all. The disk space is that
+            of this part.
+        directory: where the copies are kept, for this process alone. None for a temporary one. With
+            a directory, a replica that starts again continues from the epoch that it was at.
+        functions: process functions, for typed keys and values; by the name of their operator, or
+            in a list if operators have the names of the functions. States of other operators are
+            read as plain data.
+        views: the number of last epochs that can be read.
+        view_timeout: how long an open view keeps an older epoch readable; a timedelta or text. It
+            bounds the disk space of views that are never closed.
+        follow: whether a thread follows new epochs. If not, call `refresh`.
+        poll: how often the thread asks for a new epoch; a timedelta or text. None for 20
+            milliseconds on a local disk, and a second on an object store.
+        rocksdb: limits of memory.
+        allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
+            chose.
+
+    Raises:
+        RestoreError: it is a savepoint, or a local path that does not exist.
+        QueryError: the directory is used by another process; or there is no such operator or key
+            group.
+        CorruptCheckpointError: a file is missing or altered.
+        StorageError: the store or the local disk failed.
+
+    >>> import tempfile
+    >>> import statekit as sk
+    >>> @sk.process(key="user")
+    ... def visits(record: dict, count: sk.ValueState[int]) -> None:
+    ...     count.update((count.get() or 0) + 1)
+    >>> job = sk.Job("site")
+    >>> _ = job.source("pages", dict).process(visits)
+    >>> home = tempfile.mkdtemp()
+    >>> _ = job.run({"pages": [{"user": "ada"}, {"user": "ada"}]}, checkpoint=home)
+    >>> with sk.Replica(home) as replica:
+    ...     replica.get("visits", "count", "ada")
+    Answer(value=2, epoch=0)
+    """
+
+    def __init__(
+        self,
+        checkpoint: str | Path | Repository,
+        operators: Sequence[str] | None = None,
+        key_groups: tuple[int, int] | None = None,
+        directory: str | Path | None = None,
+        *,
+        functions: Mapping[str, Process[Any, Any, Any]] | Iterable[Process[Any, Any, Any]] = (),
+        views: int = 4,
+        view_timeout: Any = "5 minutes",
+        follow: bool = True,
+        poll: Any = None,
+        rocksdb: RocksOptions | None = None,
+        allow_pickle: bool = False,
+    ) -> None:
+        if type(views) is not int or views < 1:
+            raise StateTypeError(f"views={views!r}: give the number of epochs to keep, at least 1")
+        self._reader = EpochReader(checkpoint)
+        self._operators = None if operators is None else tuple(operators)
+        self._key_groups = key_groups
+        self._functions = (
+            dict(functions)
+            if isinstance(functions, Mapping)
+            else {function.name: function for function in functions}
+        )
+        self._views_max = views
+        self._view_timeout_s = duration_to_micros(view_timeout, "view_timeout") / 1e6
+        self._poll_s = self._poll(poll)
+        self._options = rocksdb or RocksOptions()
+        self._allow_pickle = allow_pickle
+        self._last: EpochManifest | None = None
+        self._latest: int | None = None
+        self._copies: dict[str, OperatorCopy] = {}
+        self._replaced: list[OperatorCopy] = []
+        self._published: deque[PublishedEpoch] = deque()
+        self._held: list[PublishedEpoch] = []
+        self._is_rebuilding = False
+        self._error: str | None = None
+        self._advancing = threading.Lock()
+        self._reading = threading.Lock()
+        self._changed = threading.Condition()
+        self._ends = threading.Event()
+        self._is_temporary = directory is None
+        self._directory = Path(
+            tempfile.mkdtemp(prefix="statekit-replica-") if directory is None else directory
+        )
+        self._lock = self._locked()
+        self._thread: threading.Thread | None = None
+        try:
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
+        if follow:
+            self._thread = threading.Thread(target=self._follow, daemon=True)
+            self._thread.start()
+
+    def _poll(self, poll: Any) -> float:
+        if poll is not None:
+            return duration_to_micros(poll, "poll") / 1e6
+        return 1.0 if self._reader.repository.root is None else 0.02
+
+    def _locked(self) -> DirectoryLock:
+        lock = DirectoryLock.take(self._directory)
+        if lock is None:
+            raise QueryError(
+                f"{self._directory} is used by another replica: give each replica a directory of "
+                "its own"
+            )
+        return lock
+
+    # ------------------------------------------------------------------------------- following
+
+    def refresh(self) -> int:
+        """Apply the epochs that were committed since the last call, and return their number.
+
+        Raises:
+            CorruptCheckpointError: a file is missing or altered.
+            StorageError: the store or the local disk failed. Earlier epochs can still be read.
+        """
+        with self._advancing:
+            applied = 0
+            if self._last is None:
+                applied += self._start()
+            while self._last is not None and not self._ends.is_set() and self._advance():
+                applied += 1
+            self._close_old_views()
+            return applied
+
+    def _follow(self) -> None:
+        while not self._ends.wait(self._poll_s):
+            try:
+                self.refresh()
+                self._error = None
+            except Exception as error:  # noqa: BLE001 - reported; the next turn tries again
+                if self._ends.is_set():
+                    return
+                if str(error) != self._error:
+                    _logger.warning("the replica of %s does not follow: %s", self._url, error)
+                self._error = str(error)
+                self._ends.wait(min(50 * self._poll_s, 5.0))
+
+    @property
+    def _url(self) -> str:
+        return self._reader.repository.url
+
+    def _start(self) -> int:
+        """Open or restore copies at an epoch. Return 0 if nothing is committed yet."""
+        latest = self._reader.latest()
+        if latest is None:
+            return 0
+        job = self._reader.job_file(latest)
+        records, groups = self._records(job), self._groups(job)
+        copies = self._reopened(job, records, groups)
+        if copies is not None:
+            last = self._position_of(copies)
+            if last is not None:
+                self._copies, self._last = copies, last
+                if all(copy.position.applying is None for copy in copies.values()):
+                    self._publish(last)
+                return 1
+            for copy in copies.values():
+                copy.remove()
+        self._restore_all(latest)
+        return 1
+
+    def _records(self, job: JobFile) -> list[OperatorRecord]:
+        if self._operators is None:
+            return [*job.operators]
+        return [record_of_operator(job, name) for name in self._operators]
+
+    def _groups(self, job: JobFile) -> tuple[int, int]:
+        if self._key_groups is None:
+            return 0, job.key_groups - 1
+        first, last = self._key_groups
+        if not 0 <= first <= last < job.key_groups:
+            raise QueryError(
+                f"key_groups={self._key_groups}: the checkpoint has the key groups 0 to "
+                f"{job.key_groups - 1}; give the first and the last one"
+            )
+        return first, last
+
+    def _home(self, job: JobFile, operator: str) -> Path:
+        return self._directory / job.id / operator
+
+    def _reopened(
+        self, job: JobFile, records: Sequence[OperatorRecord], groups: tuple[int, int]
+    ) -> dict[str, OperatorCopy] | None:
+        """Return the copies of an earlier process; None if one is missing. Others are removed."""
+        self._remove_others(job, {record.name for record in records})
+        copies: dict[str, OperatorCopy] = {}
+        for record in records:
+            homes = sorted(self._home(job, record.name).glob("*/copy.json"))
+            for home in (path.parent for path in homes):
+                copy = None
+                if record.name not in copies:
+                    copy = OperatorCopy.reopen(record, groups, home, self._options)
+                if copy is None:
+                    shutil.rmtree(home, ignore_errors=True)
+                else:
+                    copies[record.name] = copy
+            for path in self._home(job, record.name).glob("*"):
+                if record.name not in copies or path != copies[record.name].home:
+                    shutil.rmtree(path, ignore_errors=True)
+        if len(copies) == len(records):
+            return copies
+        for copy in copies.values():
+            copy.remove()
+        return None
+
+    def _remove_others(self, job: JobFile, operators: set[str]) -> None:
+        """Remove copies of another checkpoint, and of operators that are not followed."""
+        for path in self._directory.glob("*"):
+            if path.is_dir() and path.name != job.id:
+                shutil.rmtree(path, ignore_errors=True)
+        for path in (self._directory / job.id).glob("*"):
+            if path.name not in operators:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _position_of(self, copies: Mapping[str, OperatorCopy]) -> EpochManifest | None:
+        """Return the manifest of the epoch that all copies are at, or some are at and others after.
+
+        A process that was killed may have advanced only some of the copies. Those apply the files
+        of that epoch once more, which changes nothing.
+
+        Returns:
+            None if the epochs differ more, or the checkpoint does not have them any more.
+        """
+        first = min((copy.position.epoch for copy in copies.values()), default=0)
+        try:
+            manifest = self._reader.manifest(first)
+            before = Position.at(manifest)
+            for copy in copies.values():
+                if copy.position.epoch == first + 1:
+                    after = Position.at(self._reader.manifest(first + 1))
+                    if copy.position.manifest != after.manifest or copy.position.applying:
+                        return None
+                    copy.position = before.model_copy(update={"applying": first + 1})
+                elif copy.position.manifest != before.manifest:
+                    return None
+        except StatekitError:
+            return None
+        return manifest
+
+    # --------------------------------------------------------------------------- the next epoch
+
+    def _advance(self) -> bool:
+        """Apply the next epoch. Return False if there is none."""
+        last = self._last
+        assert last is not None
+        repository = self._reader.repository
+        try:
+            after = next_manifest(repository, last)
+        except QueryError:
+            after = self._reader.latest()
+            if after is None:
+                raise
+            self._restore_all(after)
+            return True
+        if after is None:
+            self._latest = last.epoch
+            return False
+        self._latest = after.epoch
+        if self._leads_to(last, after):
+            for copy in self._copies.values():
+                copy.advance(repository, last, after)
+            self._last = after
+            self._publish(after)
+        else:
+            self._restore_all(after)
+        return True
+
+    def _leads_to(self, last: EpochManifest, after: EpochManifest) -> bool:
+        """Return whether change files lead from the copies to an epoch."""
+        if not follows_by_files(last, after):
+            return False
+        if any(c.position.applying not in (None, after.epoch) for c in self._copies.values()):
+            return False
+        records = self._records(self._reader.job_file(after))
+        states = {record.name: record.holds for record in records}
+        if states != {name: copy.states for name, copy in self._copies.items()}:
+            return False
+        return is_continued(self._reader.repository, last, after)
+
+    def _restore_all(self, manifest: EpochManifest) -> None:
+        """Restore all copies at an epoch beside the present ones, and publish it."""
+        self._latest = manifest.epoch
+        self._is_rebuilding = True
+        copies: dict[str, OperatorCopy] = {}
+        try:
+            job = self._reader.job_file(manifest)
+            groups = self._groups(job)
+            for record in self._records(job):
+                copies[record.name] = OperatorCopy.restore(
+                    self._reader.repository,
+                    manifest,
+                    record,
+                    groups,
+                    self._home(job, record.name) / unique_id(),
+                    self._options,
+                )
+        except BaseException:
+            for copy in copies.values():
+                copy.remove()
+            raise
+        finally:
+            self._is_rebuilding = False
+        self._replaced += self._copies.values()
+        self._copies, self._last = copies, manifest
+        self._publish(manifest)
+
+    def _publish(self, manifest: EpochManifest) -> None:
+        """Make an epoch readable."""
+        job = self._reader.job_file(manifest)
+        published = PublishedEpoch(
+            manifest=manifest,
+            job=job,
+            rows={name: copy.rows() for name, copy in self._copies.items()},
+            groups=self._groups(job),
+            functions=self._functions,
+            allow_pickle=self._allow_pickle,
+            published_s=stopwatch_s(),
+        )
+        with self._reading:
+            self._published.append(published)
+            while len(self._published) > self._views_max:
+                self._held.append(self._published.popleft())
+        with self._changed:
+            self._changed.notify_all()
+
+    def _close_old_views(self) -> None:
+        """Release epochs that nobody reads, or for too long, and copies that nobody reads."""
+        with self._reading:
+            held, self._held = self._held, []
+            for published in held:
+                age_s = stopwatch_s() - published.published_s
+                if published.readers and age_s < self._view_timeout_s:
+                    self._held.append(published)
+                    continue
+                published.close(
+                    f"the view of epoch {published.manifest.epoch} was closed: the replica keeps "
+                    f"{self._views_max} epochs, and open views for {self._view_timeout_s:g} s. "
+                    "Take another view; to read longer, pass view_timeout="
+                )
+            replaced, self._replaced = self._replaced, []
+        for copy in replaced:
+            if copy.is_read:
+                self._replaced.append(copy)
+            else:
+                copy.remove()
+
+    # ---------------------------------------------------------------------------------- reading
+
+    def at(self, epoch: int | None = None) -> View:
+        """Return a view of an epoch: any number of reads that belong together.
+
+        Parameters:
+            epoch: one of `status().views`; None for the last one.
+
+        Raises:
+            QueryError: nothing is committed yet, or the replica does not have the epoch.
+        """
+        with self._reading:
+            return View(self._epoch(epoch))
+
+    def _epoch(self, epoch: int | None) -> PublishedEpoch:
+        if self._ends.is_set():
+            raise QueryError(_CLOSED)
+        if not self._published:
+            raise QueryError(
+                f"{self._url} has no committed epoch: wait until the job has committed one"
+            )
+        if epoch is None:
+            return self._published[-1]
+        for published in self._published:
+            if published.manifest.epoch == epoch:
+                return published
+        numbers = ", ".join(str(published.manifest.epoch) for published in self._published)
+        raise QueryError(
+            f"the replica of {self._url} cannot read epoch {epoch}: it has the epochs {numbers}. "
+            "Pass one of them; to keep more, pass views=; for older ones use statekit.read"
+        )
+
+    def get(self, operator: str, state: str, key: Any) -> Answer[Any]:
+        """Return what a state has for a key in the last epoch: see `StateView.get`.
+
+        Raises:
+            QueryError: there is no such operator or state, or nothing is committed yet.
+            StateTypeError: it is not a key of the operator.
+        """
+        published = self._newest()
+        return Answer(published.state(operator, state).get(key), published.manifest.epoch)
+
+    def get_many(self, operator: str, state: str, keys: Sequence[Any]) -> Answer[list[Any]]:
+        """Return what a state has for each key in the last epoch: see `StateView.get_many`.
+
+        Raises:
+            QueryError, StateTypeError: as for `get`.
+        """
+        published = self._newest()
+        return Answer(published.state(operator, state).get_many(keys), published.manifest.epoch)
+
+    def _newest(self) -> PublishedEpoch:
+        try:
+            published = self._published[-1]
+        except IndexError:
+            with self._reading:
+                return self._epoch(None)
+        if self._ends.is_set():
+            raise QueryError(_CLOSED)
+        return published
+
+    @property
+    def epoch(self) -> int | None:
+        """The last epoch that can be read; None before the first."""
+        return self._published[-1].manifest.epoch if self._published else None
+
+    def status(self) -> ReplicaStatus:
+        """Return what the replica is doing."""
+        with self._reading:
+            views = tuple(published.manifest.epoch for published in self._published)
+        return ReplicaStatus(
+            epoch=views[-1] if views else None,
+            latest=self._latest,
+            is_rebuilding=self._is_rebuilding,
+            error=self._error,
+            views=views,
+        )
+
+    def wait_for(self, epoch: int, timeout: Any = "1 minute") -> None:
+        """Wait until an epoch, or a later one, can be read.
+
+        Parameters:
+            timeout: the longest wait; a timedelta or text.
+
+        Raises:
+            QueryError: it cannot be read in time.
+        """
+        limit_s = duration_to_micros(timeout, "timeout") / 1e6
+        with self._changed:
+            is_there = self._changed.wait_for(
+                lambda: self._ends.is_set() or (self.epoch is not None and self.epoch >= epoch),
+                limit_s,
+            )
+        if not is_there or self._ends.is_set():
+            raise QueryError(
+                f"the replica of {self._url} is at epoch {self.epoch}, and not at {epoch} after "
+                f"{limit_s:g} s: {self._error or 'check that the job commits epochs'}"
+            )
+
+    def close(self) -> None:
+        """Stop following, and close all views. A temporary directory is removed."""
+        if self._ends.is_set():
+            return
+        self._ends.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        with self._advancing, self._reading:
+            for published in (*self._published, *self._held):
+                published.close(_CLOSED)
+            for copy in self._replaced:
+                copy.remove()
+            for copy in self._copies.values():
+                with contextlib.suppress(StatekitError):
+                    copy.close()
+        self._lock.release()
+        if self._is_temporary:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Replica of {self._url} at epoch {self.epoch}>"

@@ -38,8 +38,8 @@ from statekit.backend.interface import (
 )
 from statekit.backend.mutation import DELETE, PUT, Batch
 from statekit.backend.read_ahead import SortedReads
-from statekit.backend.rocksdb_snapshot import RocksSnapshot
 from statekit.backend.rocksdb_options import RocksOptions
+from statekit.backend.rocksdb_snapshot import FrozenState, RocksSnapshot
 from statekit.errors import StatekitError, StorageError
 
 # Universal compaction merges runs of similar size, so what an epoch costs follows what it wrote.
@@ -343,8 +343,8 @@ class RocksBackend:
     def frozen(self) -> RocksSnapshot:
         """Return the rows as they are now. Nothing may be written during the call."""
         self._check_open()
-        snapshots = {name: family.snapshot() for name, family in self._families.items()}
-        return RocksSnapshot(snapshots, self._failure)
+        states = {name: FrozenState.of(family) for name, family in self._families.items()}
+        return RocksSnapshot(states, self._failure)
 
     def snapshot(self, targets: Sequence[Path]) -> None:
         """Link the flushed database into a directory that does not exist yet.

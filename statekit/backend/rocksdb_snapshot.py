@@ -1,9 +1,18 @@
-"""Rows of a RocksDB database as they were at one moment, while the database is written."""
+"""Rows of a RocksDB database as they were at one moment, while the database is written.
+
+Facts of rocksdict that shape this file:
+
+- A snapshot reads single rows as they were. But an iterator of a snapshot shows the rows as they
+  are when the iterator is created. So iterators are created together with the snapshot. They keep
+  showing the rows of that moment, also when they seek.
+- A snapshot has no call for many rows, and raises a bare exception for an absent row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from threading import Lock
+from typing import NamedTuple, Protocol
 
 import rocksdict
 
@@ -12,6 +21,10 @@ from statekit.errors import StatekitError
 
 # The only way in which rocksdict says that a snapshot has no row at a key.
 _ABSENT = "key not found"
+
+# A scan reads so many rows at first, and then more and more at a time.
+_FIRST_ROWS = 16
+_ROWS_MAX = 1_024
 
 Failure = Callable[[str, Exception], StatekitError]
 """Returns the error for an exception of RocksDB while something was done, such as "read"."""
@@ -33,6 +46,25 @@ class FrozenRows(Protocol):
         """Release the rows. Further reads fail."""
 
 
+class FrozenState(NamedTuple):
+    """The rows of one state at one moment.
+
+    Parameters:
+        snapshot: for single rows.
+        rows: for scans. One scan at a time may use it, so a scan seeks again after some rows.
+        lock: held while a scan uses `rows`.
+    """
+
+    snapshot: rocksdict.Snapshot
+    rows: rocksdict.RdictIter
+    lock: Lock
+
+    @classmethod
+    def of(cls, family: rocksdict.Rdict) -> FrozenState:
+        """Return the rows of a column family as they are now."""
+        return cls(family.snapshot(), family.iter(), Lock())
+
+
 class RocksSnapshot:
     """The rows of a database at the moment when it was created. See `FrozenRows`.
 
@@ -40,20 +72,20 @@ class RocksSnapshot:
     after the database was closed, and keeps the lock of the database until it is closed too.
 
     Parameters:
-        snapshots: of each state, all taken while nothing was written.
+        states: of each state, all created while nothing was written.
         failure: returns the error for an exception of RocksDB.
     """
 
-    def __init__(self, snapshots: Mapping[str, rocksdict.Snapshot], failure: Failure) -> None:
-        self._snapshots = dict(snapshots)
+    def __init__(self, states: Mapping[str, FrozenState], failure: Failure) -> None:
+        self._states = dict(states)
         self._failure = failure
         self._closed = False
 
     def get(self, state: str, key: bytes) -> bytes | None:
-        snapshot = self._state(state)
+        snapshot = self._state(state).snapshot
         try:
             return snapshot[key]
-        except Exception as error:  # noqa: BLE001 - rocksdict's are bare
+        except Exception as error:
             if str(error) == _ABSENT:
                 return None
             raise self._failure("read", error) from error
@@ -62,31 +94,68 @@ class RocksSnapshot:
         return [self.get(state, key) for key in keys]
 
     def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
-        # An iterator at an unreadable block ends like one without more rows: see `RocksBackend`.
-        rows = self._state(state).iter()
-        rows.seek_for_prev(end) if reverse else rows.seek(start)
-        if reverse and rows.valid() and rows.key() == end:
-            rows.prev()
-        advance = rows.prev if reverse else rows.next
-        while rows.valid():
-            key = rows.key()
-            if key < start or key >= end:
+        count = _FIRST_ROWS
+        while True:
+            rows = self._some(self._state(state), start, end, count, reverse)
+            yield from rows
+            if len(rows) < count:
                 return
-            yield key, rows.value()
-            advance()
-        try:
-            rows.status()
-        except Exception as error:
-            raise self._failure("read", error) from error
+            if reverse:
+                end = rows[-1][0]
+            else:
+                start = rows[-1][0] + b"\x00"
+            count = min(4 * count, _ROWS_MAX)
+
+    def _some(
+        self, frozen: FrozenState, start: bytes, end: bytes, count: int, reverse: bool
+    ) -> list[tuple[bytes, bytes]]:
+        """Return the first rows with `start <= key < end`, at most `count`."""
+        with frozen.lock:
+            rows = frozen.rows
+            try:
+                found = (
+                    _backward(rows, start, end, count)
+                    if reverse
+                    else (_forward(rows, start, end, count))
+                )
+                # At an unreadable block an iterator ends as if there were no more rows.
+                if len(found) < count:
+                    rows.status()
+            except Exception as error:
+                raise self._failure("read", error) from error
+            return found
 
     def close(self) -> None:
         self._closed = True
-        self._snapshots.clear()
+        self._states.clear()
 
-    def _state(self, state: str) -> rocksdict.Snapshot:
-        snapshot = self._snapshots.get(state)
-        if snapshot is None:
+    def _state(self, state: str) -> FrozenState:
+        frozen = self._states.get(state)
+        if frozen is None:
             if self._closed:
                 raise used_after_close()
-            raise unknown_state(state, self._snapshots)
-        return snapshot
+            raise unknown_state(state, self._states)
+        return frozen
+
+
+def _forward(
+    rows: rocksdict.RdictIter, start: bytes, end: bytes, count: int
+) -> list[tuple[bytes, bytes]]:
+    found: list[tuple[bytes, bytes]] = []
+    rows.seek(start)
+    while len(found) < count and rows.valid() and (key := rows.key()) < end:
+        found.append((key, rows.value()))
+        rows.next()
+    return found
+
+
+def _backward(
+    rows: rocksdict.RdictIter, start: bytes, end: bytes, count: int
+) -> list[tuple[bytes, bytes]]:
+    found: list[tuple[bytes, bytes]] = []
+    rows.seek_for_prev(end)
+    while len(found) < count and rows.valid() and (key := rows.key()) >= start:
+        if key != end:
+            found.append((key, rows.value()))
+        rows.prev()
+    return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import still_kept
 from statekit.errors import CorruptCheckpointError, QueryError
+from statekit.timestamp import duration_to_micros
 
 RESYNCHRONISE = (
     "Read the state of an epoch that is kept, with statekit.read or a new replica, and take the "
@@ -34,6 +36,19 @@ class EpochReader:
             else Repository(checkpoint, create=False)
         )
         self._job_files: dict[str, JobFile] = {}
+
+    def poll_s(self, poll: Any) -> float:
+        """Return how often to ask for a new epoch, in seconds.
+
+        Parameters:
+            poll: a timedelta or text; None for the default, which depends on the store.
+
+        Raises:
+            StateTypeError: it is no duration.
+        """
+        if poll is not None:
+            return duration_to_micros(poll, "poll") / 1e6
+        return 1.0 if self.repository.root is None else 0.02
 
     def latest(self) -> EpochManifest | None:
         """Return the manifest of the last committed epoch; None before the first.
@@ -86,32 +101,62 @@ class EpochReader:
         return self._job_files[path]
 
 
-def next_manifest(repository: Repository, last: EpochManifest | None) -> EpochManifest | None:
+def next_manifest(
+    repository: Repository, last: EpochManifest | None, *, thorough: bool = True
+) -> EpochManifest | None:
     """Return the manifest of the first epoch that is kept after another one; None if there is none.
 
     Parameters:
         last: the other epoch; None for the first epoch that is kept.
+        thorough: if there is no next epoch, list the epochs to find out whether the checkpoint has
+            later ones, or fewer. Otherwise this takes one request.
 
     Raises:
-        QueryError: the next epoch was collected.
+        QueryError: the next epoch was collected, or the checkpoint was replaced by another version
+            of it.
         CorruptCheckpointError: it is missing or altered.
+        StorageError: the store failed.
     """
     if last is None:
         return _first_manifest(repository)
     number = last.epoch + 1
     if not repository.is_committed(number):
-        latest = repository.latest_epoch()
-        if latest is not None and latest > last.epoch:
-            if repository.is_committed(number):
-                return next_manifest(repository, last)  # committed between the two requests
-            raise collected(repository, number)
+        if thorough:
+            _check_is_last(repository, last)
         return None
     try:
-        return repository.manifest(number)
+        after = repository.manifest(number)
     except CorruptCheckpointError as missing:
         if number >= repository.first_kept():
             raise
         raise collected(repository, number) from missing
+    if not _is_continued(repository, last, after):
+        raise replaced(repository, last)
+    return after
+
+
+def _check_is_last(repository: Repository, last: EpochManifest) -> None:
+    """Check that an epoch without a next one is the last one."""
+    latest = repository.latest_epoch()
+    if latest is None or latest < last.epoch:
+        raise replaced(repository, last)
+    if latest > last.epoch and not repository.is_committed(last.epoch + 1):
+        raise collected(repository, last.epoch + 1)
+
+
+def _is_continued(repository: Repository, last: EpochManifest, after: EpochManifest) -> bool:
+    """Return whether an epoch was committed on top of another one that was read before.
+
+    It was not if the checkpoint was replaced meanwhile, such as by a backup: epochs of the same
+    numbers are then others. One run commits all its epochs on top of each other, so a request is
+    made only if another run committed the second one.
+    """
+    if after.writer == last.writer:
+        return True
+    try:
+        return repository.manifest(last.epoch) == last
+    except CorruptCheckpointError:
+        return last.epoch < repository.first_kept()  # collected since, and so not replaced
 
 
 def _first_manifest(repository: Repository) -> EpochManifest | None:
@@ -136,19 +181,9 @@ def collected(repository: Repository, epoch: int) -> QueryError:
     )
 
 
-def is_continued(repository: Repository, last: EpochManifest, after: EpochManifest) -> bool:
-    """Return whether an epoch was committed on top of another one that was read before.
-
-    It was not if the checkpoint was replaced meanwhile, such as by a backup: epochs of the same
-    numbers are then others. One run commits all its epochs on top of each other, so a request is
-    made only if another run committed the second one.
-
-    Raises:
-        StorageError: the store failed.
-    """
-    if after.writer == last.writer:
-        return True
-    try:
-        return repository.manifest(last.epoch) == last
-    except CorruptCheckpointError:
-        return last.epoch < repository.first_kept()  # collected since, and so not replaced
+def replaced(repository: Repository, last: EpochManifest) -> QueryError:
+    """Return the error that a checkpoint is another version than the one that was read before."""
+    return QueryError(
+        f"{repository.url} was replaced: it does not continue the epoch {last.epoch} that was read "
+        f"from it, as after a restore from a backup. {RESYNCHRONISE}"
+    )

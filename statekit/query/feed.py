@@ -97,6 +97,68 @@ class EpochChanges:
         return self._source.changes()
 
 
+def feed(
+    checkpoint: str | Path | Repository,
+    operator: str,
+    state: str,
+    after: int | None = None,
+    *,
+    until: int | None = None,
+    follow: bool = False,
+    poll: Any = None,
+    function: Process[Any, Any, Any] | None = None,
+    allow_pickle: bool = False,
+) -> Feed:
+    """Return the changes of a state, epoch by epoch.
+
+    Parameters:
+        checkpoint: a directory, an object store URL or an open repository.
+        operator, state: their names.
+        after: the epoch that the consumer has applied; None for a consumer without anything, which
+            first gets all rows of the first epoch that is kept.
+        until: the last epoch to return; None for no end.
+        follow: wait for new epochs, and do not end after the last one.
+        poll: how often to ask for a new epoch; a timedelta or text. None for 20 milliseconds on a
+            local disk, and a second on an object store.
+        function: the process function, for typed keys and values, converted by its migrate hooks;
+            None for what JSON can hold.
+        allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint
+            chose.
+
+    Raises:
+        QueryError: the epoch `after` was collected, or never committed; or it has no such operator
+            or state.
+        RestoreError: the checkpoint is a savepoint, or a local path that does not exist.
+        StateSchemaError: the function declares a type that would misread stored rows.
+
+    >>> import tempfile
+    >>> import statekit as sk
+    >>> @sk.process(key="user")
+    ... def visits(record: dict, count: sk.ValueState[int]) -> None:
+    ...     count.update((count.get() or 0) + 1)
+    >>> job = sk.Job("site")
+    >>> _ = job.source("pages", dict).process(visits)
+    >>> home = tempfile.mkdtemp()
+    >>> pages = [{"user": "ada"}, {"user": "bob"}, {"user": "ada"}]
+    >>> _ = job.run({"pages": pages}, checkpoint=home, epoch_size=2)
+    >>> for epoch in sk.feed(home, "visits", "count"):
+    ...     print(epoch.epoch, epoch.kind, sorted((c.op, c.key, c.value) for c in epoch))
+    0 snapshot [('upsert', 'ada', 1), ('upsert', 'bob', 1)]
+    1 changes [('upsert', 'ada', 2)]
+    """
+    reader = EpochReader(checkpoint)
+    return Feed(
+        reader,
+        operator,
+        state,
+        after,
+        function,
+        until=until,
+        poll_s=reader.poll_s(poll) if follow else None,
+        allow_pickle=allow_pickle,
+    )
+
+
 class Feed:
     """The changes of one state, epoch by epoch. Created by `statekit.feed`.
 
@@ -113,8 +175,7 @@ class Feed:
         function: Process[Any, Any, Any] | None,
         *,
         until: int | None,
-        follow: bool,
-        poll_s: float,
+        poll_s: float | None,
         allow_pickle: bool,
     ) -> None:
         self._reader = reader
@@ -123,7 +184,7 @@ class Feed:
         self._function = function
         self._allow_pickle = allow_pickle
         self._until = until
-        self._poll_s = poll_s if follow else None
+        self._poll_s = poll_s
         self._last: EpochManifest | None = None
         if after is not None:
             self._last = reader.manifest(after)

@@ -32,7 +32,7 @@ from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s, unique_id
 from statekit.errors import QueryError, StatekitError, StateTypeError
 from statekit.functions.process import Process
-from statekit.query.epochs import EpochReader, is_continued, next_manifest
+from statekit.query.epochs import EpochReader, next_manifest
 from statekit.query.operator_copy import OperatorCopy, Position
 from statekit.query.state_rows import record_of_operator
 from statekit.query.view import PublishedEpoch, View
@@ -42,6 +42,10 @@ from statekit.working_copy.lock import DirectoryLock
 _logger = logging.getLogger("statekit.replica")
 
 V = TypeVar("V")
+
+# Whether a checkpoint was replaced, or later epochs exist although the next one does not, takes a
+# list of the epochs. It is checked once in so many polls.
+_BETWEEN_CHECKS = 50
 
 _CLOSED = "the replica was closed: open it again"
 
@@ -144,7 +148,7 @@ class Replica:
         )
         self._views_max = views
         self._view_timeout_s = duration_to_micros(view_timeout, "view_timeout") / 1e6
-        self._poll_s = self._poll(poll)
+        self._poll_s = self._reader.poll_s(poll)
         self._options = rocksdb or RocksOptions()
         self._allow_pickle = allow_pickle
         self._last: EpochManifest | None = None
@@ -160,7 +164,7 @@ class Replica:
         self._changed = threading.Condition()
         self._ends = threading.Event()
         self._is_temporary = directory is None
-        self._directory = Path(
+        self.directory = Path(
             tempfile.mkdtemp(prefix="statekit-replica-") if directory is None else directory
         )
         self._lock = self._locked()
@@ -174,16 +178,11 @@ class Replica:
             self._thread = threading.Thread(target=self._follow, daemon=True)
             self._thread.start()
 
-    def _poll(self, poll: Any) -> float:
-        if poll is not None:
-            return duration_to_micros(poll, "poll") / 1e6
-        return 1.0 if self._reader.repository.root is None else 0.02
-
     def _locked(self) -> DirectoryLock:
-        lock = DirectoryLock.take(self._directory)
+        lock = DirectoryLock.take(self.directory)
         if lock is None:
             raise QueryError(
-                f"{self._directory} is used by another replica: give each replica a directory of "
+                f"{self.directory} is used by another replica: give each replica a directory of "
                 "its own"
             )
         return lock
@@ -197,20 +196,26 @@ class Replica:
             CorruptCheckpointError: a file is missing or altered.
             StorageError: the store or the local disk failed. Earlier epochs can still be read.
         """
+        return self._refresh(thorough=True)
+
+    def _refresh(self, *, thorough: bool) -> int:
         with self._advancing:
             applied = 0
             if self._last is None:
                 applied += self._start()
-            while self._last is not None and not self._ends.is_set() and self._advance():
+            while not self._ends.is_set() and self._advance(thorough=thorough):
                 applied += 1
             self._close_old_views()
             return applied
 
     def _follow(self) -> None:
+        last_check_s = stopwatch_s()
         while not self._ends.wait(self._poll_s):
             try:
-                self.refresh()
+                is_time = stopwatch_s() - last_check_s > _BETWEEN_CHECKS * self._poll_s
+                self._refresh(thorough=is_time)
                 self._error = None
+                last_check_s = stopwatch_s() if is_time else last_check_s
             except Exception as error:  # noqa: BLE001 - reported; the next turn tries again
                 if self._ends.is_set():
                     return
@@ -260,7 +265,7 @@ class Replica:
         return first, last
 
     def _home(self, job: JobFile, operator: str) -> Path:
-        return self._directory / job.id / operator
+        return self.directory / job.id / operator
 
     def _reopened(
         self, job: JobFile, records: Sequence[OperatorRecord], groups: tuple[int, int]
@@ -289,10 +294,10 @@ class Replica:
 
     def _remove_others(self, job: JobFile, operators: set[str]) -> None:
         """Remove copies of another checkpoint, and of operators that are not followed."""
-        for path in self._directory.glob("*"):
+        for path in self.directory.glob("*"):
             if path.is_dir() and path.name != job.id:
                 shutil.rmtree(path, ignore_errors=True)
-        for path in (self._directory / job.id).glob("*"):
+        for path in (self.directory / job.id).glob("*"):
             if path.name not in operators:
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -323,14 +328,14 @@ class Replica:
 
     # --------------------------------------------------------------------------- the next epoch
 
-    def _advance(self) -> bool:
+    def _advance(self, *, thorough: bool) -> bool:
         """Apply the next epoch. Return False if there is none."""
-        last = self._last
-        assert last is not None
-        repository = self._reader.repository
+        last, repository = self._last, self._reader.repository
+        if last is None:
+            return False
         try:
-            after = next_manifest(repository, last)
-        except QueryError:
+            after = next_manifest(repository, last, thorough=thorough)
+        except QueryError:  # it was collected, or the checkpoint was replaced
             after = self._reader.latest()
             if after is None:
                 raise
@@ -357,9 +362,7 @@ class Replica:
             return False
         records = self._records(self._reader.job_file(after))
         states = {record.name: record.holds for record in records}
-        if states != {name: copy.states for name, copy in self._copies.items()}:
-            return False
-        return is_continued(self._reader.repository, last, after)
+        return states == {name: copy.states for name, copy in self._copies.items()}
 
     def _restore_all(self, manifest: EpochManifest) -> None:
         """Restore all copies at an epoch beside the present ones, and publish it."""
@@ -546,7 +549,7 @@ class Replica:
                     copy.close()
         self._lock.release()
         if self._is_temporary:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self

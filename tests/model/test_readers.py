@@ -11,9 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +23,9 @@ from hypothesis.stateful import rule
 import statekit as sk
 from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb import RocksBackend
-from statekit.query.feed import Feed, feed
 from statekit.query.replica import Replica
 from tests.model.test_protocol_fuzz import Branch, Protocol
+from tests.support.feed_tables import FeedTable
 from tests.support.inventory_job import Held
 
 SOAK = bool(os.environ.get("STATEKIT_SOAK"))
@@ -35,39 +33,7 @@ KEYED = ("note", "places", "log", "total", "weight")
 LOCAL = ("handled", "numbers")
 
 
-@dataclass
-class Table:
-    """What a consumer of the feed of one state keeps: rows by key and place.
-
-    Parameters:
-        source: the feed.
-        rows: per key, the value at each place.
-    """
-
-    source: Feed
-    rows: dict[Any, dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
-
-    def follow(self) -> None:
-        for epoch in self.source:
-            if epoch.kind == "snapshot":
-                self.rows.clear()
-            for change in epoch:
-                if change.op == "clear":
-                    self.rows.clear() if change.key is None else self.rows.pop(change.key, None)
-                elif change.op == "delete":
-                    self.rows[change.key].pop(change.place, None)
-                else:
-                    self.rows[change.key][change.place] = change.value
-
-    def values(self, name: str) -> dict[Any, Any]:
-        """What the state has for each key."""
-        return {key: _whole(name, places) for key, places in self.rows.items() if places}
-
-
-def _whole(name: str, places: dict[Any, Any]) -> Any:
-    if name in ("log", "numbers"):
-        return [places[place] for place in sorted(places)]
-    return dict(places) if name == "places" else places[None]
+SHAPES = {"places": "map", "log": "list", "numbers": "list"}
 
 
 class _Killed(Exception):
@@ -79,7 +45,7 @@ class Readers(Protocol):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tables: dict[Path, dict[str, Table]] = {}
+        self.tables: dict[Path, dict[str, FeedTable]] = {}
         self.replicas: dict[Path, Replica] = {}
         self.copied = 0
         self.writes_before_kill: int | None = None
@@ -99,16 +65,19 @@ class Readers(Protocol):
             for table in tables.values():
                 table.follow()
         except sk.QueryError:  # epochs were collected, or the checkpoint was replaced
-            tables = {name: Table(feed(branch.root, "inventory", name)) for name in KEYED + LOCAL}
+            tables = {
+                name: FeedTable(sk.feed(branch.root, "inventory", name), SHAPES.get(name, "value"))
+                for name in KEYED + LOCAL
+            }
             for table in tables.values():
                 table.follow()
         self.tables[branch.root] = tables
         expected = branch.now.held
         for name in KEYED:
-            assert tables[name].values(name) == values_of(expected, name), name
-        shards = tables["numbers"].values("numbers")
+            assert tables[name].values() == values_of(expected, name), name
+        shards = tables["numbers"].values()
         assert sorted(n for numbers in shards.values() for n in numbers) == sorted(expected.numbers)
-        counts = tables["handled"].values("handled")
+        counts = tables["handled"].values()
         assert sum(counts.values()) == len(expected.numbers)
 
     # --------------------------------------------------------------------------------- a replica

@@ -23,7 +23,8 @@ from statekit.job.job import Job
 from statekit.job.stream import Stream, Windowed
 from statekit.job.windows.definitions import session, sliding, tumbling
 from statekit.job.windows.field_aggregates import Count, FieldAggregate, Max, Mean, Min, Sum
-from statekit.query.feed import Change, EpochChanges, Feed, feed
+from statekit.query.change import Change
+from statekit.query.feed import EpochChanges, Feed, feed
 from statekit.query.replica import Answer, Replica, ReplicaStatus
 from statekit.query.state_view import Page, StateView
 from statekit.query.view import View

@@ -92,6 +92,17 @@ class NetChanges:
             for key, row in self._backend.scan(_ROW, *_EVERYTHING)
         )
 
+    def touch(self, row_keys: Iterable[bytes]) -> None:
+        """Count rows as changed, which may be changed already."""
+        batch = Batch()
+        for row_key in row_keys:
+            if self._backend.get(_ROW, row_key) is None:
+                batch.put(_ROW, row_key, _DELETED)
+            if batch.full:
+                self._backend.write(batch)
+                batch = Batch()
+        self._backend.write(batch)
+
     def close(self) -> None:
         """Release memory and local disk."""
         self._closing.close()

@@ -1,18 +1,12 @@
 """Replica: a copy of a checkpoint's state that follows the job, in a process of its own.
 
-    <directory>/lock                        held by the process that uses it
-    <directory>/<checkpoint id>/<operator>/<unique>/    a copy of an operator (`operator_copy`)
-
-Every operator has one copy. For each new epoch, the replica applies the epoch's change files to all
-copies, and then publishes the epoch: it takes a snapshot of each. So a view of an epoch never
-changes, and reads never wait. Where change files do not lead to the epoch, as after a rollback, or
-if the replica is too far behind, it restores new copies beside the old ones, which are read until
-the new ones are complete.
+A `Follower` keeps the copies. After each epoch, the replica publishes it: it takes a snapshot of
+each copy. So a view of an epoch never changes, and reads never wait. While copies are restored,
+earlier epochs are read.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shutil
 import tempfile
@@ -25,19 +19,14 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.job_file import JobFile, OperatorRecord
-from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.own_files import follows_by_files
 from statekit.checkpoint.repository import Repository
-from statekit.clock import stopwatch_s, unique_id
-from statekit.errors import QueryError, StatekitError, StateTypeError
+from statekit.clock import stopwatch_s
+from statekit.errors import QueryError, StateTypeError
 from statekit.functions.process import Process
-from statekit.query.epochs import EpochReader, next_manifest
-from statekit.query.operator_copy import OperatorCopy, Position
-from statekit.query.state_rows import record_of_operator
+from statekit.query.epochs import EpochReader
+from statekit.query.follower import Follower
 from statekit.query.view import PublishedEpoch, View
 from statekit.timestamp import duration_to_micros
-from statekit.working_copy.lock import DirectoryLock
 
 _logger = logging.getLogger("statekit.replica")
 
@@ -139,8 +128,6 @@ class Replica:
         if type(views) is not int or views < 1:
             raise StateTypeError(f"views={views!r}: give the number of epochs to keep, at least 1")
         self._reader = EpochReader(checkpoint)
-        self._operators = None if operators is None else tuple(operators)
-        self._key_groups = key_groups
         self._functions = (
             dict(functions)
             if isinstance(functions, Mapping)
@@ -149,15 +136,9 @@ class Replica:
         self._views_max = views
         self._view_timeout_s = duration_to_micros(view_timeout, "view_timeout") / 1e6
         self._poll_s = self._reader.poll_s(poll)
-        self._options = rocksdb or RocksOptions()
         self._allow_pickle = allow_pickle
-        self._last: EpochManifest | None = None
-        self._latest: int | None = None
-        self._copies: dict[str, OperatorCopy] = {}
-        self._replaced: list[OperatorCopy] = []
         self._published: deque[PublishedEpoch] = deque()
         self._held: list[PublishedEpoch] = []
-        self._is_rebuilding = False
         self._error: str | None = None
         self._advancing = threading.Lock()
         self._reading = threading.Lock()
@@ -167,7 +148,9 @@ class Replica:
         self.directory = Path(
             tempfile.mkdtemp(prefix="statekit-replica-") if directory is None else directory
         )
-        self._lock = self._locked()
+        self._follower = Follower(
+            self._reader, self.directory, operators, key_groups, rocksdb or RocksOptions()
+        )
         self._thread: threading.Thread | None = None
         try:
             self.refresh()
@@ -177,15 +160,6 @@ class Replica:
         if follow:
             self._thread = threading.Thread(target=self._follow, daemon=True)
             self._thread.start()
-
-    def _locked(self) -> DirectoryLock:
-        lock = DirectoryLock.take(self.directory)
-        if lock is None:
-            raise QueryError(
-                f"{self.directory} is used by another replica: give each replica a directory of "
-                "its own"
-            )
-        return lock
 
     # ------------------------------------------------------------------------------- following
 
@@ -199,14 +173,16 @@ class Replica:
         return self._refresh(thorough=True)
 
     def _refresh(self, *, thorough: bool) -> int:
+        follower, applied = self._follower, 0
         with self._advancing:
-            applied = 0
-            if self._last is None:
-                applied += self._start()
-            while not self._ends.is_set() and self._advance(thorough=thorough):
-                applied += 1
+            if follower.manifest is None and follower.start():
+                applied += self._publish()
+            while not self._ends.is_set() and follower.manifest is not None:
+                if not follower.advance(thorough=thorough):
+                    break
+                applied += self._publish()
             self._close_old_views()
-            return applied
+        return applied
 
     def _follow(self) -> None:
         last_check_s = stopwatch_s()
@@ -228,177 +204,18 @@ class Replica:
     def _url(self) -> str:
         return self._reader.repository.url
 
-    def _start(self) -> int:
-        """Open or restore copies at an epoch. Return 0 if nothing is committed yet."""
-        latest = self._reader.latest()
-        if latest is None:
+    def _publish(self) -> int:
+        """Make the epoch of the follower readable. Return the number of published epochs."""
+        follower = self._follower
+        manifest = follower.manifest
+        if manifest is None or not follower.is_at_an_epoch:
             return 0
-        job = self._reader.job_file(latest)
-        records, groups = self._records(job), self._groups(job)
-        copies = self._reopened(job, records, groups)
-        if copies is not None:
-            last = self._position_of(copies)
-            if last is not None:
-                self._copies, self._last = copies, last
-                if all(copy.position.applying is None for copy in copies.values()):
-                    self._publish(last)
-                return 1
-            for copy in copies.values():
-                copy.remove()
-        self._restore_all(latest)
-        return 1
-
-    def _records(self, job: JobFile) -> list[OperatorRecord]:
-        if self._operators is None:
-            return [*job.operators]
-        return [record_of_operator(job, name) for name in self._operators]
-
-    def _groups(self, job: JobFile) -> tuple[int, int]:
-        if self._key_groups is None:
-            return 0, job.key_groups - 1
-        first, last = self._key_groups
-        if not 0 <= first <= last < job.key_groups:
-            raise QueryError(
-                f"key_groups={self._key_groups}: the checkpoint has the key groups 0 to "
-                f"{job.key_groups - 1}; give the first and the last one"
-            )
-        return first, last
-
-    def _home(self, job: JobFile, operator: str) -> Path:
-        return self.directory / job.id / operator
-
-    def _reopened(
-        self, job: JobFile, records: Sequence[OperatorRecord], groups: tuple[int, int]
-    ) -> dict[str, OperatorCopy] | None:
-        """Return the copies of an earlier process; None if one is missing. Others are removed."""
-        self._remove_others(job, {record.name for record in records})
-        copies: dict[str, OperatorCopy] = {}
-        for record in records:
-            homes = sorted(self._home(job, record.name).glob("*/copy.json"))
-            for home in (path.parent for path in homes):
-                copy = None
-                if record.name not in copies:
-                    copy = OperatorCopy.reopen(record, groups, home, self._options)
-                if copy is None:
-                    shutil.rmtree(home, ignore_errors=True)
-                else:
-                    copies[record.name] = copy
-            for path in self._home(job, record.name).glob("*"):
-                if record.name not in copies or path != copies[record.name].home:
-                    shutil.rmtree(path, ignore_errors=True)
-        if len(copies) == len(records):
-            return copies
-        for copy in copies.values():
-            copy.remove()
-        return None
-
-    def _remove_others(self, job: JobFile, operators: set[str]) -> None:
-        """Remove copies of another checkpoint, and of operators that are not followed."""
-        for path in self.directory.glob("*"):
-            if path.is_dir() and path.name != job.id:
-                shutil.rmtree(path, ignore_errors=True)
-        for path in (self.directory / job.id).glob("*"):
-            if path.name not in operators:
-                shutil.rmtree(path, ignore_errors=True)
-
-    def _position_of(self, copies: Mapping[str, OperatorCopy]) -> EpochManifest | None:
-        """Return the manifest of the epoch that all copies are at, or some are at and others after.
-
-        A process that was killed may have advanced only some of the copies. Those apply the files
-        of that epoch once more, which changes nothing.
-
-        Returns:
-            None if the epochs differ more, or the checkpoint does not have them any more.
-        """
-        first = min((copy.position.epoch for copy in copies.values()), default=0)
-        try:
-            manifest = self._reader.manifest(first)
-            before = Position.at(manifest)
-            for copy in copies.values():
-                if copy.position.epoch == first + 1:
-                    after = Position.at(self._reader.manifest(first + 1))
-                    if copy.position.manifest != after.manifest or copy.position.applying:
-                        return None
-                    copy.position = before.model_copy(update={"applying": first + 1})
-                elif copy.position.manifest != before.manifest:
-                    return None
-        except StatekitError:
-            return None
-        return manifest
-
-    # --------------------------------------------------------------------------- the next epoch
-
-    def _advance(self, *, thorough: bool) -> bool:
-        """Apply the next epoch. Return False if there is none."""
-        last, repository = self._last, self._reader.repository
-        if last is None:
-            return False
-        try:
-            after = next_manifest(repository, last, thorough=thorough)
-        except QueryError:  # it was collected, or the checkpoint was replaced
-            after = self._reader.latest()
-            if after is None:
-                raise
-            self._restore_all(after)
-            return True
-        if after is None:
-            self._latest = last.epoch
-            return False
-        self._latest = after.epoch
-        if self._leads_to(last, after):
-            for copy in self._copies.values():
-                copy.advance(repository, last, after)
-            self._last = after
-            self._publish(after)
-        else:
-            self._restore_all(after)
-        return True
-
-    def _leads_to(self, last: EpochManifest, after: EpochManifest) -> bool:
-        """Return whether change files lead from the copies to an epoch."""
-        if not follows_by_files(last, after):
-            return False
-        if any(c.position.applying not in (None, after.epoch) for c in self._copies.values()):
-            return False
-        records = self._records(self._reader.job_file(after))
-        states = {record.name: record.holds for record in records}
-        return states == {name: copy.states for name, copy in self._copies.items()}
-
-    def _restore_all(self, manifest: EpochManifest) -> None:
-        """Restore all copies at an epoch beside the present ones, and publish it."""
-        self._latest = manifest.epoch
-        self._is_rebuilding = True
-        copies: dict[str, OperatorCopy] = {}
-        try:
-            job = self._reader.job_file(manifest)
-            groups = self._groups(job)
-            for record in self._records(job):
-                copies[record.name] = OperatorCopy.restore(
-                    self._reader.repository,
-                    manifest,
-                    record,
-                    groups,
-                    self._home(job, record.name) / unique_id(),
-                    self._options,
-                )
-        except BaseException:
-            for copy in copies.values():
-                copy.remove()
-            raise
-        finally:
-            self._is_rebuilding = False
-        self._replaced += self._copies.values()
-        self._copies, self._last = copies, manifest
-        self._publish(manifest)
-
-    def _publish(self, manifest: EpochManifest) -> None:
-        """Make an epoch readable."""
         job = self._reader.job_file(manifest)
         published = PublishedEpoch(
             manifest=manifest,
             job=job,
-            rows={name: copy.rows() for name, copy in self._copies.items()},
-            groups=self._groups(job),
+            rows=follower.rows(),
+            groups=follower.groups(job),
             functions=self._functions,
             allow_pickle=self._allow_pickle,
             published_s=stopwatch_s(),
@@ -409,6 +226,7 @@ class Replica:
                 self._held.append(self._published.popleft())
         with self._changed:
             self._changed.notify_all()
+        return 1
 
     def _close_old_views(self) -> None:
         """Release epochs that nobody reads, or for too long, and copies that nobody reads."""
@@ -424,12 +242,7 @@ class Replica:
                     f"{self._views_max} epochs, and open views for {self._view_timeout_s:g} s. "
                     "Take another view; to read longer, pass view_timeout="
                 )
-            replaced, self._replaced = self._replaced, []
-        for copy in replaced:
-            if copy.is_read:
-                self._replaced.append(copy)
-            else:
-                copy.remove()
+        self._follower.remove_unread()
 
     # ---------------------------------------------------------------------------------- reading
 
@@ -503,8 +316,8 @@ class Replica:
             views = tuple(published.manifest.epoch for published in self._published)
         return ReplicaStatus(
             epoch=views[-1] if views else None,
-            latest=self._latest,
-            is_rebuilding=self._is_rebuilding,
+            latest=self._follower.latest,
+            is_rebuilding=self._follower.is_rebuilding,
             error=self._error,
             views=views,
         )
@@ -542,12 +355,7 @@ class Replica:
         with self._advancing, self._reading:
             for published in (*self._published, *self._held):
                 published.close(_CLOSED)
-            for copy in self._replaced:
-                copy.remove()
-            for copy in self._copies.values():
-                with contextlib.suppress(StatekitError):
-                    copy.close()
-        self._lock.release()
+            self._follower.close()
         if self._is_temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 

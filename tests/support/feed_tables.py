@@ -16,10 +16,14 @@ class FeedTable:
         source: the feed.
         shape: "value", "list" or "map".
         clock: of the TTL of the state; None if it has none.
+        resolved: whether the feed has values before the changes, and deletes what expires.
     """
 
-    def __init__(self, source: sk.Feed, shape: str, clock: str | None = None) -> None:
+    def __init__(
+        self, source: sk.Feed, shape: str, clock: str | None = None, *, resolved: bool = False
+    ) -> None:
         self._source = source
+        self._resolved = resolved
         self._shape = shape
         self._clock = clock
         self._rows: dict[Any, dict[Any, sk.Change]] = defaultdict(dict)
@@ -35,6 +39,10 @@ class FeedTable:
                 self._apply(change)
 
     def _apply(self, change: sk.Change) -> None:
+        if self._resolved:
+            row = self._rows[change.key].get(change.place)
+            assert change.before == (None if row is None else row.value)
+            assert change.op == "upsert" or (change.op == "delete" and row is not None)
         if change.op == "upsert":
             self._rows[change.key][change.place] = change
         elif change.op == "delete":
@@ -43,6 +51,10 @@ class FeedTable:
             self._rows.clear()
         else:
             self._rows.pop(change.key, None)
+
+    def close(self) -> None:
+        """Close the feed."""
+        self._source.close()
 
     def values(self) -> dict[Any, Any]:
         """Return what the state has for each key, without what has expired."""
@@ -54,6 +66,8 @@ class FeedTable:
         return found
 
     def _is_over(self, row: sk.Change) -> bool:
+        if self._resolved:
+            return False
         return row.expires is not None and self._now is not None and row.expires <= self._now
 
     def _whole(self, places: dict[Any, Any]) -> Any:

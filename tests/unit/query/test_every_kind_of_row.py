@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,13 +28,16 @@ def values_in(repository: Repository, operator: str, state: str, epoch: int) -> 
     return {key: value for key, value in found.items() if value not in (None, [], {})}
 
 
-def tables_of(repository: Repository, process: Process[Any, Any, Any]) -> dict[str, FeedTable]:
+def tables_of(
+    repository: Repository, process: Process[Any, Any, Any], *, resolved: bool
+) -> dict[str, FeedTable]:
     """A consumer of the feed of each state."""
     return {
         spec.name: FeedTable(
-            sk.feed(repository, process.name, spec.name),
+            sk.feed(repository, process.name, spec.name, before=resolved),
             SHAPES.get(spec.name, "value"),
             None if spec.ttl is None else spec.ttl.clock,
+            resolved=resolved,
         )
         for spec in process.states
     }
@@ -41,15 +45,26 @@ def tables_of(repository: Repository, process: Process[Any, Any, Any]) -> dict[s
 
 @pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.name)
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-@given(steps=epochs(), parallelism=st.integers(1, 3), rescaled=st.integers(1, 3))
+@given(
+    steps=epochs(),
+    parallelism=st.integers(1, 3),
+    rescaled=st.integers(1, 3),
+    resolved=st.booleans(),
+)
 def test_feed_and_replica_equal_the_reader_in_every_epoch(
-    process: Process[Any, Any, Any], steps: list[list[Step]], parallelism: int, rescaled: int
+    process: Process[Any, Any, Any],
+    steps: list[list[Step]],
+    parallelism: int,
+    rescaled: int,
+    resolved: bool,
 ) -> None:
     harness = Harness(process, parallelism=parallelism)
     run(harness, 0, steps[0])
     repository = harness._repository
-    tables = tables_of(repository, process)
-    with sk.Replica(repository, follow=False) as replica:
+    tables = tables_of(repository, process, resolved=resolved)
+    with sk.Replica(repository, follow=False) as replica, contextlib.ExitStack() as closing:
+        for table in tables.values():
+            closing.callback(table.close)
         for number, records in enumerate(steps[1:], 1):
             if number == 2:
                 harness.rescale(rescaled)

@@ -68,7 +68,7 @@ def test_feed_and_replica_equal_the_reader_in_every_epoch(
         for number, records in enumerate(steps[1:], 1):
             if number == 2:
                 harness.rescale(rescaled)
-            run(harness, number, records)
+            run(harness, 3 * number, records)  # a minute: lists expire two epochs later
             replica.refresh()
             check_states(replica, tables, repository, process)
             check_timers(replica, harness)

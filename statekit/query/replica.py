@@ -234,7 +234,7 @@ class Replica:
             held, self._held = self._held, []
             for published in held:
                 age_s = stopwatch_s() - published.published_s
-                if published.readers and age_s < self._view_timeout_s:
+                if published.views and age_s < self._view_timeout_s:
                     self._held.append(published)
                     continue
                 published.close(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -24,7 +25,7 @@ from statekit.timestamp import instant
 from statekit.watermark import BEGINNING
 
 
-@dataclass
+@dataclass(eq=False)
 class PublishedEpoch:
     """An epoch that can be read, with the rows of every operator.
 
@@ -36,7 +37,7 @@ class PublishedEpoch:
         functions: process functions, by the name of their operator.
         allow_pickle: unpickle values.
         published_s: when it was published, by a monotonic clock.
-        readers: number of open views.
+        views: those of it that were not closed.
     """
 
     manifest: EpochManifest
@@ -46,7 +47,7 @@ class PublishedEpoch:
     functions: Mapping[str, Process[Any, Any, Any]]
     allow_pickle: bool
     published_s: float
-    readers: int = 0
+    views: weakref.WeakSet[View] = field(default_factory=weakref.WeakSet)
     _states: dict[tuple[str, str], StateView[Any, Any]] = field(default_factory=dict)
 
     def state(self, operator: str, state: str) -> StateView[Any, Any]:
@@ -95,7 +96,7 @@ class View:
 
     def __init__(self, published: PublishedEpoch) -> None:
         self._published = published
-        published.readers += 1
+        published.views.add(self)
         self._is_open = True
 
     @property
@@ -190,9 +191,8 @@ class View:
 
     def close(self) -> None:
         """Release the view. A second call does nothing."""
-        if self._is_open:
-            self._is_open = False
-            self._published.readers -= 1
+        self._is_open = False
+        self._published.views.discard(self)
 
     def _check_open(self) -> None:
         if not self._is_open:

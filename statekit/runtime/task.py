@@ -90,14 +90,11 @@ class ShardTask:
             ProcessError, StateTypeError: as for `run`.
         """
         self.records_by_input[number] += len(records)
-        outputs: list[Any] = []
         with self._shard_scope.broadcast():
             for record in records:
-                for more in self._handle("record", record, self._handlers(record), outputs):
-                    outputs += more
-                if outputs:
+                for output in self._handle("record", record, self._handlers(record)):
                     raise ProcessError(
-                        f"operator {self.scope.operator!r} yielded {shown(outputs[0])} for the "
+                        f"operator {self.scope.operator!r} yielded {shown(output)} for the "
                         f"broadcast record {shown(record)}: its handler must return None"
                     )
 
@@ -152,9 +149,7 @@ class ShardTask:
         # From here on, statekit runs no line of Python per record.
         emitted = self._copied(chain.from_iterable(_calls(self._call, self._arguments, inputs)))
         try:
-            while outputs := list(islice(emitted, self._at_once)):
-                self.records_out += len(outputs)
-                yield outputs
+            yield from self._lists(emitted)
         except Exception as error:
             if (unread := self._keys.unread) is not None:
                 raise unread  # noqa: B904 - the function's error only follows from it
@@ -166,6 +161,12 @@ class ShardTask:
                 note = f"while operator {self.scope.operator!r} handled {prefix}{shown(handled)}"
                 error.add_note(note)
             raise
+
+    def _lists(self, outputs: Iterator[Any]) -> Iterator[list[Any]]:
+        """Yield lists of outputs, and count the outputs."""
+        while some := list(islice(outputs, self._at_once)):
+            self.records_out += len(some)
+            yield some
 
     def _run_columns(self, batches: Iterator[KeyedBatch]) -> Iterator[list[Any]]:
         """Call a function that takes many keys at a time."""
@@ -213,30 +214,26 @@ class ShardTask:
         for clock in self._plan.due_clocks:
             self.wake_us.pop(clock, None)  # timers that are not due set it again
         if self._buffer is not None:
-            yield from self._handle_buffered(self._buffer)
+            yield from self._lists(self._handle_buffered(self._buffer))
             clocks = ("processing",)
         if self._timers is not None:
-            yield from self._fire(self._timers, clocks)
+            yield from self._lists(self._fire(self._timers, clocks))
         if self._expiring and self._plan.is_due:
             self._sweep()
 
-    def _fire(self, timers: Timers, clocks: Sequence[Clock]) -> Iterator[list[Any]]:
-        """Fire the timers that are due by some clocks."""
+    def _fire(self, timers: Timers, clocks: Sequence[Clock]) -> Iterator[Any]:
+        """Fire the timers that are due by some clocks and yield the outputs."""
         plan = self._plan
         if due := [c for c in clocks if c in plan.due_clocks or c in timers.set_due]:
             self._keys.apply_changes()
             self.scope.clocks.end_records(plan.watermark_us)
             codec = self._process.key_codec
             keys = DueKeys(self._backend, plan.base.groups, plan.now_us, codec, due)
-            outputs: list[Any] = []
             for due_keys in keys:
                 for group, key in due_keys:
                     self._keys.enter(self._keys.prefix(group, key, None), key)
                     self.scope.clocks.start_key(plan.reached_us)
-                    yield from self._call_back(timers.due_timers(CLOCKS, due), END, outputs)
-            if outputs:
-                self.records_out += len(outputs)
-                yield outputs
+                    yield from self._call_back(timers.due_timers(CLOCKS, due), END)
             self._wakes_at(keys.wake_us)
         self._wakes_at(timers.wake_us)
 
@@ -251,42 +248,34 @@ class ShardTask:
         for clock, at in times.items():
             self.wake_us[clock] = min(at, self.wake_us.get(clock, at))
 
-    def _call_back(
-        self, timers: DueTimers, until_us: int, outputs: list[Any]
-    ) -> Iterator[list[Any]]:
-        """Call the callbacks of the current key's due timers up to a time, in order of time.
-
-        Yields full lists of outputs; the rest stays in `outputs`.
+    def _call_back(self, timers: DueTimers, until_us: int) -> Iterator[Any]:
+        """Call the callbacks of the current key's due timers up to a time, in order of time, and
+        yield the outputs.
         """
         clocks = self.scope.clocks
         while (timer := timers.take(until_us)) is not None:
             time = timers.at_us if timer.clock == "event" else None
             clocks.advance(time, in_order=self._buffer is not None)
-            yield from self._handle("timer", timer, self._callbacks(timer.name), outputs)
+            yield from self._handle("timer", timer, self._callbacks(timer.name))
 
-    def _handle(
-        self, kind: str, handled: Any, bound: Bound, outputs: list[Any]
-    ) -> Iterator[list[Any]]:
-        """Call a function of the user once. `_called` does the same for many records.
-
-        Yields full lists of outputs; the rest stays in `outputs`.
+    def _handle(self, kind: str, handled: Any, bound: Bound) -> Iterator[Any]:
+        """Call a function of the user once and yield its outputs. `_called` does the same for many
+        records.
         """
         call, arguments = bound
         try:
             emitted = call(handled, *arguments)
             if emitted is not None:
-                outputs.extend(self._copied(islice(emitted, self._at_once)))
-                if len(outputs) >= self._at_once:
-                    yield from self._more(outputs, emitted)
+                yield from self._copied(emitted)
         except StatekitError as error:
             error.add_note(f"while operator {self.scope.operator!r} handled {shown(handled)}")
             raise
         except Exception as error:
             raise self._failed(error, f"the {kind} was {shown(handled)}") from error
 
-    def _copied(self, emitted: Iterator[Any]) -> Iterator[Any]:
+    def _copied(self, emitted: Iterable[Any]) -> Iterator[Any]:
         """Copy mutable outputs when they are emitted."""
-        return emitted if self._copy is None else map(self._copy, emitted)
+        return iter(emitted) if self._copy is None else map(self._copy, emitted)
 
     def _bind_buffer(self) -> EventTimeBuffer | None:
         process = self._process
@@ -315,26 +304,23 @@ class ShardTask:
                     f"in state: {error}"
                 ) from error
 
-    def _handle_buffered(self, buffer: EventTimeBuffer) -> Iterator[list[Any]]:
-        """Handle buffered records up to the watermark, and the timers between them."""
-        outputs: list[Any] = []
+    def _handle_buffered(self, buffer: EventTimeBuffer) -> Iterator[Any]:
+        """Handle buffered records up to the watermark, and the timers between them, and yield the
+        outputs.
+        """
         if self._plan.is_due:
             self._keys.apply_changes()
             for due in buffer.due_groups(self._keys.apply_changes):
                 for key, records in due.keys:
                     self._keys.enter(self._keys.prefix(due.group, key, None), key)
                     self.scope.clocks.start_key(BEGINNING)
-                    yield from self._in_order_of_time(records, due.until_us, outputs)
-        if outputs:
-            self.records_out += len(outputs)
-            yield outputs
+                    yield from self._in_order_of_time(records, due.until_us)
         if buffer.wake_us is not None:
             self._wakes_at({"event": buffer.wake_us})
 
-    def _in_order_of_time(
-        self, records: list[tuple[int, Any]], until_us: int, outputs: list[Any]
-    ) -> Iterator[list[Any]]:
-        """Handle records of the current key and the timers between them, in order of time.
+    def _in_order_of_time(self, records: list[tuple[int, Any]], until_us: int) -> Iterator[Any]:
+        """Handle records of the current key and the timers between them, in order of time, and
+        yield the outputs.
 
         Timers come before records of the same time.
         """
@@ -343,11 +329,11 @@ class ShardTask:
             timers = self._timers.due_timers(("event",), ("event",))
         for time, record in records:
             if timers is not None:
-                yield from self._call_back(timers, time, outputs)
+                yield from self._call_back(timers, time)
             self.scope.clocks.advance(time, in_order=True)
-            yield from self._handle("record", record, (self._call, self._arguments), outputs)
+            yield from self._handle("record", record, (self._call, self._arguments))
         if timers is not None:
-            yield from self._call_back(timers, until_us, outputs)
+            yield from self._call_back(timers, until_us)
 
     def _without_late(self, batch: KeyedBatch) -> KeyedBatch:
         """Return a batch without late records, and count them."""
@@ -377,17 +363,6 @@ class ShardTask:
         for number, time in times:
             if time > largest.get(number, BEGINNING):
                 largest[number] = time
-
-    def _more(self, outputs: list[Any], emitted: Any) -> Iterator[list[Any]]:
-        """Yield full lists of the outputs of one call. The rest stays in `outputs`."""
-        more = iter(emitted)
-        if more is not emitted:  # a list, for example, whose iterator starts again
-            more = islice(more, self._at_once, None)
-        while len(outputs) >= self._at_once:
-            self.records_out += len(outputs)
-            yield outputs[:]
-            outputs.clear()
-            outputs.extend(self._copied(islice(more, self._at_once)))
 
     def finish(self) -> dict[str, StateSize]:
         """Leave the last key. The remaining changes are then in `batch` and `local_batch`.

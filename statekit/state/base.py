@@ -117,7 +117,6 @@ class State:
     """The common part of all states. Users never create one: the task binds it."""
 
     __slots__ = (
-        "_accepts",
         "_backend",
         "_cleared",
         "_codec",
@@ -165,7 +164,6 @@ class State:
         self._scope = scope
         self._backend = backend
         self._codec = spec.codec
-        self._accepts = spec.codec.accepts
         self._exact = spec.codec.exact
         self._encode = spec.codec.encode
         self._decode = spec.codec.decode
@@ -194,14 +192,11 @@ class State:
 
     def sweep(self, groups: tuple[int, int]) -> None:
         """Remove expired rows of these key groups, at most the number that is due in one epoch."""
-
-        def removed(row_key: bytes, size: int) -> None:
-            self._resized(row_key, size, None)
-
         assert self.expiry is not None
         at_end = self._scope.clocks.expiry_us == END
         most = (SWEPT_AT_END if at_end else SWEPT_MIN) + 2 * self.expiry.indexed
-        self.expiry.sweep(self._backend, groups, most, removed)
+        for row_key, size in self.expiry.sweep(self._backend, groups, most):
+            self._resized(row_key, size, None)
 
     def _resized(self, row_key: bytes, before: int, row: bytes | None) -> None:
         """Count that a row of `before` bytes (0: none) is replaced by `row` (None: removed)."""
@@ -209,8 +204,7 @@ class State:
         self.rows_added += (after > 0) - (before > 0)
         self.bytes_added += after - before
 
-    def _refuse(self, value: object, codec: ValueCodec[Any] | None = None) -> StateTypeError:
-        codec = codec or self._codec
+    def _refuse(self, value: object, codec: ValueCodec[Any]) -> StateTypeError:
         return StateTypeError(
             f"{self._where()} cannot hold {shown(value)}: its type is {codec.schema}; "
             f"{codec.reason(value)}. Nothing of this epoch is committed: convert the value, "
@@ -234,12 +228,17 @@ class State:
     def _unreadable(self, error: CorruptCheckpointError) -> CorruptCheckpointError:
         return CorruptCheckpointError(f"{self._where()}: {error}")
 
-    def _row(self, value: Any) -> bytes:
-        """Encode a value, or raise an error if the declared type does not allow it."""
-        if not self._accepts(value):
-            raise self._refuse(value)
+    def _row(self, value: Any, codec: ValueCodec[Any] | None = None) -> bytes:
+        """Encode a value, or raise an error if the type does not allow it.
+
+        Parameters:
+            codec: of the type; by default that of the state.
+        """
+        codec = self._codec if codec is None else codec
+        if not codec.accepts(value):
+            raise self._refuse(value, codec)
         try:
-            return self._encode(value)
+            return codec.encode(value)
         except StateTypeError as error:
             raise self._unstorable(value, error) from None
 
@@ -285,6 +284,11 @@ class ManyRowState(State):
         if reverse:
             return self._backend.scan(self._name, prefix, prefix_end(prefix), reverse=True)
         return iter(self._scan(prefix, prefix_end(prefix)))
+
+    def _make_room(self, rows: int, size: int) -> None:
+        """Write pending rows to the backend if so many, or so many bytes, are too many."""
+        if rows >= PENDING_ROWS_MAX or size >= PENDING_BYTES_MAX:
+            self._spill()
 
     def _spill(self) -> None:
         """Write pending rows to the backend in the middle of a scope."""

@@ -16,14 +16,14 @@ from heapq import merge
 from itertools import islice
 from typing import Any, NamedTuple
 
-from statekit.backend.interface import Backend, StateSize
+from statekit.backend.interface import Backend, StateSize, first_of_groups
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import WAITING
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.codec.key_codec import KeyCodec
 from statekit.codec.value_codec import ValueCodec
 from statekit.keygroup import group_of_row, pack_group
-from statekit.state.timers import DUE, EVENT_TAG, first_due
+from statekit.state.timers import DUE, EVENT_TAG
 from statekit.timestamp import micros_of_sortable, sortable_micros
 
 # So many due records and timers of one key group are in memory at a time.
@@ -185,7 +185,7 @@ class EventTimeBuffer:
         if row is not None:
             yield row[:10]
         if self._has_timers:
-            row = first_due(self._backend, EVENT_TAG, (group, last), later)
+            row = first_of_groups(self._backend, DUE, EVENT_TAG, (group, last), later)
             if row is not None:
                 yield row[:2] + row[3:11]
 

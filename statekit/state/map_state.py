@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast, overload
 from statekit.backend.interface import Backend, prefix_end
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.errors import StateTypeError
-from statekit.state import base as state
 from statekit.state.base import ABSENT, ManyRowState, StateSpec, shown
 from statekit.state.key_scope import KeyScope
 from statekit.state.row_cache import UNKNOWN, RowCache
@@ -84,8 +83,6 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         self._set(row_key, stored_value)
         if self._cleared is self._scope.prefix:
             self._sizes[row_key] = 0
-        if self.expiry is not None:
-            self._note_write(row_key)
         if type(stored_value) is bytes or type(stored_value) is str:
             self._known_bytes += len(stored_value)
 
@@ -102,7 +99,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     def __delitem__(self, key: K) -> None:
         if self._find(key) is ABSENT:
             raise KeyError(key)
-        self._set(self._row_key(key), ABSENT)
+        self._drop(self._row_key(key))
 
     def __iter__(self) -> Iterator[K]:
         return (key for key, _ in self._pairs(decode=False))
@@ -135,16 +132,9 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         if last is key and at is prefix:
             return row_key
         row_key = prefix + self._subkey(key)
-        self._make_room()
+        self._make_room(len(self._known), self._known_bytes)
         self._last = (key, prefix, row_key)
         return row_key
-
-    def _make_room(self) -> None:
-        if (
-            len(self._known) >= state.PENDING_ROWS_MAX
-            or self._known_bytes >= state.PENDING_BYTES_MAX
-        ):
-            self._spill()
 
     def _subkey(self, key: K) -> bytes:
         try:
@@ -208,7 +198,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
 
     def _read_on(self, row_key: bytes) -> None:
         """Restart the TTL of an entry that an iterator read, if it still exists."""
-        self._make_room()
+        self._make_room(len(self._known), self._known_bytes)
         if self._look(row_key) is not ABSENT:
             self._note_read(row_key)
 

@@ -106,18 +106,21 @@ class RowCache(State):
     # ----------------------------------------------------------------------------------- writing
 
     def _set(self, row_key: bytes, value: Any) -> None:
-        """Mark a row to be written, or to be removed if the value is ABSENT."""
+        """Mark a row to be written, and restart its TTL."""
         if not self._known:
             self._scope.gathered.append(self)
-        if value is ABSENT:
-            self._has_removed = True
         self._known[row_key] = value
         self._changed[row_key] = self._scope.key
+        if self.expiry is not None:
+            self._written[row_key] = self.expiry.stamp(self._written.get(row_key, UNWRITTEN))
 
-    def _note_write(self, row_key: bytes) -> None:
-        """Restart the TTL of a row that was written."""
-        assert self.expiry is not None
-        self._written[row_key] = self.expiry.stamp(self._written.get(row_key, UNWRITTEN))
+    def _drop(self, row_key: bytes) -> None:
+        """Mark a row to be removed."""
+        if not self._known:
+            self._scope.gathered.append(self)
+        self._known[row_key] = ABSENT
+        self._changed[row_key] = self._scope.key
+        self._has_removed = True
 
     def _note_read(self, row_key: bytes) -> None:
         """Restart the TTL of a row that was read."""

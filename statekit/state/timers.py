@@ -16,6 +16,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush, merge
 from itertools import islice
 
@@ -94,12 +95,9 @@ def timer_of_row(row: _Row) -> Timer:
     Raises:
         CorruptCheckpointError: the row is not that of a timer.
     """
-    return _timer(row, micros_of_sortable(row, 1))
-
-
-def _timer(row: _Row, at_us: int) -> Timer:
     try:
-        return Timer(micros_to_datetime(at_us), row[_NAMED:].decode(), CLOCKS[row[0]])
+        at = micros_to_datetime(micros_of_sortable(row, 1))
+        return Timer(at, row[_NAMED:].decode(), CLOCKS[row[0]])
     except (IndexError, ValueError, OverflowError) as error:
         raise CorruptCheckpointError(
             f"a timer's row {row.hex()} cannot be read: {error}. Restore the checkpoint from a "
@@ -195,11 +193,7 @@ class Timers:
         tags = [CLOCK_TAGS[clock]] if clock is not None else list(CLOCK_TAGS.values())
         rows = merge(*map(self._rows, tags), key=_firing_order)
         wanted = None if name is None else name.encode()
-        return [
-            _timer(row, micros_of_sortable(row, 1))
-            for row in rows
-            if wanted in (None, row[_NAMED:])
-        ]
+        return [timer_of_row(row) for row in rows if wanted in (None, row[_NAMED:])]
 
     # --------------------------------------------------------------------------------- firing
 
@@ -394,7 +388,7 @@ class DueTimers:
                 timers._change(row, False)
             if is_set or not timers._joins:
                 self.at_us = micros_of_sortable(row, 1)
-                return _timer(row, self.at_us)
+                return timer_of_row(row)
         return None
 
     def _soonest(self, until: bytes) -> _Row | None:
@@ -462,7 +456,8 @@ class DueKeys:
         """Yield the due rows of one clock. Key groups without due timers are skipped."""
         tag, now = CLOCK_TAGS[clock], self._now_us[clock]
         (group, last), later = self._groups, b""
-        while (first := first_due(self._backend, tag, (group, last), later)) is not None:
+        find = partial(first_of_groups, self._backend, DUE, tag)
+        while (first := find((group, last), later)) is not None:
             group, soonest = group_of_row(first), micros_of_sortable(first, 3)
             if soonest > now:
                 self.wake_us[clock] = min(soonest, self.wake_us.get(clock, soonest))
@@ -471,14 +466,3 @@ class DueKeys:
             later = sortable_micros(now + 1)
             for row, _ in self._backend.scan(DUE, first, first[:3] + later):
                 yield row
-
-
-def first_due(
-    backend: Backend, tag: bytes, groups: tuple[int, int], later: bytes = b""
-) -> bytes | None:
-    """Return the first row of one clock in `_timers.due` within key groups; None without any.
-
-    Parameters:
-        later: a time; in the first key group, earlier rows are skipped.
-    """
-    return first_of_groups(backend, DUE, tag, groups, later)

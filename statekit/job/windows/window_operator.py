@@ -43,7 +43,7 @@ _MAP: Any = MapState  # as values, to be subscripted with types that are known a
 _TUPLE: Any = tuple
 _ITERATOR: Any = Iterator
 
-_Found = Iterable[tuple[tuple[dt.datetime, int], Any]] | None
+_Found = list[tuple[tuple[dt.datetime, int], Any]] | None
 """Pairs of event time and number, each with an element; None if no elements are stored."""
 
 
@@ -336,12 +336,9 @@ class Windowing:
         ) -> Any:
             for window in rows.ending(timer, ctx, windows):
                 elements_found = _between(elements, window.start, window.end)
-                element_list = (
-                    None if elements_found is None else list(elements_found)
-                )  # read once, for both
-                yield ending.shown(ctx, window, element_list)
+                yield ending.shown(ctx, window, elements_found)
                 if forgets_closed:
-                    ending.forgotten(window, element_list, windows, elements, number)
+                    ending.forgotten(window, elements_found, windows, elements, number)
 
         def forget(
             timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
@@ -433,4 +430,4 @@ def _between(elements: Any, start: dt.datetime, end: dt.datetime) -> _Found:
     """Return the elements from a time on and before another, in order of time and arrival."""
     if elements is None:
         return None
-    return elements.scan((start, 0), None if end == LAST else (end, 0))  # type: ignore[no-any-return]
+    return list(elements.scan((start, 0), None if end == LAST else (end, 0)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -111,24 +111,22 @@ class LocalRunner:
             not_empty = [(number, records) for number, records in broadcast if records]
             shard_input = ShardInput(not_empty, [] if batch is None else [batch])
             running = run_shard(declared, plan, shard_input, coordinator.repository, self.copies)
-            try:
-                while True:
-                    emitted = next(running)
+            with contextlib.closing(_reporting(running, reports)) as emitted_lists:
+                for emitted in emitted_lists:
                     if output_type is None:
-                        raise _emits_undeclared(operator.name, emitted)
+                        raise ProcessError(
+                            f"operator {operator.name!r} yielded {emitted[0]!r} and is declared to "
+                            "return None: declare Iterator[T]"
+                        )
                     outputs += output_type.stored(emitted)
-            except StopIteration as stop:
-                reports.append(stop.value)
-            finally:
-                running.close()
         return outputs, reports
 
 
-def _emits_undeclared(operator: str, emitted: list[Any]) -> ProcessError:
-    return ProcessError(
-        f"operator {operator!r} yielded {emitted[0]!r} and is declared to return None: "
-        "declare Iterator[T]"
-    )
+def _reporting(
+    running: Generator[list[Any], None, ShardReport], reports: list[ShardReport]
+) -> Generator[list[Any], None, None]:
+    """Yield the outputs of a shard, then add its report to others."""
+    reports.append((yield from running))
 
 
 def _routed(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,11 +14,8 @@ from statekit.checkpoint.manifest import ShardPlan
 from statekit.keygroup import pack_group
 from statekit.watermark import BEGINNING, END
 
-
-class Spill(Protocol):
-    """Applies the batch of a scope now, which makes its rows readable and frees the memory."""
-
-    def __call__(self) -> None: ...
+Spill = Callable[[], None]
+"""Applies the batch of a scope now, which makes its rows readable and frees the memory."""
 
 
 class Expiring(Protocol):

@@ -13,6 +13,7 @@ from statekit.errors import RescaleError, RestoreError, StateSchemaError
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.job.state_succession import Succession, succession
+from statekit.reader import key_text
 
 
 def continued_job_file(
@@ -170,8 +171,8 @@ def _check_operator(
     declared = operator.record()
     if [field.type for field in stored.key] != [field.type for field in declared.key]:
         raise StateSchemaError(
-            f"operator {stored.name!r} is keyed by {_key_text(stored)} in the checkpoint and by "
-            f"{_key_text(declared)} in the code: keys cannot change their types; give the operator "
+            f"operator {stored.name!r} is keyed by {key_text(stored)} in the checkpoint and by "
+            f"{key_text(declared)} in the code: keys cannot change their types; give the operator "
             "another name, or start a new checkpoint"
         )
     if redefined := _redefined(stored, declared):
@@ -273,7 +274,3 @@ def _contents_text(operator: OperatorRecord) -> str:
     contents += ["timers"] if operator.timers else []
     contents += ["buffered records"] if operator.ordered is not None else []
     return " and ".join(contents)
-
-
-def _key_text(operator: OperatorRecord) -> str:
-    return ", ".join(f"{field.name}: {Schema.from_json(field.type)}" for field in operator.key)

@@ -119,7 +119,7 @@ class Stream(Generic[T]):
             )
         self._check_fed(declared.name, declared.record_type, self._names)
         self._check_broadcast(declared, broadcasts)
-        name = self._job.free_operator(name or declared.name)
+        name = self._job.free_name("operator", name or declared.name)
         self._job.operators.append(Operator(name, declared, self._names, broadcasts))
         return Stream(self._job, name)
 

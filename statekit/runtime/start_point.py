@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from statekit.checkpoint.job_file import JobFile, OperatorRecord
+from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import still_kept
@@ -87,20 +87,16 @@ def _job_file(
     stored, reference = stored_job
     check_job_name(stored, job, repository.url)
     if last is None:
-        wanted = _for_empty_checkpoint(stored, job, operators)
+        # There is no state that must be kept.
+        groups = job.key_groups or stored.key_groups
+        wanted = stored.model_copy(
+            update={"key_groups": groups, "operators": operators, "dropped": {}}
+        )
     else:
         wanted = continued_job_file(
             stored, job, repository.url, allow_dropped_state=allow_dropped_state
         )
     return (stored, reference) if stored == wanted else repository.ensure_job_file(wanted)
-
-
-def _for_empty_checkpoint(
-    stored: JobFile, job: Job, operators: tuple[OperatorRecord, ...]
-) -> JobFile:
-    """Return the job file of a checkpoint without epochs: there is no state that must be kept."""
-    groups = job.key_groups or stored.key_groups
-    return stored.model_copy(update={"key_groups": groups, "operators": operators, "dropped": {}})
 
 
 def _layout(

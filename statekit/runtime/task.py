@@ -66,7 +66,12 @@ class ShardTask:
         }
         self._timers = process.bind_timers(self.scope, backend, plan)
         self._late_us = process.late_us(plan)
-        self._buffer = self._bind_buffer()
+        self._buffer: EventTimeBuffer | None = None
+        if process.ordered is not None:
+            codecs, has_timers = (process.ordered, process.key_codec), process.handles_timers
+            self._buffer = EventTimeBuffer(
+                plan, self.batch, backend, *codecs, has_timers=has_timers
+            )
         self._context = Context(self.scope, plan.shard, self._timers)
         self._call, self._arguments = process.signature.bind(self._states, self._context)
         self._callbacks = process.bind_callbacks(self._states, self._context)
@@ -107,12 +112,10 @@ class ShardTask:
             ProcessError: the user's function failed, or a value cannot be a key.
             StateTypeError: the function wrote a value that the state's type does not allow.
         """
-        self.records_by_input.update(batch.inputs or {0: self._process.count_of(batch.records)})
+        batch = self._counted(batch)
         if self._buffer is not None:
-            self._add_to_buffer(self._buffer, self._without_late(batch))
+            self._add_to_buffer(self._buffer, batch)
             return
-        if self._process.event_time is not None:
-            batch = self._without_late(batch)
         following = iter(batch.records)
         records = self._keys.records(batch, following)
         if self._process.event_time is not None:
@@ -137,7 +140,8 @@ class ShardTask:
             for batch in batches:
                 yield from self.run(batch)
             return
-        yield from self._called(self._keys.runs(self._counted(batches)), self._keys.handled)
+        runs = self._keys.runs(map(self._counted, batches))
+        yield from self._called(runs, self._keys.handled)
 
     def _called(self, inputs: Iterator[Any], current: Callable[[], Handled]) -> Iterator[list[Any]]:
         """Call the user's function with each input and yield lists of outputs.
@@ -170,7 +174,7 @@ class ShardTask:
 
     def _run_columns(self, batches: Iterator[KeyedBatch]) -> Iterator[list[Any]]:
         """Call a function that takes many keys at a time."""
-        for keys in self._keys.columns(self._counted(batches)):
+        for keys in self._keys.columns(map(self._counted, batches)):
             outputs = self._outputs(keys)
             self.records_out += len(outputs)
             yield outputs
@@ -195,12 +199,10 @@ class ShardTask:
         )
         raise self._failed(failed, handled) from failed
 
-    def _counted(self, batches: Iterator[KeyedBatch]) -> Iterator[KeyedBatch]:
-        """Yield batches without late records, and count both."""
-        for batch in batches:
-            count = self._process.count_of
-            self.records_by_input.update(batch.inputs or {0: count(batch.records)})
-            yield batch if self._process.event_time is None else self._without_late(batch)
+    def _counted(self, batch: KeyedBatch) -> KeyedBatch:
+        """Return a batch without late records, and count both."""
+        self.records_by_input.update(batch.inputs or {0: self._process.count_of(batch.records)})
+        return batch if self._process.event_time is None else self._without_late(batch)
 
     def fire(self) -> Iterator[list[Any]]:
         """Fire due timers, handle due buffered records and yield lists of outputs.
@@ -277,19 +279,6 @@ class ShardTask:
         """Copy mutable outputs when they are emitted."""
         return iter(emitted) if self._copy is None else map(self._copy, emitted)
 
-    def _bind_buffer(self) -> EventTimeBuffer | None:
-        process = self._process
-        if process.ordered is None:
-            return None
-        return EventTimeBuffer(
-            self._plan,
-            self.batch,
-            self._backend,
-            process.ordered,
-            process.key_codec,
-            has_timers=process.handles_timers,
-        )
-
     def _add_to_buffer(self, buffer: EventTimeBuffer, batch: KeyedBatch) -> None:
         columns = (batch.groups, batch.keys, batch.records, batch.times)
         for group, key, record, time in zip(*columns, strict=True):
@@ -342,9 +331,10 @@ class ShardTask:
             return batch
         try:
             has_late = min(times) <= watermark
-        except TypeError:
-            batch = batch._replace(times=_just_in_time(times, watermark))
-            return self._without_late(batch)
+        except TypeError:  # records without an event time, which Spark's processors accept
+            in_time_us = watermark + 1
+            times = [in_time_us if time is None else time for time in times]
+            return self._without_late(batch._replace(times=times))
         if has_late:
             in_time = [not is_late(time, watermark) for time in times]
             arrived = self._process.count_of(batch.records)
@@ -403,11 +393,6 @@ class ShardTask:
             "Nothing of this epoch is committed: "
             "correct the function or the record, then start the job again"
         )
-
-
-def _just_in_time(times: Sequence[int | None], watermark: int) -> list[int]:
-    """Give records without an event time one that is not late. Spark's processors accept them."""
-    return [watermark + 1 if time is None else time for time in times]
 
 
 def _calls(

@@ -20,8 +20,14 @@ from statekit.state.options import TTL
 _KEYS = "_keys"  # the parameter that takes keys: no state is called so
 
 
-class _Fold:
-    """Adds the combined rows of many keys to their states, and returns the results.
+def _fold(
+    name: str,
+    key_size: int,
+    aggregates: Mapping[str, tuple[FieldAggregate, int]],
+    results: Callable[..., list[Any]],
+) -> Callable[..., list[Any]]:
+    """Return a function that adds the combined rows of many keys to their states, and returns the
+    results.
 
     Parameters:
         name: of the operator.
@@ -29,35 +35,22 @@ class _Fold:
         aggregates: with the position of the first of their parts in a row.
         results: creates results from columns of keys and values.
     """
+    added = [of.added(place) for of, place in aggregates.values()]
 
-    __doc__ = None
-
-    def __init__(
-        self,
-        name: str,
-        key_size: int,
-        aggregates: Mapping[str, tuple[FieldAggregate, int]],
-        results: Callable[..., list[Any]],
-    ) -> None:
-        self.__name__ = name
-        self._key_size = key_size
-        self._aggregates = aggregates
-        self._added = [of.added(place) for of, place in aggregates.values()]
-        self._results = results
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        names = (_KEYS, *self._aggregates)
-        return inspect.Signature([inspect.Parameter(name, kind) for name in names])
-
-    def __call__(self, keys: KeyColumns, *states: Any) -> list[Any]:
+    def fold(keys: KeyColumns, *states: Any) -> list[Any]:
         with decimal.localcontext(prec=EXACT_DIGITS):
             values = [
-                state._add_all(keys.prefixes, added(keys.columns))
-                for state, added in zip(states, self._added, strict=True)
+                state._add_all(keys.prefixes, added_to(keys.columns))
+                for state, added_to in zip(states, added, strict=True)
             ]
-        return self._results(*keys.columns[: self._key_size], *values)
+        return results(*keys.columns[:key_size], *values)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = (_KEYS, *aggregates)
+    function: Any = fold
+    function.__name__ = name
+    function.__signature__ = inspect.Signature([inspect.Parameter(of, kind) for of in names])
+    return fold
 
 
 def aggregation(
@@ -103,7 +96,7 @@ def aggregation(
     name = "_".join(("aggregate", "by", *fields))
     output, make = results.result_class(name, types, into)
     hints["return"] = Iterator[output]  # type: ignore[valid-type]
-    fold = _Fold(name, len(fields), places, partial(_results_of, make))
+    fold = _fold(name, len(fields), places, partial(_results_of, make))
     traits = Traits(
         combiner=Combiner(record, fields, parts),
         definition={name: repr(of) for name, of in aggregates.items()},

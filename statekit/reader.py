@@ -16,6 +16,7 @@ from typing import Any
 from statekit.backend.interface import (
     Backend,
     MemoryBackend,
+    Rows,
     StateSize,
     prefix_end,
     size_of,
@@ -139,7 +140,8 @@ class CheckpointReader:
         codec = key_schema(record)
         group = key_group(schema_key_codec(codec).decode(encoded)[0], self.job.key_groups)
         backend = MemoryBackend([s.name for s in record.states])
-        self._replay(record, group, group, backend)
+        with still_kept(self.repository, self.manifest.epoch, QueryError):
+            replay(self.repository, backend, self._restore_plan(record, group, group))
         prefix = pack_group(group) + encoded
         rows = backend.scan(state.name, prefix, prefix_end(prefix))
         return self._plain(state, prefix, self._unexpired(record, state, rows))
@@ -184,9 +186,7 @@ class CheckpointReader:
         finally:
             backend.close()
 
-    def _unexpired(
-        self, operator: OperatorRecord, state: StateRecord, rows: Iterator[tuple[bytes, bytes]]
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def _unexpired(self, operator: OperatorRecord, state: StateRecord, rows: Rows) -> Rows:
         """Rows that have not expired when the epoch took place, without their stamps."""
         if not state.era:
             return rows
@@ -254,14 +254,10 @@ class CheckpointReader:
     def _all_groups(self) -> tuple[bytes, bytes]:
         return group_bounds(0, self.job.key_groups - 1)
 
-    def _replay(self, record: OperatorRecord, first: int, last: int, backend: Backend) -> None:
-        with still_kept(self.repository, self.manifest.epoch, QueryError):
-            replay(self.repository, backend, self._restore_plan(record, first, last))
-
     def _restore_plan(self, record: OperatorRecord, first: int, last: int) -> RestorePlan:
         return restore_plan(self.repository, self.manifest, record.name, first, last)
 
-    def _plain(self, state: StateRecord, prefix: bytes, rows: Iterator[tuple[bytes, bytes]]) -> Any:
+    def _plain(self, state: StateRecord, prefix: bytes, rows: Rows) -> Any:
         decode = row_decoder(state, self._allow_pickle)
         if state.shape is RowShape.ELEMENTS:
             return [decode(row) for _, row in rows]

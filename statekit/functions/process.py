@@ -150,8 +150,7 @@ class Process(Generic[R, P, U]):
         self.states: tuple[StateSpec, ...] = tuple(
             replace(spec, hooks=of_state[spec.name]) for spec in signature.states
         )
-        _check_keyed_states(self)
-        _check_clocks(self)
+        _check_states(self)
         self._callbacks: dict[str | None, Signature] = {}
         self.handlers = Handlers(signature)
 
@@ -594,19 +593,14 @@ def _check_takes_one(declared: Process[Any, Any, Any]) -> None:
         )
 
 
-def _check_keyed_states(declared: Process[Any, Any, Any]) -> None:
-    """Check that a function with keyed state has a key."""
+def _check_states(declared: Process[Any, Any, Any]) -> None:
+    """Check that the function has the key of its states, and the clocks by which they expire."""
     for spec in declared.states:
         if not declared.key and not spec.kind.is_local:
             raise StateTypeError(
                 f"{declared.name}, parameter {spec.name!r}: {spec.state_class.__name__} is kept by "
                 "key: declare @process(key=...), or use operator state, such as OperatorState"
             )
-
-
-def _check_clocks(declared: Process[Any, Any, Any]) -> None:
-    """Check that the operator has the clocks by which its states expire."""
-    for spec in declared.states:
         if spec.ttl is not None and spec.ttl.clock == "event" and declared.event_time is None:
             raise StateTypeError(
                 f"{declared.name}, parameter {spec.name!r}: there is no event time to expire by: "

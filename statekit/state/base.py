@@ -26,11 +26,10 @@ or removed, its old size is known from a read, or is looked up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from statekit.backend.interface import Backend, prefix_end
+from statekit.backend.interface import Backend, Rows, prefix_end
 from statekit.checkpoint.job_file import TtlRecord
 from statekit.checkpoint.state_kinds import StateKind
 from statekit.codec.key_codec import KeyCodec
@@ -276,7 +275,7 @@ class ManyRowState(State):
             self._scope.batch.delete_range(self._name, prefix, prefix_end(prefix))
             self._cleared = prefix
 
-    def _stored_rows(self, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    def _stored_rows(self, *, reverse: bool = False) -> Rows:
         """Yield the rows of this key that the backend has and that were not cleared since."""
         prefix = self._scope.prefix
         if self._cleared is prefix:

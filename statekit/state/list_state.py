@@ -8,7 +8,7 @@ from itertools import chain, islice, repeat
 from operator import add
 from typing import TypeVar, cast, overload
 
-from statekit.backend.interface import Backend
+from statekit.backend.interface import Backend, Rows
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.codec.vectorized import numbered
 from statekit.state import base
@@ -167,9 +167,7 @@ class ListState(ManyRowState, Sequence[T]):
             return (row for _, row in rows)
         return self._unexpired(rows, expiry, refresh=handed_out and expiry.refreshes)
 
-    def _unexpired(
-        self, rows: Iterator[tuple[bytes, bytes]], expiry: Expiry, *, refresh: bool
-    ) -> Iterator[bytes]:
+    def _unexpired(self, rows: Rows, expiry: Expiry, *, refresh: bool) -> Iterator[bytes]:
         prefix = self._scope.prefix
         for row_key, row in rows:
             value, written = expiry.split(row)

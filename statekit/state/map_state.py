@@ -6,7 +6,7 @@ from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, Value
 from itertools import takewhile
 from typing import Any, TypeVar, cast, overload
 
-from statekit.backend.interface import Backend, prefix_end
+from statekit.backend.interface import Backend, Rows, prefix_end
 from statekit.checkpoint.state_kinds import STATE_KINDS
 from statekit.errors import StateTypeError
 from statekit.state.base import ABSENT, ManyRowState, StateSpec, shown
@@ -189,7 +189,7 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         """
         pending = sorted(key for key in self._own(self._changed) if start <= key < end)
         cached = {row_key: self._look(row_key) for row_key in pending}
-        stored: Iterator[tuple[bytes, bytes]] = iter(())
+        stored: Rows = iter(())
         if self._cleared is not self._scope.prefix:
             stored = iter(self._scan(start, end))
         if self.expiry is not None:
@@ -251,9 +251,7 @@ class _StreamedValues(ValuesView[V]):
         return (value for _, value in self._mapping.scan())
 
 
-def _unexpired(
-    rows: Iterator[tuple[bytes, bytes]], expiry: Expiry
-) -> Iterator[tuple[bytes, bytes]]:
+def _unexpired(rows: Rows, expiry: Expiry) -> Rows:
     """Yield rows that have not expired, without their stamps."""
     for row_key, row in rows:
         value, _ = expiry.read(row)
@@ -262,7 +260,7 @@ def _unexpired(
 
 
 def _merged(
-    stored: Iterator[tuple[bytes, bytes]], pending: list[bytes], cached: dict[bytes, Any]
+    stored: Rows, pending: list[bytes], cached: dict[bytes, Any]
 ) -> Iterator[tuple[bytes, Any]]:
     waiting = iter(pending)
     upcoming = next(waiting, None)

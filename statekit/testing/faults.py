@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import xxhash
 
-from statekit.backend.interface import Backend
+from statekit.backend.interface import Backend, Rows
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan
 from statekit.checkpoint.object_store import (
@@ -254,9 +254,7 @@ class FaultyBackend(WrappedBackend):
         self._next_fault("scan", state)
         return self.inner.first(state, start, end)
 
-    def scan(
-        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
         effect = self._next_fault("scan", state)
         for key, row in self.inner.scan(state, start, end, reverse=reverse):
             yield key, row if effect is None else _damaged(row, effect)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from statekit.backend.interface import Backend, ManyGetter, NextKeys, StateSize
+from statekit.backend.interface import (
+    Backend,
+    Getter,
+    ManyGetter,
+    NextKeys,
+    Rows,
+    Scanner,
+    StateSize,
+)
 
 
 class WrappedBackend:
@@ -28,20 +36,16 @@ class WrappedBackend:
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self.get(state, key) for key in keys]
 
-    def scan(
-        self, state: str, start: bytes, end: bytes, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
         return self.inner.scan(state, start, end, reverse=reverse)
 
-    def getter(
-        self, state: str, next_keys: NextKeys | None = None
-    ) -> Callable[[bytes], bytes | None]:
+    def getter(self, state: str, next_keys: NextKeys | None = None) -> Getter:
         return partial(self.get, state)
 
     def many_getter(self, state: str) -> ManyGetter:
         return partial(self.get_many, state)
 
-    def scanner(self, state: str) -> Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]]:
+    def scanner(self, state: str) -> Scanner:
         return partial(self.scan, state)
 
     def sizes(self) -> dict[str, StateSize]:

@@ -21,7 +21,7 @@ from statekit.records.keyed_batch import KeyColumns, KeyedBatch
 from statekit.runtime.key_iteration import Handled, KeyIteration, shown
 from statekit.state.event_time_buffer import EventTimeBuffer
 from statekit.state.key_scope import KeyScope
-from statekit.state.timers import CLOCKS, DueKeys, DueTimers, Timers
+from statekit.state.timers import CLOCKS, DueTimers, Timers, due_keys
 from statekit.watermark import BEGINNING, END, is_late
 
 
@@ -68,9 +68,14 @@ class ShardTask:
         self._late_us = process.late_us(plan)
         self._buffer: EventTimeBuffer | None = None
         if process.ordered is not None:
-            codecs, has_timers = (process.ordered, process.key_codec), process.handles_timers
+            codecs = process.ordered, process.key_codec
             self._buffer = EventTimeBuffer(
-                plan, self.batch, backend, *codecs, has_timers=has_timers
+                plan,
+                self.batch,
+                backend,
+                *codecs,
+                self._wakes_at,
+                has_timers=process.handles_timers,
             )
         self._context = Context(self.scope, plan.shard, self._timers)
         self._call, self._arguments = process.signature.bind(self._states, self._context)
@@ -82,7 +87,9 @@ class ShardTask:
         self.late = 0
         self._expiring = [state for state in self._states.values() if state.expiry is not None]
         has_time = self._timers is not None or self._buffer is not None or self._expiring
-        self.wake_us = dict(plan.base.wake_us) if has_time else {}
+        # Those of due clocks are noted again if anything is left that is not due.
+        waiting = plan.base.wake_us.items() if has_time else ()
+        self.wake_us = {clock: at for clock, at in waiting if clock not in plan.due_clocks}
 
     def broadcast(self, number: int, records: Sequence[Any]) -> None:
         """Handle broadcast records. Call it before `run`.
@@ -213,8 +220,6 @@ class ShardTask:
             ProcessError, StateTypeError: as for `run`.
         """
         clocks: Sequence[Clock] = CLOCKS
-        for clock in self._plan.due_clocks:
-            self.wake_us.pop(clock, None)  # timers that are not due set it again
         if self._buffer is not None:
             yield from self._lists(self._handle_buffered(self._buffer))
             clocks = ("processing",)
@@ -230,14 +235,13 @@ class ShardTask:
             self._keys.apply_changes()
             self.scope.clocks.end_records(plan.watermark_us)
             codec = self._process.key_codec
-            keys = DueKeys(self._backend, plan.base.groups, plan.now_us, codec, due)
-            for due_keys in keys:
-                for group, key in due_keys:
-                    self._keys.enter(self._keys.prefix(group, key, None), key)
-                    self.scope.clocks.start_key(plan.reached_us)
-                    yield from self._call_back(timers.due_timers(CLOCKS, due), END)
-            self._wakes_at(keys.wake_us)
-        self._wakes_at(timers.wake_us)
+            keys = due_keys(self._backend, plan, codec, due, self._wakes_at)
+            for group, key in chain.from_iterable(keys):
+                self._keys.enter(self._keys.prefix(group, key, None), key)
+                self.scope.clocks.start_key(plan.reached_us)
+                yield from self._call_back(timers.due_timers(CLOCKS, due), END)
+        for clock, at_us in timers.wake_us.items():
+            self._wakes_at(clock, at_us)
 
     def _sweep(self) -> None:
         """Remove some expired rows."""
@@ -246,9 +250,9 @@ class ShardTask:
         for state in self._expiring:
             state.sweep(self._plan.base.groups)
 
-    def _wakes_at(self, times: dict[Clock, int]) -> None:
-        for clock, at in times.items():
-            self.wake_us[clock] = min(at, self.wake_us.get(clock, at))
+    def _wakes_at(self, clock: Clock, at_us: int) -> None:
+        """Note that the shard has something to do at that time, even without records."""
+        self.wake_us[clock] = min(at_us, self.wake_us.get(clock, at_us))
 
     def _call_back(self, timers: DueTimers, until_us: int) -> Iterator[Any]:
         """Call the callbacks of the current key's due timers up to a time, in order of time, and
@@ -304,8 +308,6 @@ class ShardTask:
                     self._keys.enter(self._keys.prefix(due.group, key, None), key)
                     self.scope.clocks.start_key(BEGINNING)
                     yield from self._in_order_of_time(records, due.until_us)
-        if buffer.wake_us is not None:
-            self._wakes_at({"event": buffer.wake_us})
 
     def _in_order_of_time(self, records: list[tuple[int, Any]], until_us: int) -> Iterator[Any]:
         """Handle records of the current key and the timers between them, in order of time, and
@@ -366,7 +368,7 @@ class ShardTask:
         for state in self._expiring:
             expiry = state.expiry
             if expiry is not None and expiry.wake_us is not None:
-                self._wakes_at({expiry.clock: expiry.wake_us})
+                self._wakes_at(expiry.clock, expiry.wake_us)
         added = {n: StateSize(s.rows_added, s.bytes_added) for n, s in self._states.items()}
         if self._timers is not None:
             added[TIMERS] = self._timers.added

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush, merge
-from itertools import islice
+from itertools import chain, islice
 
 from statekit.backend.interface import Backend, StateSize, first_of_groups
 from statekit.checkpoint.job_file import CLOCK_TAGS, TIMERS, Clock
+from statekit.checkpoint.manifest import ShardPlan
 from statekit.codec.key_codec import KeyCodec
 from statekit.errors import CorruptCheckpointError, StateTypeError
 from statekit.keygroup import group_of_row
@@ -414,55 +415,49 @@ class DueTimers:
         return _firing_order(key_and_row[0][self._skip :])
 
 
-class DueKeys:
-    """Keys with due timers, in lists of bounded size, each in order of keys.
+WakesAt = Callable[[Clock, int], None]
+"""Notes that a shard has something to do at a time of a clock, even without records."""
+
+
+def due_keys(
+    backend: Backend,
+    plan: ShardPlan,
+    codec: KeyCodec[object],
+    clocks: Sequence[Clock],
+    wakes_at: WakesAt,
+) -> Iterator[Sequence[tuple[int, object]]]:
+    """Yield keys with due timers and their key groups, in lists of bounded size, each in order of
+    keys.
 
     Parameters:
         backend: has the rows.
-        groups: the first and the last key group of the shard.
-        now_us: the time of each clock.
+        plan: the shard and the time of each clock.
         codec: of keys.
         clocks: whose timers are read.
-
-    Attributes:
-        wake_us: after the iteration, the soonest timer of each clock that was not due.
+        wakes_at: called with the soonest timers that are not due.
     """
+    rows = chain.from_iterable(_due_rows(backend, plan, clock, wakes_at) for clock in clocks)
+    while due := list(islice(rows, _DUE_MAX)):
+        keys: dict[bytes, tuple[int, object]] = {}
+        for row in due:
+            key, end = codec.decode(row, 2 + _NAMED)
+            keys[row[:2] + row[2 + _NAMED : end]] = (group_of_row(row), key)
+        yield [keys[prefix] for prefix in sorted(keys)]
 
-    def __init__(
-        self,
-        backend: Backend,
-        groups: tuple[int, int],
-        now_us: dict[Clock, int],
-        codec: KeyCodec[object],
-        clocks: Sequence[Clock] = CLOCKS,
-    ) -> None:
-        self._clocks = clocks
-        self._backend = backend
-        self._groups = groups
-        self._now_us = now_us
-        self._decode = codec.decode
-        self.wake_us: dict[Clock, int] = {}
 
-    def __iter__(self) -> Iterator[Sequence[tuple[int, object]]]:
-        rows = (row for clock in self._clocks for row in self._rows(clock))
-        while due := list(islice(rows, _DUE_MAX)):
-            keys: dict[bytes, tuple[int, object]] = {}
-            for row in due:
-                key, end = self._decode(row, 2 + _NAMED)
-                keys[row[:2] + row[2 + _NAMED : end]] = (group_of_row(row), key)
-            yield [keys[prefix] for prefix in sorted(keys)]
-
-    def _rows(self, clock: Clock) -> Iterator[bytes]:
-        """Yield the due rows of one clock. Key groups without due timers are skipped."""
-        tag, now = CLOCK_TAGS[clock], self._now_us[clock]
-        (group, last), later = self._groups, b""
-        find = partial(first_of_groups, self._backend, DUE, tag)
-        while (first := find((group, last), later)) is not None:
-            group, soonest = group_of_row(first), micros_of_sortable(first, 3)
-            if soonest > now:
-                self.wake_us[clock] = min(soonest, self.wake_us.get(clock, soonest))
-                group, later = group + 1, b""
-                continue
-            later = sortable_micros(now + 1)
-            for row, _ in self._backend.scan(DUE, first, first[:3] + later):
-                yield row
+def _due_rows(
+    backend: Backend, plan: ShardPlan, clock: Clock, wakes_at: WakesAt
+) -> Iterator[bytes]:
+    """Yield the due rows of one clock. Key groups without due timers are skipped."""
+    now = plan.now_us[clock]
+    find = partial(first_of_groups, backend, DUE, CLOCK_TAGS[clock])
+    (group, last), later = plan.base.groups, b""
+    while (first := find((group, last), later)) is not None:
+        group, soonest = group_of_row(first), micros_of_sortable(first, 3)
+        if soonest > now:
+            wakes_at(clock, soonest)
+            group, later = group + 1, b""
+            continue
+        later = sortable_micros(now + 1)
+        for row, _ in backend.scan(DUE, first, first[:3] + later):
+            yield row

@@ -135,20 +135,23 @@ def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]
     return (*given_up, *(name for name in had if name not in names))
 
 
+# What an operator declares with timers and with buffered records, what such rows are and would do
+# when they were dropped, and what the user can remove.
+_DROPPED = {
+    TIMERS: ("has callbacks for timers", "timers", "fire", "the callbacks"),
+    WAITING: ("is ordered", "buffered records", "be processed", "ordered=True"),
+}
+
+
 def _dropped_text(operator: str, again: list[str]) -> str:
     """Return why dropped states cannot be declared again."""
-    if TIMERS in again:
-        return (
-            f"operator {operator!r} has callbacks for timers, but its earlier timers were dropped: "
-            "they are still in the checkpoint and would fire; remove the callbacks, or give the "
-            "operator another name="
-        )
-    if WAITING in again:
-        return (
-            f"operator {operator!r} is ordered, but its earlier buffered records were dropped: "
-            "they are still in the checkpoint and would be processed; remove ordered=True, or "
-            "give the operator another name="
-        )
+    for family, (declares, rows, effect, remedy) in _DROPPED.items():
+        if family in again:
+            return (
+                f"operator {operator!r} {declares}, but its earlier {rows} were dropped: they are "
+                f"still in the checkpoint and would {effect}; remove {remedy}, or give the "
+                "operator another name="
+            )
     return (
         f"operator {operator!r} declares {again}, names of dropped states: their rows are still in "
         "the checkpoint; choose other names"

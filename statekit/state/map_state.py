@@ -18,6 +18,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 D = TypeVar("D")
 
+_Entry = tuple[bytes, Any, bool]
+"""The row key of an entry, with its cached value, or with its row and True if it is stored."""
+
 
 class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
     """A map per key, one row per entry.
@@ -167,23 +170,20 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return self._decoded(rows, len(self._scope.prefix), decode=decode)
 
     def _decoded(
-        self, rows: Iterator[tuple[bytes, Any]], skip: int, *, decode: bool
+        self, rows: Iterator[_Entry], skip: int, *, decode: bool
     ) -> Iterator[tuple[K, Any]]:
         assert self._spec.key_codec is not None
         decode_key = self._spec.key_codec.decode
-        for row_key, cached in rows:
+        for row_key, value, is_stored in rows:
             key = decode_key(row_key, skip)[0]
             if not decode:
                 yield key, None
                 continue
             if self._refreshes and self._scope.prefix == row_key[:skip]:
                 self._read_on(row_key)
-            if isinstance(cached, _Stored):
-                yield key, self._decode(cached.row)
-            else:
-                yield key, cached if self._immutable else self._decode(cached)
+            yield key, value if self._immutable and not is_stored else self._decode(value)
 
-    def _rows_between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Any]]:
+    def _rows_between(self, start: bytes, end: bytes) -> Iterator[_Entry]:
         """Yield stored and pending rows merged in key order. A pending row replaces a stored
         one.
         """
@@ -218,15 +218,6 @@ class MapState(ManyRowState, RowCache, MutableMapping[K, V]):
         return list(takewhile(lambda row_key: row_key.startswith(prefix), reversed(part)))
 
 
-class _Stored:
-    """An encoded row from the backend."""
-
-    __slots__ = ("row",)
-
-    def __init__(self, row: bytes) -> None:
-        self.row = row
-
-
 class _StreamedKeys(KeysView[K]):
     _mapping: MapState[K, Any]
 
@@ -259,23 +250,21 @@ def _unexpired(rows: Rows, expiry: Expiry) -> Rows:
             yield row_key, value
 
 
-def _merged(
-    stored: Rows, pending: list[bytes], cached: dict[bytes, Any]
-) -> Iterator[tuple[bytes, Any]]:
+def _merged(stored: Rows, pending: list[bytes], cached: dict[bytes, Any]) -> Iterator[_Entry]:
     waiting = iter(pending)
     upcoming = next(waiting, None)
     for row_key, row in stored:
         while upcoming is not None and upcoming < row_key:
             if cached[upcoming] is not ABSENT:
-                yield upcoming, cached[upcoming]
+                yield upcoming, cached[upcoming], False
             upcoming = next(waiting, None)
         if upcoming == row_key:
             if cached[row_key] is not ABSENT:
-                yield row_key, cached[row_key]
+                yield row_key, cached[row_key], False
             upcoming = next(waiting, None)
         else:
-            yield row_key, _Stored(row)
+            yield row_key, row, True
     while upcoming is not None:
         if cached[upcoming] is not ABSENT:
-            yield upcoming, cached[upcoming]
+            yield upcoming, cached[upcoming], False
         upcoming = next(waiting, None)

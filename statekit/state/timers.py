@@ -189,9 +189,7 @@ class Timers:
 
     def list(self, name: str | None = None, clock: Clock | None = None) -> Sequence[Timer]:
         """Return the timers of this key in order of time; of one name, of one clock, or all."""
-        if clock not in (None, *CLOCKS):
-            raise self._wrong(f'clock={clock!r}: use "event" or "processing"')
-        tags = [CLOCK_TAGS[clock]] if clock is not None else list(CLOCK_TAGS.values())
+        tags = CLOCK_TAGS.values() if clock is None else (self._tag(clock),)
         rows = merge(*map(self._rows, tags), key=_firing_order)
         wanted = None if name is None else name.encode()
         return [timer_of_row(row) for row in rows if wanted in (None, row[_NAMED:])]
@@ -234,8 +232,7 @@ class Timers:
     # -------------------------------------------------------------------------------- changes
 
     def _row(self, at: dt.datetime, name: str, clock: Clock) -> _Row:
-        if clock not in CLOCK_TAGS:
-            raise self._wrong(f'clock={clock!r}: use "event" or "processing"')
+        tag = self._tag(clock)
         if clock == "event" and not self._has_event_time:
             raise self._wrong(
                 "there is no event time here: declare @process(event_time=...), or use "
@@ -246,7 +243,7 @@ class Timers:
         if not isinstance(name, str):
             raise self._wrong(f"the name of a timer is a str, not {name!r}")
         try:
-            row = CLOCK_TAGS[clock] + sortable_micros(datetime_to_micros(at)) + name.encode()
+            row = tag + sortable_micros(datetime_to_micros(at)) + name.encode()
         except (StateTypeError, UnicodeEncodeError) as error:
             raise self._wrong(str(error)) from None
         if not self._handled(name):
@@ -255,6 +252,11 @@ class Timers:
                 f"@{self._scope.operator}.on_timer or .on_timer({name!r})"
             )
         return row
+
+    def _tag(self, clock: Clock) -> bytes:
+        if clock not in CLOCK_TAGS:
+            raise self._wrong(f'clock={clock!r}: use "event" or "processing"')
+        return CLOCK_TAGS[clock]
 
     def _wrong(self, reason: str) -> StateTypeError:
         scope = self._scope

@@ -12,7 +12,7 @@ import decimal
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Optional
 
 from statekit.codec.annotations import peel
@@ -28,6 +28,7 @@ from statekit.job.windows.definitions import (
     Window,
 )
 from statekit.job.windows.field_aggregates import EXACT_DIGITS, reducer
+from statekit.keygroup import key_fields
 from statekit.records.preaggregate import Combiner, PartialAggregate, Verb, has_columns
 from statekit.records.record_type import RecordType
 from statekit.records.result_type import ResultRecords
@@ -97,7 +98,6 @@ class _Result:
         parts: partial aggregates of records that are combined first, beside their number; None if
             the aggregate takes the records themselves.
         element: the annotation of elements, for results that are lists of them.
-        first_of: returns the first event time of combined records.
     """
 
     operator: str
@@ -108,7 +108,6 @@ class _Result:
     value_of: Callable[[Any], Any]
     parts: tuple[PartialAggregate, ...] | None = None
     element: Any = None
-    first_of: Callable[[Any], dt.datetime] | None = None
 
 
 class Windowing:
@@ -270,8 +269,7 @@ class Windowing:
         if combiner is not None and result.parts is not None:
             # The part follows the number of records. A count has no other part.
             value_of = operator.itemgetter(combiner.number_at + len(result.parts))
-            first_of = combiner.first_of if isinstance(self._window, Session) else None
-            result = replace(result, value_of=value_of, first_of=first_of)
+            result = replace(result, value_of=value_of)
         traits = Traits(
             combiner=combiner,
             definition={**self._definition, "result": result.operator},
@@ -305,8 +303,10 @@ class Windowing:
             traits: with `takes_parts`, records of a key are added together.
         """
         at_once = traits.takes_parts
-        value_of, first_of, at_change = result.value_of, result.first_of, self._at_change
-        ending = _Ending(make, result.aggregate.result, rows, has_one_key=len(self._key) == 1)
+        value_of, at_change, combiner = result.value_of, self._at_change, traits.combiner
+        is_session = isinstance(self._window, Session)
+        first_of = combiner.first_of if combiner is not None and is_session else None
+        ending = _Ending(make, result.aggregate.result, rows)
         forgets_closed = "forget" not in self._deadlines.leads
 
         def add(
@@ -373,14 +373,11 @@ class _Ending:
         make: creates a result from the key fields, start, end and value of a window.
         finish: computes the value of an accumulator.
         rows: the open windows.
-        has_one_key: whether the key is one field.
     """
 
     make: Callable[..., Any]
     finish: Callable[[Any], Any]
     rows: SlidingRows | SessionRows
-    _: KW_ONLY
-    has_one_key: bool
 
     def shown(self, ctx: Any, window: OpenWindow, elements_found: _Found) -> Any:
         """Return the result of a window.
@@ -388,13 +385,12 @@ class _Ending:
         Parameters:
             elements_found: its elements.
         """
-        key = (ctx.key,) if self.has_one_key else ctx.key
         of_it = (
             self.finish(window.held)
             if elements_found is None
             else [element for _, element in elements_found]
         )
-        return self.make(*key, window.start, window.end, of_it)
+        return self.make(*key_fields(ctx.key), window.start, window.end, of_it)
 
     def forgotten(
         self, window: OpenWindow, elements_found: _Found, windows: Any, elements: Any, number: Any

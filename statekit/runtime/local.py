@@ -24,6 +24,7 @@ from statekit.maintenance.savepoint.restore import prepare_from_savepoint
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.runtime.batch_builder import KeyedBatchBuilder
 from statekit.runtime.coordinator import Coordinator
+from statekit.runtime.key_iteration import not_a_key
 from statekit.runtime.shard import run_shard
 from statekit.runtime.shard_input import ShardInput
 from statekit.watermark import is_late
@@ -154,7 +155,7 @@ def _routed(
         try:
             prefixes.append(pack_group(group) + process.key_codec.encode(key))
         except StateTypeError as error:
-            raise builder.not_a_key(key, record, error) from error
+            raise not_a_key(operator.name, process.key, key, record, error) from error
     batch = builder.batch(keys, record_groups, records, inputs if len(incoming) > 1 else ())
     batch = batch._replace(tokens=prefixes)  # keys 1 and True are equal
     places: list[list[int]] = [[] for _ in range(shards)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, compress, islice, repeat
 from operator import length_hint
 from typing import Any
@@ -53,15 +54,14 @@ class ShardTask:
         self._copy = None if process.output_type is None else process.output_type.copy
         self._plan = plan
         self._backend = backend
-        self._spill_batch = spill
         self.batch = Batch()
-        self.scope = KeyScope.of_keys(plan, self.batch, self._spill)
+        self.scope = KeyScope.of_keys(plan, self.batch, partial(_spill, self.batch, spill))
         self._keys = KeyIteration(self.scope, process.key_codec, process.key)
-        self._spill_local_batch = spill_local or spill
         self.local_batch = Batch()
-        self._shard_scope = KeyScope.of_shard(plan, self.local_batch, self._spill_local)
-        self._states = {
-            spec.name: spec.bind(self._shard_scope if spec.kind.is_local else self.scope, backend)
+        spill_now = partial(_spill, self.local_batch, spill_local or spill)
+        self.shard_scope = KeyScope.of_shard(plan, self.local_batch, spill_now)
+        self.states = {
+            spec.name: spec.bind(self.shard_scope if spec.kind.is_local else self.scope, backend)
             for spec in process.states
         }
         self._timers = process.bind_timers(self.scope, backend, plan)
@@ -77,15 +77,15 @@ class ShardTask:
                 self._wakes_at,
                 has_timers=process.handles_timers,
             )
-        self._context = Context(self.scope, plan.shard, self._timers)
-        self._call, self._arguments = process.signature.bind(self._states, self._context)
-        self._callbacks = process.bind_callbacks(self._states, self._context)
-        self._handlers = process.handlers.bind(self._states, self._context)
+        self.context = Context(self.scope, plan.shard, self._timers)
+        self._call, self._arguments = process.signature.bind(self.states, self.context)
+        self._callbacks = process.bind_callbacks(self.states, self.context)
+        self._handlers = process.handlers.bind(self.states, self.context)
         self.records_by_input: Counter[int] = Counter()
         self.largest_by_input: dict[int, int] = {}
         self.records_out = 0
         self.late = 0
-        self._expiring = [state for state in self._states.values() if state.expiry is not None]
+        self._expiring = [state for state in self.states.values() if state.expiry is not None]
         has_time = self._timers is not None or self._buffer is not None or self._expiring
         # Those of due clocks are noted again if anything is left that is not due.
         waiting = plan.base.wake_us.items() if has_time else ()
@@ -102,7 +102,7 @@ class ShardTask:
             ProcessError, StateTypeError: as for `run`.
         """
         self.records_by_input[number] += len(records)
-        with self._shard_scope.broadcast():
+        with self.shard_scope.broadcast():
             for record in records:
                 for output in self._handle("record", record, self._handlers(record)):
                     raise ProcessError(
@@ -287,7 +287,7 @@ class ShardTask:
         columns = (batch.groups, batch.keys, batch.records, batch.times)
         for group, key, record, time in zip(*columns, strict=True):
             if self.batch.full:
-                self._spill()
+                self.scope.spill()
             prefix = self._keys.prefix(group, key, record)
             try:
                 buffer.add(prefix, time, record)
@@ -362,39 +362,36 @@ class ShardTask:
         Returns:
             By how many rows and bytes each state grew; negative if it shrank.
         """
-        self._process.ended(self._context)
+        self._process.ended(self.context)
         self._keys.finish()
-        self._shard_scope.flush()
+        self.shard_scope.flush()
         for state in self._expiring:
             expiry = state.expiry
             if expiry is not None and expiry.wake_us is not None:
                 self._wakes_at(expiry.clock, expiry.wake_us)
-        added = {n: StateSize(s.rows_added, s.bytes_added) for n, s in self._states.items()}
+        added = {n: StateSize(s.rows_added, s.bytes_added) for n, s in self.states.items()}
         if self._timers is not None:
             added[TIMERS] = self._timers.added
         if self._buffer is not None:
             added[WAITING] = self._buffer.added
         return added
 
-    def _spill(self) -> None:
-        if len(self.batch):
-            self._spill_batch(self.batch)
-            self.batch.clear()
-
-    def _spill_local(self) -> None:
-        if len(self.local_batch):
-            self._spill_local_batch(self.local_batch)
-            self.local_batch.clear()
-
     def _failed(self, error: Exception, handled: str) -> ProcessError:
-        at_key = self._process.key and not self._shard_scope.broadcasting
-        scope = self.scope if at_key else self._shard_scope
+        at_key = self._process.key and not self.shard_scope.broadcasting
+        scope = self.scope if at_key else self.shard_scope
         return ProcessError(
             f"operator {scope.operator!r} failed {scope.place} in epoch {scope.epoch} with "
             f"{type(error).__name__}: {error}; {handled}.{self._process.hint(error)} "
             "Nothing of this epoch is committed: "
             "correct the function or the record, then start the job again"
         )
+
+
+def _spill(batch: Batch, apply: Callable[[Batch], None]) -> None:
+    """Apply a batch that is not empty, and clear it."""
+    if len(batch):
+        apply(batch)
+        batch.clear()
 
 
 def _calls(

@@ -150,15 +150,11 @@ class EventTimeBuffer:
             _, records = keys.setdefault(item.prefix, (item.key, []))
             if item.row:
                 records.append((item.time, self._codec.decode(item.content)))
-        self._remove([item.row for item in due if item.row])
-        return DueGroup(group, until, [keys[prefix] for prefix in sorted(keys)])
-
-    def _remove(self, rows: list[bytes]) -> None:
-        """Remove the first rows of a key group, as one range."""
-        if rows:
+        if rows := [item.row for item in due if item.row]:  # the first ones of the key group
             self._batch.delete_range(WAITING, rows[0], rows[-1] + b"\x00")
             self._rows_added -= len(rows)
             self._bytes_added -= sum(map(len, rows))
+        return DueGroup(group, until, [keys[prefix] for prefix in sorted(keys)])
 
     def _due_groups(self) -> Iterator[int]:
         """Yield key groups with due records or timers. Other key groups are skipped."""

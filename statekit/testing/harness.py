@@ -17,7 +17,6 @@ from statekit.backend.mutation import Batch
 from statekit.checkpoint.manifest import ShardPlan, ShardState
 from statekit.checkpoint.repository import Repository
 from statekit.errors import QueryError, RestoreError, StatekitError, StateTypeError
-from statekit.functions.context import Context
 from statekit.functions.process import Process
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
@@ -29,6 +28,7 @@ from statekit.records.record_type import RecordType
 from statekit.records.union import Records
 from statekit.runtime.local import LocalRunner
 from statekit.runtime.shard import obtained
+from statekit.runtime.task import ShardTask
 from statekit.state.base import State, StateSpec
 from statekit.state.key_scope import Clocks, KeyScope
 from statekit.state.list_state import ListState
@@ -381,24 +381,13 @@ def bind(process: Process[Any, Any, Any], key: Any) -> dict[str, Any]:
     ([1], [2])
     """
     backend = MemoryBackend(process.families)
-    batch = Batch()
-
-    def spill() -> None:
-        backend.write(batch)
-        batch.clear()
-
     plan = ShardPlan("", process.name, 0, 0, ShardState(first_group=0, last_group=127), None)
-    scope = KeyScope.of_keys(plan, batch, spill)
-    scope.enter(_prefix(process, key, 128), key)
-    shard_scope = KeyScope.of_shard(plan, batch, spill)
-    shard_scope.broadcasting = True
-    states: dict[str, Any] = {
-        spec.name: spec.bind(shard_scope if spec.kind.is_local else scope, backend).handle
-        for spec in process.states
-    }
+    task = ShardTask(process, plan, backend, backend.write)
+    task.scope.enter(_prefix(process, key, 128), key)
+    task.shard_scope.broadcasting = True
+    states = {name: state.handle for name, state in task.states.items()}
     if process.signature.context_parameter is not None:
-        timers = process.bind_timers(scope, backend, plan)
-        states[process.signature.context_parameter] = Context(scope, 0, timers)
+        states[process.signature.context_parameter] = task.context
     return states
 
 

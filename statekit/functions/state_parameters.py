@@ -43,11 +43,18 @@ _EXAMPLES = {1: "[int]", 2: "[str, int]", 3: "[float, tuple[float, int], float]"
 _OPTIONS = (Default, Reduce, Aggregate, PickleCodec, TTL, Redistribute)
 
 
+def _without_options(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return an annotation without the options inside `Annotated`, and the options."""
+    if typing.get_origin(annotation) is not Annotated:
+        return annotation, ()
+    bare, *options = typing.get_args(annotation)
+    return bare, tuple(options)
+
+
 def state_class(annotation: Any) -> type[State] | None:
     """Return the kind of state that an annotation declares; None if it declares none."""
-    if typing.get_origin(annotation) is Annotated:
-        annotation = typing.get_args(annotation)[0]
-    origin = typing.get_origin(annotation) or annotation
+    bare, _ = _without_options(annotation)
+    origin = typing.get_origin(bare) or bare
     if is_checkpointed(origin):
         return ObjectState
     return origin if isinstance(origin, type) and issubclass(origin, State) else None
@@ -56,11 +63,7 @@ def state_class(annotation: Any) -> type[State] | None:
 def state_spec(operator: str, name: str, annotation: Any) -> StateSpec:
     """Read one state parameter."""
     where = f"{operator}, parameter {name!r}"
-    options: tuple[Any, ...] = ()
-    bare = annotation
-    if typing.get_origin(annotation) is Annotated:
-        bare, *extras = typing.get_args(annotation)
-        options = tuple(extras)
+    bare, options = _without_options(annotation)
     state_cls = state_class(bare)
     if state_cls is ObjectState:
         return _object_spec(where, operator, name, bare, options)
@@ -208,9 +211,7 @@ def with_stored_type(annotation: Any, caller: dict[str, Any]) -> Any:
     """
     if state_class(annotation) is not ObjectState:
         return annotation
-    bare, *options = (
-        typing.get_args(annotation) if typing.get_origin(annotation) is Annotated else (annotation,)
-    )
+    bare, options = _without_options(annotation)
     cls = typing.get_origin(bare) or bare
     try:
         hints = typing.get_type_hints(cls.snapshot_state, None, caller, include_extras=True)
@@ -259,6 +260,6 @@ def explained(where: str, make: Callable[[], Any]) -> Any:
 
 
 def annotation_text(annotation: Any) -> str:
-    if state_class(annotation) is ObjectState and typing.get_origin(annotation) is Annotated:
-        annotation = typing.get_args(annotation)[0]
-    return show(annotation)
+    """Return an annotation as text, that of an object without its stored type."""
+    is_object = state_class(annotation) is ObjectState
+    return show(_without_options(annotation)[0] if is_object else annotation)

@@ -173,7 +173,7 @@ class State:
         if spec.ttl is not None or spec.name in scope.eras:
             self.expiry = Expiry(spec.name, spec.ttl, scope)
         if spec.ttl is not None and spec.ttl.clock == "event":
-            scope.clocks.expiring.append(self)
+            scope.clocks.expiring.append(self._expire)
 
     @property
     def handle(self) -> Any:

@@ -82,7 +82,7 @@ class ListState(ManyRowState, Sequence[T]):
     def _begin(self) -> None:
         """Start to append to the current key."""
         if not self._pending:
-            self._scope.gathered.append(self)
+            self._scope.gathered.append(self._flush)
         self._at, self._first = self._scope.prefix, len(self._pending)
 
     def extend(self, values: Iterable[T]) -> None:
@@ -189,7 +189,7 @@ class ListState(ManyRowState, Sequence[T]):
         if self._backend.get(self._name, row_key) != row:
             return
         if not self._again:
-            scope.gathered.append(self)
+            scope.gathered.append(self._flush)
         self._again[row_key] = written
         scope.batch.put(self._name, row_key, expiry.row(row_key, value, before, written))
         if scope.batch.full or len(self._again) >= base.PENDING_ROWS_MAX:

@@ -86,7 +86,7 @@ class RowCache(State):
             except CorruptCheckpointError as error:
                 raise self._unreadable(error) from error
         if not self._known:
-            self._scope.gathered.append(self)
+            self._scope.gathered.append(self._flush)
         self._known[row_key] = value
         return value
 
@@ -106,7 +106,7 @@ class RowCache(State):
     def _set(self, row_key: bytes, value: Any) -> None:
         """Mark a row to be written, and restart its TTL."""
         if not self._known:
-            self._scope.gathered.append(self)
+            self._scope.gathered.append(self._flush)
         self._known[row_key] = value
         self._changed[row_key] = self._scope.key
         if self.expiry is not None:
@@ -115,7 +115,7 @@ class RowCache(State):
     def _drop(self, row_key: bytes) -> None:
         """Mark a row to be removed."""
         if not self._known:
-            self._scope.gathered.append(self)
+            self._scope.gathered.append(self._flush)
         self._known[row_key] = ABSENT
         self._changed[row_key] = self._scope.key
         self._has_removed = True

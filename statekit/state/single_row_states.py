@@ -95,7 +95,7 @@ class ValueState(SingleRowState, Generic[T]):
             stored_value = self._stored_form(value)
         scope, cached = self._scope, self._known  # what `_set` does, as a call costs as much again
         if not cached:
-            scope.gathered.append(self)
+            scope.gathered.append(self._flush)
         prefix = scope.prefix
         cached[prefix] = stored_value
         self._changed[prefix] = scope.key

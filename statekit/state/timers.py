@@ -329,7 +329,7 @@ class Timers:
     def _enter(self) -> None:
         if not self._entered:
             self._entered = True
-            self._scope.touched.append(self)
+            self._scope.touched.append(self._flush)
 
     def _flush(self) -> None:
         self._put_changes()

@@ -123,6 +123,7 @@ class Process(Generic[R, P, U]):
         hooks: Hooks | None = None,
         traits: Traits | None = None,
     ) -> None:
+        self._arguments = fn, key, hints, event_time, lateness_us, ordered, hooks, traits
         self.fn = fn
         self.traits = traits or Traits()
         self.name = fn.__name__
@@ -145,8 +146,7 @@ class Process(Generic[R, P, U]):
         if ordered:
             _check_takes_one(self)
             self.ordered = codec_of_waiting(self.record_type)
-        self._hooks = hooks or {}
-        of_state = hooks_of(self.name, [spec.name for spec in signature.states], self._hooks)
+        of_state = hooks_of(self.name, [spec.name for spec in signature.states], hooks or {})
         self.states: tuple[StateSpec, ...] = tuple(
             replace(spec, hooks=of_state[spec.name]) for spec in signature.states
         )
@@ -423,18 +423,13 @@ class Process(Generic[R, P, U]):
 
     def with_traits(self, traits: Traits) -> Self:
         """Return the same function without callbacks and with other traits."""
-        arguments, _, _ = self.__getstate__()
-        process: Self = type(self)(*arguments[:-1], traits)  # type: ignore[call-arg]
-        return process
+        return type(self)(*self._arguments[:-1], traits)
 
     def __getstate__(self) -> _Packed:
         """Return its parts for pickle, as the state of an object, so that it may be in a cycle."""
-        hints, is_ordered = self.signature.hints, self.ordered is not None
-        times = (self.event_time, self.lateness_us, is_ordered)
-        parts = (self.fn, self.key, hints, *times, self._hooks, self.traits)
         callbacks = {name: (of.fn, of.hints) for name, of in self._callbacks.items()}
         handlers = [(of.fn, of.hints) for of in self.handlers.signatures]
-        return parts, callbacks, handlers
+        return self._arguments, callbacks, handlers
 
     def __setstate__(self, packed: _Packed) -> None:
         self.__dict__["_packed"] = packed

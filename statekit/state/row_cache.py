@@ -28,8 +28,8 @@ class RowCache(State):
     # for a mutable type its row, or ABSENT. `_changed` has the row keys to write, with the keys
     # that they belong to as the user knows them. `_sizes` says what the backend holds for each row
     # key that was looked up, in bytes, 0 for none. `_from_row` and `_to_row` turn a row into what
-    # is known, and back. Of a state that expires, `_indexed` says when
-    # the row in the backend was written, `_written` when what is known was.
+    # is known, and back. Of a state that expires, `_indexed` says when the row in the backend was
+    # written, `_written` when what is known was.
     __slots__ = (
         "_changed",
         "_from_row",

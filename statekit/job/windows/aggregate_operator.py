@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import decimal
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Annotated, Any
 
 from statekit.functions.process import Process, Traits
+from statekit.functions.signature import declare
 from statekit.job.windows.field_aggregates import EXACT_DIGITS, FieldAggregate
 from statekit.records.keyed_batch import KeyColumns
 from statekit.records.preaggregate import Combiner, PartialAggregate
@@ -21,7 +21,6 @@ _KEYS = "_keys"  # the parameter that takes keys: no state is called so
 
 
 def _fold(
-    name: str,
     key_size: int,
     aggregates: Mapping[str, tuple[FieldAggregate, int]],
     results: Callable[..., list[Any]],
@@ -30,7 +29,6 @@ def _fold(
     results.
 
     Parameters:
-        name: of the operator.
         key_size: number of key fields.
         aggregates: with the position of the first of their parts in a row.
         results: creates results from columns of keys and values.
@@ -45,11 +43,6 @@ def _fold(
             ]
         return results(*keys.columns[:key_size], *values)
 
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    names = (_KEYS, *aggregates)
-    function: Any = fold
-    function.__name__ = name
-    function.__signature__ = inspect.Signature([inspect.Parameter(of, kind) for of in names])
     return fold
 
 
@@ -96,7 +89,7 @@ def aggregation(
     name = "_".join(("aggregate", "by", *fields))
     output, make = results.result_class(name, types, into)
     hints["return"] = Iterator[output]  # type: ignore[valid-type]
-    fold = _fold(name, len(fields), places, partial(_results_of, make))
+    fold = declare(_fold(len(fields), places, partial(_results_of, make)), name, hints)
     traits = Traits(
         combiner=Combiner(record, fields, parts),
         definition={name: repr(of) for name, of in aggregates.items()},

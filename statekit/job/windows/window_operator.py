@@ -18,6 +18,7 @@ from typing import Any, Literal, Optional
 from statekit.codec.annotations import peel
 from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits, process
+from statekit.functions.signature import declare
 from statekit.job.windows.definitions import (
     LAST,
     Deadlines,
@@ -297,7 +298,8 @@ class Windowing:
         make: Callable[..., Any],
         traits: Traits,
     ) -> Process[Any, ..., Any]:
-        """Create the process function. Only `collect` declares `elements` and `number`.
+        """Create the process function. Only `collect` declares `elements` and `number`, which its
+        functions take as `collected`.
 
         Parameters:
             traits: with `takes_parts`, records of a key are added together.
@@ -309,59 +311,48 @@ class Windowing:
         ending = _Ending(make, result.aggregate.result, rows)
         forgets_closed = "forget" not in self._deadlines.leads
 
-        def add(
-            record: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
-        ) -> Any:
+        def add(record: Any, ctx: Any, windows: Any, *collected: Any) -> Any:
             value = value_of(record)
-            if elements is not None:
-                deque(_elements((value,), ctx, elements, number), maxlen=0)
+            if collected:
+                deque(_elements((value,), ctx, *collected), maxlen=0)
             first = None if first_of is None else first_of(record)
             touched = rows.put(ctx, windows, value, first)
             if not at_change:
                 return None
-            return [
-                ending.shown(ctx, window, _between(elements, *window[1:3])) for window in touched
-            ]
+            return [ending.shown(ctx, of, _between(collected, of.start, of.end)) for of in touched]
 
-        def add_all(
-            records: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
-        ) -> None:
+        def add_all(records: Any, ctx: Any, windows: Any, *collected: Any) -> None:
             values = records if value_of is _itself else map(value_of, records)
-            if elements is not None:
-                values = _elements(values, ctx, elements, number)
+            if collected:
+                values = _elements(values, ctx, *collected)
             rows.put_all(ctx, windows, values)
 
-        def close(
-            timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
-        ) -> Any:
+        def close(timer: Any, ctx: Any, windows: Any, *collected: Any) -> Any:
             for window in rows.ending(timer, ctx, windows):
-                elements_found = _between(elements, window.start, window.end)
+                elements_found = _between(collected, window.start, window.end)
                 yield ending.shown(ctx, window, elements_found)
                 if forgets_closed:
-                    ending.forgotten(window, elements_found, windows, elements, number)
+                    ending.forgotten(window, elements_found, windows, *collected)
 
-        def forget(
-            timer: Any, ctx: Any, windows: Any, elements: Any = None, number: Any = None
-        ) -> Any:
+        def forget(timer: Any, ctx: Any, windows: Any, *collected: Any) -> Any:
             for window in rows.ending(timer, ctx, windows):
-                elements_found = _between(elements, *rows.alone(window))
-                ending.forgotten(window, elements_found, windows, elements, number)
+                elements_found = _between(collected, *rows.alone(window))
+                ending.forgotten(window, elements_found, windows, *collected)
 
         cls = self._record.cls
-        taking: Any = add_all if at_once else add
-        first_parameter = {"records": _ITERATOR[cls]} if at_once else {"record": cls}
-        taking.__name__ = taking.__qualname__ = name
-        taking.__annotations__ = {
-            **first_parameter,
-            "ctx": Context,
-            **states,
-            "return": Iterator[output],
-        }
-        process = self._decorate(taking).with_traits(traits)
-        for called, emits in ((close, Iterator[output]), (forget, None)):
-            called.__annotations__ = {"timer": Timer, "ctx": Context, **states, "return": emits}
-            if called.__name__ in self._deadlines.leads:
-                process.on_timer(called.__name__)(called)
+        others = {"ctx": Context, **states}
+        taking, first = (
+            (add_all, {"records": _ITERATOR[cls]}) if at_once else (add, {"record": cls})
+        )
+        declared = declare(taking, name, {**first, **others, "return": Iterator[output]})
+        process = self._decorate(declared).with_traits(traits)
+        for title, callback, emits in (
+            ("close", close, Iterator[output]),
+            ("forget", forget, None),
+        ):
+            if title in self._deadlines.leads:
+                hints = {"timer": Timer, **others, "return": emits}
+                process.on_timer(title)(declare(callback, title, hints))
         return process
 
 
@@ -393,7 +384,7 @@ class _Ending:
         return self.make(*key_fields(ctx.key), window.start, window.end, of_it)
 
     def forgotten(
-        self, window: OpenWindow, elements_found: _Found, windows: Any, elements: Any, number: Any
+        self, window: OpenWindow, elements_found: _Found, windows: Any, *collected: Any
     ) -> None:
         """Delete a window, and the elements that are in no window that is deleted later.
 
@@ -402,6 +393,7 @@ class _Ending:
         """
         del windows[window.row]
         if elements_found is not None:
+            elements, number = collected
             start, end = self.rows.alone(window)
             for place, _ in elements_found:
                 if start <= place[0] and (place[0] < end or end == LAST):
@@ -422,8 +414,9 @@ def _elements(values: Iterable[Any], ctx: Context, elements: Any, number: Any) -
         number.update(count)
 
 
-def _between(elements: Any, start: dt.datetime, end: dt.datetime) -> _Found:
+def _between(collected: tuple[Any, ...], start: dt.datetime, end: dt.datetime) -> _Found:
     """Return the elements from a time on and before another, in order of time and arrival."""
-    if elements is None:
+    if not collected:
         return None
+    elements, _ = collected
     return list(elements.scan((start, 0), None if end == LAST else (end, 0)))

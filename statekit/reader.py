@@ -172,17 +172,10 @@ class CheckpointReader:
         decode_key = generic_key_decoder(key_schema(record))
         backend = self.unpack(operator, directory)
         try:
-            current, rows = b"", list[tuple[bytes, bytes]]()
             stored = backend.scan(state, *self._all_groups())
-            for row_key, row in self._unexpired(record, declared, stored):
-                end = decode_key(row_key, 2)[1]
-                if row_key[:end] != current and rows:
-                    yield decode_key(current, 2)[0], self._plain(declared, current, iter(rows))
-                    rows = []
-                current = row_key[:end]
-                rows.append((row_key, row))
-            if rows:
-                yield decode_key(current, 2)[0], self._plain(declared, current, iter(rows))
+            unexpired = self._unexpired(record, declared, stored)
+            for prefix, rows in groupby(unexpired, lambda row: row[0][: decode_key(row[0], 2)[1]]):
+                yield decode_key(prefix, 2)[0], self._plain(declared, prefix, rows)
         finally:
             backend.close()
 

@@ -162,10 +162,7 @@ def hints_of(fn: Callable[..., Any], caller: dict[str, Any]) -> dict[str, Any]:
                 f"({error}): correct it, or define its names before the function"
             ) from error
         where = f"{fn.__name__}, parameter {name!r}"
-        hints |= {
-            of: explained(where, partial(with_stored_type, hint, caller))
-            for of, hint in resolved.items()
-        }
+        hints[name] = explained(where, partial(with_stored_type, resolved[name], caller))
     return hints
 
 

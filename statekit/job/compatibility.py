@@ -12,7 +12,7 @@ from statekit.codec.schema_evolution import why_unreadable
 from statekit.errors import RescaleError, RestoreError, StateSchemaError
 from statekit.job.job import Job
 from statekit.job.plan import Operator
-from statekit.job.state_succession import Succession, succession
+from statekit.job.state_succession import Succession, former, succession
 from statekit.reader import key_text
 
 
@@ -102,21 +102,17 @@ def _continued(operator: Operator, stored: JobFile) -> OperatorRecord:
     return declared.model_copy(
         update={
             "states": states,
-            "ordered_past": _buffered_types(before, declared),
+            "ordered_past": _buffered_types(before, declared.ordered),
             "widths": {**before.widths, **declared.widths},  # a removed field may come back
         }
     )
 
 
-def _buffered_types(before: OperatorRecord, declared: OperatorRecord) -> tuple[Any, ...]:
+def _buffered_types(before: OperatorRecord, declared: Any) -> tuple[Any, ...]:
     """Return earlier types of buffered records, without the declared one."""
-    if before.ordered is None or declared.ordered is None:
+    if before.ordered is None or declared is None:
         return before.ordered_past
-    types: list[Any] = []
-    for type_ in (*before.ordered_past, before.ordered):
-        if type_ not in (*types, declared.ordered):
-            types.append(type_)
-    return tuple(types)
+    return former((*before.ordered_past, before.ordered), declared)
 
 
 def _dropped_names(declared: OperatorRecord, stored: JobFile) -> tuple[str, ...]:

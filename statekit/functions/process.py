@@ -12,6 +12,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import itemgetter
 from types import MappingProxyType
 from typing import (
@@ -196,20 +197,13 @@ class Process(Generic[R, P, U]):
         >>> harness.advance_watermark(noon + dt.timedelta(hours=1))
         ['ada left from /']
         """
-        if not isinstance(given, str):
-            self._take_callback(None, given, sys._getframe(1).f_locals)
-            return given
         caller = sys._getframe(1).f_locals
+        if isinstance(given, str):
+            return partial(self._take_callback, caller, given)
+        return self._take_callback(caller, None, given)
 
-        def decorate(fn: Any) -> Any:
-            self._take_callback(given, fn, caller)
-            return fn
-
-        return decorate
-
-    def _take_callback(
-        self, name: str | None, fn: Callable[..., Any], caller: dict[str, Any]
-    ) -> None:
+    def _take_callback(self, caller: dict[str, Any], name: str | None, fn: Any) -> Any:
+        """Add the callback for timers of a name, or for all others, and return it."""
         if not inspect.isfunction(fn):
             raise StateTypeError(f"{self.name}.on_timer decorates a function, not {fn!r}")
         if not self.key:
@@ -232,6 +226,7 @@ class Process(Generic[R, P, U]):
                 f"{annotation_text(self.signature.emits)}: yield the same type, or return None"
             )
         self._callbacks[name] = callback
+        return fn
 
     def on_broadcast(
         self, fn: Callable[Concatenate[B, Q], None], /
@@ -298,8 +293,7 @@ class Process(Generic[R, P, U]):
         """The names of timers that have a callback; None, last, if one callback handles all
         others.
         """
-        named = sorted(name for name in self._callbacks if name is not None)
-        return (*named, None) if None in self._callbacks else tuple(named)
+        return tuple(sorted(self._callbacks, key=lambda name: (name is None, name or "")))
 
     @property
     def reads_clocks(self) -> bool:

@@ -17,6 +17,21 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
+__all__ = [
+    "CorruptCheckpointError",
+    "FencedError",
+    "IncompleteEpochError",
+    "ProcessError",
+    "QueryError",
+    "RescaleError",
+    "RestoreError",
+    "StateSchemaError",
+    "StateTypeError",
+    "StatekitError",
+    "StorageError",
+    "error_class",
+]
+
 
 class StatekitError(Exception):
     """Base of every error that statekit raises on purpose.

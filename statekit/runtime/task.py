@@ -334,8 +334,8 @@ class ShardTask:
         try:
             has_late = min(times) <= watermark
         except TypeError:  # records without an event time, which Spark's processors accept
-            in_time_us = watermark + 1
-            times = [in_time_us if time is None else time for time in times]
+            maybe_times: Sequence[int | None] = times
+            times = [watermark + 1 if time is None else time for time in maybe_times]
             return self._without_late(batch._replace(times=times))
         if has_late:
             in_time = [not is_late(time, watermark) for time in times]

@@ -12,7 +12,7 @@ import decimal
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Optional
 
 from statekit.codec.annotations import peel
@@ -267,10 +267,6 @@ class Windowing:
             states["elements"] = _MAP[tuple[dt.datetime, int], result.element]
             states["number"] = ValueState[int]
         combiner = self._combiner(result)
-        if combiner is not None and result.parts is not None:
-            # The part follows the number of records. A count has no other part.
-            value_of = operator.itemgetter(combiner.number_at + len(result.parts))
-            result = replace(result, value_of=value_of)
         traits = Traits(
             combiner=combiner,
             definition={**self._definition, "result": result.operator},
@@ -305,9 +301,11 @@ class Windowing:
             traits: with `takes_parts`, records of a key are added together.
         """
         at_once = traits.takes_parts
-        value_of, at_change, combiner = result.value_of, self._at_change, traits.combiner
-        is_session = isinstance(self._window, Session)
-        first_of = combiner.first_of if combiner is not None and is_session else None
+        value_of, first_of, at_change = result.value_of, None, self._at_change
+        if (combiner := traits.combiner) is not None and result.parts is not None:
+            # The part follows the number of records. A count has no other part.
+            value_of = operator.itemgetter(combiner.number_at + len(result.parts))
+            first_of = combiner.first_of if isinstance(self._window, Session) else None
         ending = _Ending(make, result.aggregate.result, rows)
         forgets_closed = "forget" not in self._deadlines.leads
 
@@ -346,13 +344,11 @@ class Windowing:
         )
         declared = declare(taking, name, {**first, **others, "return": Iterator[output]})
         process = self._decorate(declared).with_traits(traits)
-        for title, callback, emits in (
-            ("close", close, Iterator[output]),
-            ("forget", forget, None),
-        ):
-            if title in self._deadlines.leads:
-                hints = {"timer": Timer, **others, "return": emits}
-                process.on_timer(title)(declare(callback, title, hints))
+        callbacks: dict[str, Any] = {"close": (close, Iterator[output]), "forget": (forget, None)}
+        for title in self._deadlines.leads:
+            callback, emits = callbacks[title]
+            hints = {"timer": Timer, **others, "return": emits}
+            process.on_timer(title)(declare(callback, title, hints))
         return process
 
 

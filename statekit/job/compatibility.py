@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from statekit.checkpoint.job_file import TIMERS, WAITING, JobFile, OperatorRecord, StateRecord
+from statekit.checkpoint.job_file import TIMERS, WAITING, JobFile, OperatorRecord
 from statekit.codec.schema import Schema
 from statekit.codec.schema_diff import side_by_side
 from statekit.codec.schema_evolution import why_unreadable
@@ -184,7 +184,10 @@ def _check_operator(
     names = {state.name for state in declared.states} | operator.declared.traits.dropped_states
     for state in stored.states:
         if state.name not in names and not allow_dropped_state:
-            _refuse_dropped(stored.name, state)
+            raise StateSchemaError(
+                f"state {state.name!r} of operator {stored.name!r} is in the checkpoint and no "
+                "longer declared: declare it, or pass allow_dropped_state=True to give it up"
+            )
 
 
 def _redefined(stored: OperatorRecord, declared: OperatorRecord) -> list[str]:
@@ -259,13 +262,6 @@ def _check_buffered(stored: OperatorRecord, declared: OperatorRecord) -> None:
                 f"type: {why}.\n{comparison}\nDeclare the stored type again, give a new field a "
                 "default, or give the operator another name"
             )
-
-
-def _refuse_dropped(operator: str, stored: StateRecord) -> NoReturn:
-    raise StateSchemaError(
-        f"state {stored.name!r} of operator {operator!r} is in the checkpoint and no "
-        "longer declared: declare it, or pass allow_dropped_state=True to give it up"
-    )
 
 
 def _contents_text(operator: OperatorRecord) -> str:

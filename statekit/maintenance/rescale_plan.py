@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -101,51 +101,34 @@ def plan_of_rescale(
     Raises:
         RescaleError: the parallelism or the number of key groups is not valid.
     """
-    if key_groups not in (None, reader.manifest.key_groups):
-        return list(_plans_of_rewrite(reader, parallelism, check_groups(key_groups), specs))
-    planned = rescaled(reader.manifest, parallelism)
-    ranges = [group_range(n, parallelism, planned.key_groups) for n in range(parallelism)]
+    manifest = reader.manifest
+    new_groups = manifest.key_groups if key_groups is None else check_groups(key_groups)
+    check_parallelism(parallelism, new_groups)
+    ranges = [group_range(shard, parallelism, new_groups) for shard in range(parallelism)]
+    is_rewrite = new_groups != manifest.key_groups
+    planned = manifest if is_rewrite else rescaled(manifest, parallelism)
     plans = []
-    for name, before in reader.manifest.operators.items():
+    for name, before in manifest.operators.items():
         record = reader.operator(name)
-        groups = None if fast else _counted(reader, record)
+        groups = new_sizes = None if fast else _counted(reader, record)
         size_of = partial(_size_of_shard, groups, record.holds_by_key)
-        after = planned.operators[name]
+        if is_rewrite:
+            new_sizes = _rehashed(reader, record, new_groups)
+            after = [Load(own, _size_within(new_sizes, *own)) for own in ranges]
+        else:
+            after = [Load(own.groups, size_of(own)) for own in planned.operators[name].shards]
         plans.append(
             OperatorPlan(
                 name,
                 [Load(shard.groups, size_of(shard)) for shard in before.shards],
-                [Load(shard.groups, size_of(shard)) for shard in after.shards],
-                _moves(before, ranges, size_of, groups),
-                _fullest(groups),
+                after,
+                [] if is_rewrite else _moves(before, ranges, size_of, groups),
+                _fullest(new_sizes),
                 _shared(record, before, specs.get(name, ())),
                 has_keys=bool(record.holds_by_key),
             )
         )
     return plans
-
-
-def _plans_of_rewrite(
-    reader: CheckpointReader,
-    parallelism: int,
-    key_groups: int,
-    specs: Mapping[str, Sequence[StateSpec]],
-) -> Iterator[OperatorPlan]:
-    """Yield the plans for another number of key groups. Each key is hashed, and counted."""
-    check_parallelism(parallelism, key_groups)
-    ranges = [group_range(n, parallelism, key_groups) for n in range(parallelism)]
-    for name, before in reader.manifest.operators.items():
-        record = reader.operator(name)
-        groups, shards = _rehashed(reader, record, key_groups), _counted(reader, record)
-        yield OperatorPlan(
-            name,
-            [Load(shard.groups, _size_within(shards, *shard.groups)) for shard in before.shards],
-            [Load(own, _size_within(groups, *own)) for own in ranges],
-            [],
-            _fullest(groups),
-            _shared(record, before, specs.get(name, ())),
-            has_keys=bool(record.holds_by_key),
-        )
 
 
 def _rehashed(reader: CheckpointReader, record: OperatorRecord, key_groups: int) -> Groups:

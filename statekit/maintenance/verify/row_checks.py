@@ -126,7 +126,7 @@ class RowChecks:
                     parts = self._keyed.parts(family, row_key)
                     self.check_row(family, parts, row)
                     entry = self._keyed.entry(family, parts, row_key, row)
-                except _UNREADABLE as error:
+                except UNREADABLE as error:
                     yield RowFault("row", family, row_key, str(error))
                     continue
                 if (fault := self._wrong_group(parts, row_key, groups)) is not None:
@@ -172,7 +172,7 @@ class RowChecks:
                 try:
                     end = self._key_codec.decode(due, 11)[1]
                     timers.append((due, due[:2] + due[11:end] + due[2:11] + due[end:]))
-                except _UNREADABLE as error:
+                except UNREADABLE as error:
                     yield RowFault("timer index", DUE, due, str(error), Delete(DUE, due))
             stored = backend.get_many(TIMERS, [timer for _, timer in timers])
             for (due, _), row in zip(timers, stored, strict=True):
@@ -214,7 +214,7 @@ class RowChecks:
             try:
                 self._subkeys[state](row_key[len(prefix) :])
                 self._values[state](row)
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 yield RowFault("row", state, row_key, str(error))
         self.sizes[state] = StateSize(rows, size)
 
@@ -254,8 +254,8 @@ class RowChecks:
         return lambda subkey: decode(record_of_row(subkey))
 
 
-# What reading a row that is not one ends in.
-_UNREADABLE = (StatekitError, IndexError, ValueError, struct.error)
+UNREADABLE = (StatekitError, IndexError, ValueError, struct.error)
+"""The errors of reading bytes that are no row."""
 
 
 def _canonical(codec: KeyCodec[Any], data: bytes) -> None:

@@ -65,7 +65,7 @@ def _table(reports: list[StateReport]) -> Table:
             Text(_type(succession.stored)),
             Text(_type(succession.record)),
             succession.verdict,
-            "–" if report.rows is None else f"{report.rows:,}",
+            f"{report.rows:,}",
             f"{report.rewritten:,}",
         )
     return table

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from statekit.backend.interface import Backend
-from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb import RocksBackend
 from statekit.checkpoint.job_file import TIMERS, WAITING, OperatorRecord, StateRecord
 from statekit.checkpoint.repository import group_bounds
 from statekit.codec.schema_codec import generic_decoder, generic_key_decoder
 from statekit.codec.value_codec import PickleCodec
 from statekit.keygroup import group_of_row, pack_group
+from statekit.maintenance.batches import in_batches
 from statekit.reader import key_schema, state_text
 from statekit.state.row_versions import row_decoder
 from statekit.state.timers import timer_of_row
@@ -35,7 +35,6 @@ _INDEX_BYTES = 8
 _SORTED = "sorted"
 _LISTS = ("list", "operator_list")
 _MAPS = ("map", "broadcast")
-_BATCH_ROWS = 1000
 
 
 class Family:
@@ -174,13 +173,8 @@ def unpacked(
     """Store rows, each with its family, in a database of their own, which the caller closes."""
     backend = RocksBackend(directory, families)
     try:
-        batch = Batch()
-        for row in rows:
-            batch.put(*row)
-            if len(batch) == _BATCH_ROWS:
-                backend.write(batch)
-                batch = Batch()
-        backend.write(batch)
+        for batch in in_batches(rows):
+            backend.write(batch)
     except BaseException:
         backend.close()
         raise

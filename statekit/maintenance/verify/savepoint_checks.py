@@ -72,7 +72,7 @@ def _check_rows(
     """Check the rows of one state, whose bytes are intact."""
     is_local = state in {record.name for record in operator.states if record.is_local}
     try:
-        for parts, row in savepoint.table(operator, state):
+        for parts, row in savepoint.table(operator.name, state):
             verification.rows += 1
             if not is_local:
                 checks.check_row(state, parts, row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -10,15 +11,14 @@ import typer
 from statekit.checkpoint.gc.collector import GRACE, Collected, Collector, Size
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION, STAGED_FOR, Retention
+from statekit.cli.arguments import AsJson, Checkpoint, DryRun
 from statekit.cli.tables import count_text, empty_table, out, print_json, progress_bar, say
 from statekit.errors import StateTypeError
 from statekit.timestamp import duration_to_micros
 
 
 def gc(
-    checkpoint: Annotated[
-        str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
-    ],
+    checkpoint: Checkpoint,
     epochs: Annotated[
         int, typer.Option(min=1, help="Keep at least so many of the last epochs.")
     ] = DEFAULT_RETENTION.epochs,
@@ -38,8 +38,8 @@ def gc(
             )
         ),
     ] = f"{GRACE.total_seconds() / 3600:g}h",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete old epochs, and files that no kept epoch references.
 
@@ -106,21 +106,12 @@ def _total(done: Collected) -> Size:
 
 
 def _as_data(url: str, done: Collected | None, *, dry_run: bool) -> dict[str, object]:
-    if done is None:
-        return {"checkpoint": url, "dry_run": dry_run, "kept": None, "deleted": {}}
-    return {
-        "checkpoint": url,
-        "dry_run": dry_run,
-        "kept": {
-            "first": done.first,
-            "last": done.last,
-            "epochs": done.kept,
-            "held": {str(number): why for number, why in sorted(done.held.items())},
-            "unnamed": None if done.young is None else _size_data(done.young),
-        },
-        "deleted": {kind: _size_data(size) for kind, size in sorted(done.deleted.items())},
+    kept = done and {
+        "first": done.first,
+        "last": done.last,
+        "epochs": done.kept,
+        "held": {str(number): why for number, why in sorted(done.held.items())},
+        "unnamed": done.young and asdict(done.young),
     }
-
-
-def _size_data(size: Size) -> dict[str, int]:
-    return {"files": size.files, "bytes": size.bytes}
+    deleted = {} if done is None else {k: asdict(size) for k, size in sorted(done.deleted.items())}
+    return {"checkpoint": url, "dry_run": dry_run, "kept": kept, "deleted": deleted}

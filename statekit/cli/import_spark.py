@@ -9,6 +9,7 @@ import typer
 
 from statekit.checkpoint.job_file import TIMERS
 from statekit.checkpoint.manifest import EpochManifest
+from statekit.cli.arguments import DryRun
 from statekit.cli.tables import empty_table, out, say
 from statekit.errors import StatekitError
 from statekit.job.loader import load_named
@@ -39,7 +40,7 @@ def import_spark(
         int | None,
         typer.Option(help="Shards per operator; one per core of Spark.", show_default=False),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Import the state of a query with Spark's own transformWithState into a new checkpoint.
 

@@ -5,19 +5,62 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.text import Text
 
 from statekit.backend.interface import StateSize
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import TIMERS, WAITING
 from statekit.checkpoint.manifest import ShardState
+from statekit.checkpoint.repository import Repository
+from statekit.cli.arguments import AsJson, Checkpoint, Epoch
 from statekit.cli.rollback import rolled_back_text
-from statekit.cli.tables import add_rows_of_shards, empty_table, out, range_text, say, size_cells
+from statekit.cli.savepoint import inspect_savepoint
+from statekit.cli.tables import (
+    add_rows_of_shards,
+    empty_table,
+    out,
+    print_json,
+    range_text,
+    say,
+    size_cells,
+)
 from statekit.reader import CheckpointReader, key_text, state_text, time_text
 from statekit.timestamp import instant
 from statekit.working_copy.base_options import replay_seconds
+
+
+def inspect(
+    checkpoint: Checkpoint,
+    epoch: Epoch = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Trust the manifest's counts; read no state.")
+    ] = False,
+    operator: Annotated[
+        str | None, typer.Option(help="Show only this operator.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a checkpoint contains: job, operators, states with types and sizes, epochs, skew.
+
+    For a savepoint: the job, and states with types, sizes and files.
+    """
+    if Repository(checkpoint, create=False).is_savepoint:
+        if epoch is not None:
+            raise typer.BadParameter("a savepoint is of one epoch: leave --epoch out")
+        if operator is not None:
+            raise typer.BadParameter("--operator is for checkpoints: leave it out")
+        inspect_savepoint(checkpoint, as_json=as_json)
+        return
+    reader = CheckpointReader(checkpoint, epoch=epoch)
+    names = [record.name for record in reader.job.operators]
+    counts = counted(reader, names if operator is None else [operator], fast=fast)
+    if as_json:
+        print_json(_as_data(reader, counts))
+    else:
+        print_checkpoint(reader, counts)
 
 
 @dataclass(frozen=True)
@@ -117,8 +160,8 @@ def _print_skew(reader: CheckpointReader, operator: str, counts: Counted) -> Non
     counted_rows = [rows for rows in counts.shards if rows is not None]
     total = sum(counted_rows) if len(counted_rows) == len(shards) else 0
 
-    def cells_of(number: int) -> Sequence[str]:
-        rows, (first, last) = counts.shards[number], shards[number].groups
+    def cells(number: int, rows: int | None) -> Sequence[str]:
+        first, last = shards[number].groups
         fullest = "–"
         if counts.groups is not None and rows:
             group = max(range(first, last + 1), key=counts.groups.__getitem__)
@@ -131,7 +174,7 @@ def _print_skew(reader: CheckpointReader, operator: str, counts: Counted) -> Non
             fullest,
         )
 
-    add_rows_of_shards(table, [rows or 0 for rows in counts.shards], cells_of)
+    add_rows_of_shards(table, [(rows or 0, cells(n, rows)) for n, rows in enumerate(counts.shards)])
     out.print(table)
     if len(counted_rows) < len(shards):
         out.print("– is not known without counting: leave out --fast to count")
@@ -164,7 +207,7 @@ def _restores_as_data(shards: Sequence[ShardState]) -> dict[str, Any]:
     }
 
 
-def as_data(reader: CheckpointReader, operators: Mapping[str, Counted]) -> dict[str, object]:
+def _as_data(reader: CheckpointReader, operators: Mapping[str, Counted]) -> dict[str, object]:
     """Return the contents of a checkpoint as JSON-able data."""
     return {
         "job": reader.job.name,

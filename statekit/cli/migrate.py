@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from typing import Annotated
+
+import typer
 from rich.table import Table
 from rich.text import Text
 
 from statekit.checkpoint.job_file import StateRecord
-from statekit.cli.tables import empty_table, err, out, say
+from statekit.cli.arguments import Checkpoint
+from statekit.cli.tables import empty_table, out, progress_bar, say
 from statekit.codec.schema import Schema
 from statekit.job.loader import load_job
 from statekit.maintenance.migrate import Migration, StateReport
 from statekit.state.row_versions import value_schema
 
 
-def migrate_and_print(checkpoint: str, application: str, *, dry_run: bool) -> bool:
-    """Migrate a checkpoint, or try to. Return whether all rows have, or would have, the declared
-    types.
-    """
+def migrate(
+    checkpoint: Checkpoint,
+    application: Annotated[
+        str,
+        typer.Option(
+            "--app", help="The job as it is declared now: module:attribute.", show_default=False
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Convert every row, and change nothing.")
+    ] = False,
+) -> None:
+    """Rewrite the rows of states whose types changed, with the hooks of the job; offline."""
     migration = Migration(load_job(application), checkpoint)
     refused = migration.refused
     if refused and not dry_run:
         out.print(_table(migration.reports))
         refused[0].allowed()  # raises
-    with _progress() as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def told(operator: str, done: int, shards: int) -> None:
-            if operator not in tasks:
-                tasks[operator] = bar.add_task(operator, total=shards)
-            bar.update(tasks[operator], completed=done)
-
-        manifest = migration.run(told, dry=dry_run)
+    with progress_bar("shards") as progress:
+        manifest = migration.run(lambda _, done, shards: progress(done, shards), dry=dry_run)
     out.print(_table(migration.reports))
     for refusal in refused:
         say(refusal.problem)
@@ -47,12 +52,8 @@ def migrate_and_print(checkpoint: str, application: str, *, dry_run: bool) -> bo
         out.print("All rows are of the declared types: there was nothing to do.")
     else:
         out.print(f"Committed as epoch {manifest.epoch}. Earlier epochs are as they were.")
-    return not refused and not failed
-
-
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    if refused or failed:
+        raise typer.Exit(1)
 
 
 def _table(reports: list[StateReport]) -> Table:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from statekit.checkpoint.offline import last_epoch
 from statekit.checkpoint.repository import Repository
+from statekit.cli.arguments import Checkpoint
 from statekit.cli.tables import (
     add_rows_of_shards,
     empty_table,
@@ -37,9 +38,7 @@ from statekit.state.options import Rule
 
 
 def rescale(
-    checkpoint: Annotated[
-        str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
-    ],
+    checkpoint: Checkpoint,
     to: Annotated[int, typer.Option(help="Shards per operator.", show_default=False)],
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what would move, and change nothing.")
@@ -200,13 +199,11 @@ def _print_done(done: Rescaled, seconds: float) -> None:
 def _moves_table(plan: OperatorPlan) -> Table:
     headings = ("key groups", "from shard", "to shard", "rows", "bytes")
     table = empty_table(headings, title=_title(plan))
-
-    def cells_of(number: int) -> Sequence[str]:
-        move = plan.moves[number]
+    rows = []
+    for move in plan.moves:
         shards = str(move.source), str(move.target)
-        return range_text(move.groups), *shards, *size_cells(move.size)
-
-    add_rows_of_shards(table, [_rows(move) for move in plan.moves], cells_of)
+        rows.append((_rows(move), (range_text(move.groups), *shards, *size_cells(move.size))))
+    add_rows_of_shards(table, rows)
     return table
 
 
@@ -218,13 +215,12 @@ def _loads_table(plan: OperatorPlan) -> Table:
     table = empty_table(("new shard", "key groups", "rows", "bytes", "of mean"))
     sizes = [load.size.rows for load in plan.after if load.size is not None]
     mean = sum(sizes) / len(plan.after) if len(sizes) == len(plan.after) else 0
-
-    def cells_of(number: int) -> Sequence[str]:
-        load = plan.after[number]
-        share = f"{load.size.rows / mean:.2f}" if load.size is not None and mean else "–"
-        return str(number), range_text(load.groups), *size_cells(load.size), share
-
-    add_rows_of_shards(table, [_rows(load) for load in plan.after], cells_of)
+    rows = []
+    for number, load in enumerate(plan.after):
+        share = f"{_rows(load) / mean:.2f}" if mean else "–"
+        cells = str(number), range_text(load.groups), *size_cells(load.size), share
+        rows.append((_rows(load), cells))
+    add_rows_of_shards(table, rows)
     return table
 
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from statekit.checkpoint.job_file import TIMERS
 from statekit.checkpoint.repository import Repository
+from statekit.cli.arguments import Checkpoint
 from statekit.cli.tables import empty_table, out, print_json, progress_bar, say
 from statekit.maintenance.savepoint.format import Savepoint, SavepointFile
 from statekit.maintenance.savepoint.write import savepoint_folder, write_savepoint
@@ -17,9 +18,7 @@ from statekit.timestamp import instant
 
 
 def savepoint(
-    checkpoint: Annotated[
-        str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
-    ],
+    checkpoint: Checkpoint,
     name: Annotated[
         str, typer.Argument(help="Letters, digits and any of _ . -; not taken.", show_default=False)
     ],

@@ -193,15 +193,16 @@ class InAnyKeyGroups:
         self._are_bytes = a.identifies_like(b)
 
     def sort(
-        self, family: Family, rows: Iterable[Row], first_groups: Mapping[int, int], directory: Path
+        self, family: Family, rows: Iterable[Row], shards: Sequence[Groups], directory: Path
     ) -> RocksBackend:
         """Store rows of one side in a database of their own, which the caller closes.
 
         Parameters:
-            first_groups: of that side, the number of each shard by the first of its key groups.
+            shards: of that side, the key groups of each shard.
         """
         if family.is_local:
-            rows = ((_of_shard(row_key, first_groups), row) for row_key, row in rows)
+            numbers = {first: number for number, (first, _) in enumerate(shards)}
+            rows = ((_of_shard(row_key, numbers), row) for row_key, row in rows)
         return unpacked(directory, [_SORTED], ((_SORTED, self._key(family, k), v) for k, v in rows))
 
     @staticmethod

@@ -79,62 +79,43 @@ def verify(
         raise typer.BadParameter("--drop-rows goes with --repair")
     if all_rows and (epoch is not None or no_rows):
         raise typer.BadParameter("--all means the rows of all epochs: leave the other option out")
+    code, findings = _UNCHECKED, dict[str, Any]()
     try:
-        code = _verify(checkpoint, epoch, all_rows, not no_rows, mend, drop_rows, as_json)
-    except StatekitError as error:
-        code = _UNCHECKED
-        _print_error(error, None, as_json=as_json)
-    if code:
-        raise typer.Exit(code)
-
-
-def _print_error(error: StatekitError, findings: dict[str, Any] | None, *, as_json: bool) -> None:
-    """Print the error that ended the command; as data together with the findings so far."""
-    if as_json:
-        print_json({**(findings or {}), "error": {"kind": error.kind, "message": str(error)}})
-    print_error(error)
-
-
-def _verify(
-    checkpoint: str,
-    epoch: int | None,
-    all_rows: bool,
-    rows: bool,
-    mend: bool,
-    drop_rows: bool,
-    as_json: bool,
-) -> int:
-    repository, begun = Repository(checkpoint, create=False), stopwatch_s()
-    if mend and repository.is_savepoint:
-        raise typer.BadParameter("a savepoint is never changed: restore it from a backup")
-    if (epoch is not None or all_rows) and repository.is_savepoint:
-        raise typer.BadParameter("a savepoint is of one epoch: leave --epoch and --all out")
-    with progress_bar("bytes") as progress:
-        verification = verify_all(
-            repository,
-            epoch=epoch,
-            all_rows=all_rows,
-            rows=rows,
-            progress=lambda done: progress(done, None),
-        )
-    took, repaired = stopwatch_s() - begun, None
-    if not as_json:
-        _print_verification(verification, took, rows=rows)
-    if mend:
-        try:
+        repository, begun = Repository(checkpoint, create=False), stopwatch_s()
+        if repository.is_savepoint and mend:
+            raise typer.BadParameter("a savepoint is never changed: restore it from a backup")
+        if repository.is_savepoint and (epoch is not None or all_rows):
+            raise typer.BadParameter("a savepoint is of one epoch: leave --epoch and --all out")
+        with progress_bar("bytes") as progress:
+            verification = verify_all(
+                repository,
+                epoch=epoch,
+                all_rows=all_rows,
+                rows=not no_rows,
+                progress=lambda done: progress(done, None),
+            )
+        took, repaired = stopwatch_s() - begun, None
+        if not as_json:
+            _print_verification(verification, took, rows=not no_rows)
+        if mend:
+            code, findings = _DAMAGED, _as_data(verification, took, None)
             repaired = repair(repository, verification, drop_rows=drop_rows)
-        except StatekitError as error:
-            _print_error(error, _as_data(verification, took, None), as_json=as_json)
-            return _DAMAGED
-    if as_json:
-        print_json(_as_data(verification, took, repaired))
-    elif mend:
-        _print_repair(repaired)
-    if repaired is not None:
-        verification = verify_all(repository, epoch=repaired.manifest.epoch)
+            code, findings = _UNCHECKED, {}
+        if as_json:
+            print_json(_as_data(verification, took, repaired))
+        elif mend:
+            _print_repair(repaired)
+        if repaired is not None:
+            verification = verify_all(repository, epoch=repaired.manifest.epoch)
+    except StatekitError as error:
+        if as_json:
+            print_json({**findings, "error": {"kind": error.kind, "message": str(error)}})
+        print_error(error)
+        raise typer.Exit(code) from None
     if verification.is_damaged:
-        return _DAMAGED
-    return 0 if verification.is_intact or not verification.unread else _UNCHECKED
+        raise typer.Exit(_DAMAGED)
+    if verification.unread:
+        raise typer.Exit(_UNCHECKED)
 
 
 def _print_verification(verification: Verification, took: float, *, rows: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import IO, Literal, NamedTuple
 
 from statekit.backend.change_file_sums import MutationSums
@@ -31,6 +32,7 @@ class NamedFile(NamedTuple):
     key_groups: int = 0
 
 
+@dataclass
 class NamedFiles:
     """The files that shards reference. Each base and history is read once.
 
@@ -38,10 +40,9 @@ class NamedFiles:
         repository: the checkpoint.
     """
 
-    def __init__(self, repository: Repository) -> None:
-        self._repository = repository
-        self._inside: dict[FileRef, tuple[NamedFile, ...]] = {}
-        self._listed: dict[FileRef, BaseSnapshot | History] = {}
+    _repository: Repository
+    _inside: dict[FileRef, tuple[NamedFile, ...]] = field(default_factory=dict)
+    _listed: dict[FileRef, BaseSnapshot | History] = field(default_factory=dict)
 
     def of_manifest(self, manifest: EpochManifest) -> Iterator[NamedFile]:
         """Yield every file that an epoch references, directly or through others."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from statekit.checkpoint.job_file import JobFile
@@ -79,6 +79,7 @@ def verify(
     )
 
 
+@dataclass
 class _Pass:
     """One pass over a checkpoint, which a job may change meanwhile.
 
@@ -94,33 +95,28 @@ class _Pass:
 
     Attributes:
         verification: the result so far.
+        referenced: paths of all files that the epochs reference.
+        broken: paths of damaged files, manifests included.
+        hiding: those of them that reference other files.
+        first: the first epoch that should exist.
+        noted: the epoch that a note of ours keeps, whatever the job gives up.
     """
 
-    def __init__(
-        self,
-        repository: Repository,
-        epoch: int | None,
-        intact: set[tuple[str, str]],
-        progress: Progress,
-    ) -> None:
-        self.verification = Verification(repository.url)
-        self._repository = repository
-        self._epoch = epoch
-        self._intact = intact
-        self._progress = progress
-        self._named = NamedFiles(repository)
-        self._referenced: set[str] = set()
+    repository: Repository
+    epoch: int | None
+    intact: set[tuple[str, str]]
+    progress: Progress
+    referenced: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
+    hiding: set[str] = field(default_factory=set)
+    first: int = 0
+    noted: int | None = None
+
+    def __post_init__(self) -> None:
+        self.verification = Verification(self.repository.url)
+        self._named = NamedFiles(self.repository)
         self._jobs: dict[str, JobFile | None] = {}
         self._last_read: EpochManifest | None = None
-        self._first = 0
-        self._noted: int | None = None
-        """The epoch that a note of ours keeps, whatever the job gives up."""
-
-        self._broken: set[str] = set()
-        """Paths of damaged files, manifests included."""
-
-        self._hiding: set[str] = set()
-        """Those of them that reference other files."""
 
     def run(self, *, rows: bool, all_rows: bool, holding: bool) -> bool:
         """Check everything that exists now. Return False if the last epoch was collected meanwhile.
@@ -134,7 +130,7 @@ class _Pass:
         if self._is_emptied():
             return True
         self._list()
-        wanted = self.verification.epochs if self._epoch is None else [self._epoch]
+        wanted = self.verification.epochs if self.epoch is None else [self.epoch]
         last = wanted[-1]
         with contextlib.ExitStack() as reading:
             if holding:
@@ -144,10 +140,10 @@ class _Pass:
             if rows:
                 self._at_rows(self.verification.epochs if all_rows else [last])
         if not self._is_kept(last):
-            if self._epoch is not None:
-                raise self._unknown(self._epoch)
+            if self.epoch is not None:
+                raise self._unknown(self.epoch)
             return False
-        if self._epoch is None:
+        if self.epoch is None:
             self._at_the_rest(rows=rows)
         return True
 
@@ -156,68 +152,68 @@ class _Pass:
         note.
         """
         try:
-            reading.enter_context(held(self._repository, epoch))
+            reading.enter_context(held(self.repository, epoch))
         except StorageError:
             return
         except RestoreError:  # it is gone already
-            self._first = max(self._first, epoch + 1)
+            self.first = max(self.first, epoch + 1)
             return
-        self._noted = epoch
+        self.noted = epoch
 
     def _is_kept(self, epoch: int) -> bool:
         """Return whether an epoch should exist, as far as is known."""
-        return epoch >= self._first or epoch == self._noted
+        return epoch >= self.first or epoch == self.noted
 
     def _is_emptied(self) -> bool:
         """Return whether all epochs are missing, which is the only finding then."""
-        if self._repository.epochs():
+        if self.repository.epochs():
             return False
         try:
-            self._repository.check_nothing_lost()
+            self.repository.check_nothing_lost()
         except (CorruptCheckpointError, StorageError) as error:
             self._note(Finding(kind_of(error, "manifest"), str(error), "epochs"))
         return not self.verification.is_intact
 
     def _list(self) -> None:
         """List the epochs that should exist: all from the first kept one to the last."""
-        epochs = self._repository.epochs()
-        if not epochs or (self._epoch is not None and self._epoch > epochs[-1]):
-            raise self._unknown(self._epoch)
-        self._first = min(self._repository.first_kept(), epochs[-1])
-        first = self._first or epochs[0]
+        epochs = self.repository.epochs()
+        if not epochs or (self.epoch is not None and self.epoch > epochs[-1]):
+            raise self._unknown(self.epoch)
+        self.first = min(self.repository.first_kept(), epochs[-1])
+        first = self.first or epochs[0]
         missing = epochs[-1] + 1 - first - sum(number >= first for number in epochs)
         if missing > _MISSING_MAX:
             raise CorruptCheckpointError(
-                f"{self._repository.at('epochs')} lacks {missing:,} of the epochs {first} to "
+                f"{self.repository.at('epochs')} lacks {missing:,} of the epochs {first} to "
                 f"{epochs[-1]}: restore it from a backup, or remove those that no job wrote"
             )
         self.verification.epochs = [*range(first, epochs[-1] + 1)]
-        if self._epoch is not None and self._epoch not in self.verification.epochs:
-            raise self._unknown(self._epoch)
+        if self.epoch is not None and self.epoch not in self.verification.epochs:
+            raise self._unknown(self.epoch)
 
     def _unknown(self, epoch: int | None) -> RestoreError:
         """Return the error that there is no such epoch, or none at all."""
         if epoch is not None:
-            collected = collected_error(self._repository, epoch, RestoreError)
+            collected = collected_error(self.repository, epoch, RestoreError)
             if isinstance(collected, RestoreError):
                 return collected
-        epochs = self._repository.epochs()
+        epochs = self.repository.epochs()
         listing = f"{epochs[0]} to {epochs[-1]}" if epochs else "none"
         wanted = "committed epoch" if epoch is None else f"epoch {epoch}"
         return RestoreError(
-            f"{self._repository.url} has no {wanted} to verify: its epochs are {listing}"
+            f"{self.repository.url} has no {wanted} to verify: its epochs are {listing}"
         )
 
     def _cut(self) -> bool:
         """Leave out the epochs that were collected meanwhile. Return whether there were any."""
-        first = self._repository.first_kept()
-        if first <= self._first:
+        first = self.repository.first_kept()
+        if first <= self.first:
             return False
-        verification, self._first = self.verification, first
+        verification, self.first = self.verification, first
         kept_epochs = [number for number in verification.epochs if self._is_kept(number)]
         verification.given_up += len(verification.epochs) - len(kept_epochs)
         verification.epochs = kept_epochs
-        wanted = kept_epochs if self._epoch is None else [self._epoch]
+        wanted = kept_epochs if self.epoch is None else [self.epoch]
         verification.looked_at = list(filter(self._is_kept, wanted))
         verification.findings = [
             f for f in verification.findings if not f.epochs or self._is_kept(f.epochs[-1])
@@ -234,14 +230,14 @@ class _Pass:
         named = self._distinct(self._named_by(readable, broken))
         for batch in iter(lambda: list(islice(named, TRANSFERS * _AHEAD)), []):
             self._check_files(batch, broken)
-        self._broken = {*broken}
+        self.broken = {*broken}
         affected = self._affected(readable) if broken else {}
         was_cut = self._cut()
         for path, finding in broken.items():
             epochs = tuple(filter(self._is_kept, finding.epochs or affected.get(path, ())))
             if epochs or not was_cut:  # else only collected epochs needed it
                 self._note(replace(finding, epochs=epochs))
-                self.verification.has_all_names &= path not in self._hiding
+                self.verification.has_all_names &= path not in self.hiding
 
     def _affected(self, epochs: Iterable[int]) -> dict[str, list[int]]:
         """Return the epochs that need each damaged file, in order."""
@@ -249,7 +245,7 @@ class _Pass:
         for number in epochs:
             if (manifest := self._manifest(number)) is not None:
                 paths = {file.ref.path for file in self._named.of_manifest(manifest)}
-                for path in paths & self._broken:
+                for path in paths & self.broken:
                     affected.setdefault(path, []).append(number)
         return affected
 
@@ -262,10 +258,10 @@ class _Pass:
         for number in self.verification.looked_at:
             path = epoch_path(number)
             try:
-                manifest = self._repository.manifest(number)
+                manifest = self.repository.manifest(number)
             except _UNREADABLE as error:
                 broken[path] = Finding(kind_of(error, "manifest"), str(error), path, (number,))
-                self._hiding.add(path)
+                self.hiding.add(path)
                 lost.add(number)
                 continue
             if previous is None or previous.epoch != manifest.previous:
@@ -282,11 +278,11 @@ class _Pass:
         collected.
         """
         first = self._manifest(self.verification.epochs[0])
-        if self._first or first is None or first.previous is None:
+        if self.first or first is None or first.previous is None:
             return
         path = epoch_path(first.previous)
         fault = (
-            f"{self._repository.at(path)} is missing: epoch {first.epoch} follows it, and no mark "
+            f"{self.repository.at(path)} is missing: epoch {first.epoch} follows it, and no mark "
             "says that it was collected. Restore it, or the mark, from a backup"
         )
         self._note(Finding("manifest", fault, path, (first.previous,)))
@@ -297,7 +293,7 @@ class _Pass:
             if (manifest := self._manifest(number)) is not None:
                 yield from self._named.of_manifest(manifest)
                 for ref, reason in self._named.strangers(manifest):
-                    fault = f"{self._repository.at(ref.path)} {reason}: it is not to be read"
+                    fault = f"{self.repository.at(ref.path)} {reason}: it is not to be read"
                     broken.setdefault(ref.path, Finding("file", fault, ref.path))
 
     def _distinct(self, files: Iterable[NamedFile]) -> Iterator[NamedFile]:
@@ -307,17 +303,17 @@ class _Pass:
             identity = file.ref.path, file.ref.checksum
             if identity not in seen:
                 seen.add(identity)
-                self._referenced.add(file.ref.path)
+                self.referenced.add(file.ref.path)
                 yield file
 
     def _check_files(self, files: Sequence[NamedFile], broken: dict[str, Finding]) -> None:
         """Check files, several in parallel."""
 
         def check(file: NamedFile) -> StatekitError | None:
-            if (file.ref.path, file.ref.checksum) in self._intact:
+            if (file.ref.path, file.ref.checksum) in self.intact:
                 return None
             try:
-                check_file(self._repository, file)
+                check_file(self.repository, file)
             except (CorruptCheckpointError, StorageError) as error:
                 return error
             return None
@@ -329,13 +325,13 @@ class _Pass:
             self.verification.files += 1
             self.verification.bytes += file.ref.size
             if error is None:
-                self._intact.add((path, file.ref.checksum))
+                self.intact.add((path, file.ref.checksum))
                 continue
-            brief = brief_fault(self._repository, file)
+            brief = brief_fault(self.repository, file)
             broken[path] = Finding(kind_of(error, "file"), str(error), path, brief=brief)
             if file.kind == "names":
-                self._hiding.add(path)
-        self._progress(self.verification.bytes)
+                self.hiding.add(path)
+        self.progress(self.verification.bytes)
 
     # ------------------------------------------------------------------------------------ rows
 
@@ -347,7 +343,7 @@ class _Pass:
             manifest = self._manifest(number)
             job = None if manifest is None else self._job(manifest)
             if manifest is not None and job is not None and self._is_kept(number):
-                check_rows(self._repository, manifest, job, self.verification, self._is_damaged)
+                check_rows(self.repository, manifest, job, self.verification, self._is_damaged)
             self._cut()
             if self._is_kept(number):
                 self.verification.rows_of = [*self.verification.rows_of, number]
@@ -355,7 +351,7 @@ class _Pass:
     def _is_damaged(self, shard: ShardState, key_groups: int) -> bool:
         """Return whether a shard needs a damaged file."""
         files = self._named.of_shard(shard, key_groups)
-        return any(file.ref.path in self._broken for file in files)
+        return any(file.ref.path in self.broken for file in files)
 
     # -------------------------------------------------------------------------------- the rest
 
@@ -366,29 +362,29 @@ class _Pass:
         self._at_job_files()
         self._at_notes()
         self._at_spark()
-        for folder in savepoint_folders(self._repository):
-            check_savepoint(self._repository, folder, self.verification, rows=rows)
-        last = max(self._repository.epochs(), default=self.verification.epochs[-1])
+        for folder in savepoint_folders(self.repository):
+            check_savepoint(self.repository, folder, self.verification, rows=rows)
+        last = max(self.repository.epochs(), default=self.verification.epochs[-1])
         self.verification.orphans = sorted(
-            orphans(self._repository, self._referenced, last),
+            orphans(self.repository, self.referenced, last),
             key=lambda orphan: (orphan.kind, orphan.path),
         )
 
     def _at_job_files(self) -> None:
         """Check unreferenced job files: a start reads the newest one, whoever wrote it."""
-        for path in self._repository.job_paths():
-            if path not in self._referenced:
+        for path in self.repository.job_paths():
+            if path not in self.referenced:
                 try:
-                    self._repository.job_file(path)
+                    self.repository.job_file(path)
                 except _UNREADABLE as error:
-                    if path in self._repository.job_paths():  # else it was garbage, and is gone
+                    if path in self.repository.job_paths():  # else it was garbage, and is gone
                         self._note(Finding(kind_of(error, "job file"), str(error), path))
 
     def _at_notes(self) -> None:
         """Check the note of the next epoch, which a start uses."""
         number = self.verification.epochs[-1] + 1
         try:
-            self._repository.begun(number)
+            self.repository.begun(number)
         except _UNREADABLE as error:
             self._note(Finding(kind_of(error, "note"), str(error), instant_path(number)))
 
@@ -398,9 +394,9 @@ class _Pass:
         """
         before: list[Finding] = []
         for _ in range(_LOOKS):
-            last = max(self._repository.epochs(), default=self.verification.epochs[-1])
+            last = max(self.repository.epochs(), default=self.verification.epochs[-1])
             findings = self._spark_findings(last)
-            is_still = not self._repository.is_committed(last + 1)
+            is_still = not self.repository.is_committed(last + 1)
             if not findings or (is_still and findings == before):
                 break
             before = findings if is_still else []
@@ -412,7 +408,7 @@ class _Pass:
         if manifest is None:
             return []
         try:
-            faults = [*spark_faults(self._repository, manifest)]
+            faults = [*spark_faults(self.repository, manifest)]
         except StorageError as error:
             return [Finding("unreadable", str(error), SPARK)]
         return [Finding("spark", fault, path, (last,)) for path, fault in faults]
@@ -428,7 +424,7 @@ class _Pass:
             return None
         if self._last_read is None or self._last_read.epoch != number:
             try:
-                self._last_read = self._repository.manifest(number)
+                self._last_read = self.repository.manifest(number)
             except _UNREADABLE:
                 return None
         return self._last_read
@@ -438,7 +434,7 @@ class _Pass:
         path = manifest.job_file.path
         if path not in self._jobs:
             try:
-                stored = self._repository.job_file(path)
+                stored = self.repository.job_file(path)
             except _UNREADABLE:
                 stored = None
             self._jobs[path] = None if stored is None else stored[0]

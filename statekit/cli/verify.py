@@ -104,7 +104,7 @@ def verify(
         if as_json:
             print_json(_as_data(verification, took, repaired))
         elif mend:
-            _print_repair(repaired)
+            say("\n".join(_repair_lines(repaired)))
         if repaired is not None:
             verification = verify_all(repository, epoch=repaired.manifest.epoch)
     except StatekitError as error:
@@ -220,15 +220,9 @@ def _age_text(age_us: int) -> str:
     return f"{minutes // 60} h" if minutes < 48 * 60 else f"{minutes // (24 * 60)} days"
 
 
-def _print_repair(repaired: Repaired | None) -> None:
+def _repair_lines(repaired: Repaired | None) -> list[str]:
     if repaired is None:
-        out.print("nothing to repair: the last epoch is intact")
-        return
-    for line in _repair_lines(repaired):
-        say(line)
-
-
-def _repair_lines(repaired: Repaired) -> list[str]:
+        return ["nothing to repair: the last epoch is intact"]
     epoch, target = repaired.manifest.epoch, repaired.target.epoch
     if not repaired.is_mended:
         abandoned = epochs_text([(target + 1, epoch - 1)])

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from statekit.backend.interface import StateSize
+from statekit.backend.interface import StateSize, total_size
 from statekit.checkpoint.job_file import EXPIRY, WAITING, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.paths import epoch_path
@@ -75,10 +75,10 @@ def _check_operator(
             continue
         sizes_of[shard.groups] = checks.sizes
         verification.rows += sum(size.rows for size in checks.sizes.values())
-        for what in late_to_wake(shard, checks):
+        for what in _late_to_wake(shard, checks):
             note(of_operator("wake", what, path, shard=shard.groups))
     if len(sizes_of) == len(manifest.operators[operator.name].shards):
-        for groups, state, what in counted_wrongly(manifest, operator, sizes_of):
+        for groups, state, what in _counted_wrongly(manifest, operator, sizes_of):
             note(of_operator("count", what, path, shard=groups, state=state))
 
 
@@ -106,7 +106,7 @@ def _row_findings(
         )
 
 
-def late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
+def _late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
     """Yield the clocks whose wake time in a shard is after something that is due."""
     for clock, due in checks.soonest.items():
         wake = shard.wake_us.get(clock)
@@ -115,7 +115,7 @@ def late_to_wake(shard: ShardState, checks: RowChecks) -> Iterator[str]:
             yield f"the shard {wake_text} by {clock} time, and has something due at {_time(due)}"
 
 
-def counted_wrongly(
+def _counted_wrongly(
     manifest: EpochManifest, operator: OperatorRecord, sizes_of: Mapping[tuple[int, int], Sizes]
 ) -> Iterator[tuple[tuple[int, int] | None, str, str]]:
     """Yield the states whose size differs from the manifest.
@@ -128,23 +128,21 @@ def counted_wrongly(
     """
     epoch = manifest.operators[operator.name]
     for state in operator.holds:
-        total = [
-            sum(sizes.get(state, _NONE)[place] for sizes in sizes_of.values()) for place in (0, 1)
-        ]
-        expected_total = [epoch.rows.get(state, 0), epoch.bytes.get(state, 0)]
-        if total != expected_total:
-            yield None, state, _count_text(total, expected_total)
+        total = total_size(sizes.get(state, _NONE) for sizes in sizes_of.values())
+        expected = StateSize(epoch.rows.get(state, 0), epoch.bytes.get(state, 0))
+        if total != expected:
+            yield None, state, _count_text(total, expected)
         for shard in epoch.shards:
-            actual = list(sizes_of[shard.groups].get(state, _NONE))
-            expected = [shard.rows.get(state, 0), shard.bytes.get(state, 0)]
+            actual = sizes_of[shard.groups].get(state, _NONE)
+            expected = StateSize(shard.rows.get(state, 0), shard.bytes.get(state, 0))
             if not shard.is_part and actual != expected:
                 yield shard.groups, state, _count_text(actual, expected)
 
 
-def _count_text(actual: Sequence[int], expected: Sequence[int]) -> str:
+def _count_text(actual: StateSize, expected: StateSize) -> str:
     return (
-        f"there are {actual[0]:,} rows of {actual[1]:,} bytes, and the manifest has "
-        f"{expected[0]:,} of {expected[1]:,}"
+        f"there are {actual.rows:,} rows of {actual.bytes:,} bytes, and the manifest has "
+        f"{expected.rows:,} of {expected.bytes:,}"
     )
 
 

@@ -141,7 +141,7 @@ class _Pass:
                 self._at_rows(self.verification.epochs if all_rows else [last])
         if not self._is_kept(last):
             if self.epoch is not None:
-                raise self._unknown(self.epoch)
+                raise self._unknown()
             return False
         if self.epoch is None:
             self._at_the_rest(rows=rows)
@@ -178,7 +178,7 @@ class _Pass:
         """List the epochs that should exist: all from the first kept one to the last."""
         epochs = self.repository.epochs()
         if not epochs or (self.epoch is not None and self.epoch > epochs[-1]):
-            raise self._unknown(self.epoch)
+            raise self._unknown()
         self.first = min(self.repository.first_kept(), epochs[-1])
         first = self.first or epochs[0]
         missing = epochs[-1] + 1 - first - sum(number >= first for number in epochs)
@@ -189,20 +189,19 @@ class _Pass:
             )
         self.verification.epochs = [*range(first, epochs[-1] + 1)]
         if self.epoch is not None and self.epoch not in self.verification.epochs:
-            raise self._unknown(self.epoch)
+            raise self._unknown()
 
-    def _unknown(self, epoch: int | None) -> RestoreError:
+    def _unknown(self) -> StatekitError:
         """Return the error that there is no such epoch, or none at all."""
-        if epoch is not None:
-            collected = collected_error(self.repository, epoch, RestoreError)
-            if isinstance(collected, RestoreError):
-                return collected
         epochs = self.repository.epochs()
         listing = f"{epochs[0]} to {epochs[-1]}" if epochs else "none"
-        wanted = "committed epoch" if epoch is None else f"epoch {epoch}"
-        return RestoreError(
+        wanted = "committed epoch" if self.epoch is None else f"epoch {self.epoch}"
+        unknown = RestoreError(
             f"{self.repository.url} has no {wanted} to verify: its epochs are {listing}"
         )
+        if self.epoch is None:
+            return unknown
+        return collected_error(self.repository, self.epoch, RestoreError) or unknown
 
     def _cut(self) -> bool:
         """Leave out the epochs that were collected meanwhile. Return whether there were any."""
@@ -225,9 +224,8 @@ class _Pass:
     def _at_files(self) -> None:
         """Check manifests and all files that they reference, and find the affected epochs."""
         broken: dict[str, Finding] = {}
-        lost = self._at_manifests(broken)
-        readable = [number for number in self.verification.looked_at if number not in lost]
-        named = self._distinct(self._named_by(readable, broken))
+        readable = self._at_manifests(broken)
+        named = self._named_by(readable, broken)
         for batch in iter(lambda: list(islice(named, TRANSFERS * _AHEAD)), []):
             self._check_files(batch, broken)
         self.broken = {*broken}
@@ -249,9 +247,9 @@ class _Pass:
                     affected.setdefault(path, []).append(number)
         return affected
 
-    def _at_manifests(self, broken: dict[str, Finding]) -> set[int]:
-        """Check each manifest by itself and against the one before. Return the unreadable ones."""
-        lost: set[int] = set()
+    def _at_manifests(self, broken: dict[str, Finding]) -> list[int]:
+        """Check each manifest by itself and against the one before. Return the readable ones."""
+        readable: list[int] = []
         previous: EpochManifest | None = None
         expected = {*self.verification.epochs}
         self._check_beginning()
@@ -262,8 +260,8 @@ class _Pass:
             except _UNREADABLE as error:
                 broken[path] = Finding(kind_of(error, "manifest"), str(error), path, (number,))
                 self.hiding.add(path)
-                lost.add(number)
                 continue
+            readable.append(number)
             if previous is None or previous.epoch != manifest.previous:
                 has_previous = manifest.previous in expected
                 previous = self._manifest(manifest.previous) if has_previous else None
@@ -271,7 +269,7 @@ class _Pass:
                 self._note(Finding("manifest", fault, path, (number,)))
             self.verification.abandoned = manifest.abandoned
             previous = manifest
-        return lost
+        return readable
 
     def _check_beginning(self) -> None:
         """Check that the first epoch is the first of the job, or that a mark says that others were
@@ -288,23 +286,22 @@ class _Pass:
         self._note(Finding("manifest", fault, path, (first.previous,)))
 
     def _named_by(self, epochs: Iterable[int], broken: dict[str, Finding]) -> Iterator[NamedFile]:
-        """Yield the files that epochs reference. A base or history of another shard is damage."""
-        for number in epochs:
-            if (manifest := self._manifest(number)) is not None:
-                yield from self._named.of_manifest(manifest)
-                for ref, reason in self._named.strangers(manifest):
-                    fault = f"{self.repository.at(ref.path)} {reason}: it is not to be read"
-                    broken.setdefault(ref.path, Finding("file", fault, ref.path))
-
-    def _distinct(self, files: Iterable[NamedFile]) -> Iterator[NamedFile]:
-        """Yield each file once; twice if it is referenced with another size or checksum."""
+        """Yield each file that epochs reference once; twice if it is referenced with another size
+        or checksum. A base or history of another shard is damage.
+        """
         seen: set[tuple[str, str]] = set()
-        for file in files:
-            identity = file.ref.path, file.ref.checksum
-            if identity not in seen:
-                seen.add(identity)
-                self.referenced.add(file.ref.path)
-                yield file
+        for number in epochs:
+            if (manifest := self._manifest(number)) is None:
+                continue
+            for file in self._named.of_manifest(manifest):
+                identity = file.ref.path, file.ref.checksum
+                if identity not in seen:
+                    seen.add(identity)
+                    self.referenced.add(file.ref.path)
+                    yield file
+            for ref, reason in self._named.strangers(manifest):
+                fault = f"{self.repository.at(ref.path)} {reason}: it is not to be read"
+                broken.setdefault(ref.path, Finding("file", fault, ref.path))
 
     def _check_files(self, files: Sequence[NamedFile], broken: dict[str, Finding]) -> None:
         """Check files, several in parallel."""

@@ -73,13 +73,12 @@ app.command(epilog="Example: statekit inspect ./checkpoint")(inspect)
 )
 def get(
     checkpoint: Checkpoint,
-    operator: Annotated[str, typer.Argument(help="Name of the operator.", show_default=False)],
-    state: Annotated[str, typer.Argument(help="Name of the state.", show_default=False)],
+    operator: Annotated[str, typer.Argument(help="Name of the operator.")],
+    state: Annotated[str, typer.Argument(help="Name of the state.")],
     key: Annotated[
         str | None,
         typer.Argument(
-            help="The key; several fields as a JSON array. Leave it out for operator state.",
-            show_default=False,
+            help="The key; several fields as a JSON array. Leave it out for operator state."
         ),
     ] = None,
     epoch: Epoch = None,

@@ -6,12 +6,8 @@ from typing import Annotated
 
 import typer
 
-Checkpoint = Annotated[
-    str, typer.Argument(help="Directory or URL of a checkpoint.", show_default=False)
-]
-Epoch = Annotated[
-    int | None, typer.Option(help="Look at this epoch instead of the last one.", show_default=False)
-]
+Checkpoint = Annotated[str, typer.Argument(help="Directory or URL of a checkpoint.")]
+Epoch = Annotated[int | None, typer.Option(help="Look at this epoch instead of the last one.")]
 AllowPickle = Annotated[
     bool,
     typer.Option("--allow-pickle", help="Unpickle; only for checkpoints that you trust like code."),

@@ -28,10 +28,7 @@ _ASKED_AT_ONCE = 16
 def copies(
     directory: Annotated[
         str | None,
-        typer.Argument(
-            help="A working directory on this host; default: that of jobs without one.",
-            show_default=False,
-        ),
+        typer.Argument(help="A working directory on this host; default: that of jobs without one."),
     ] = None,
     clean: Annotated[
         bool,

@@ -42,10 +42,8 @@ def source_of(text: str) -> StateSource:
 
 
 def diff(
-    a: Annotated[
-        str, typer.Argument(help="A checkpoint, or CHECKPOINT@EPOCH.", show_default=False)
-    ],
-    b: Annotated[str, typer.Argument(help="What to compare it with.", show_default=False)],
+    a: Annotated[str, typer.Argument(help="A checkpoint, or CHECKPOINT@EPOCH.")],
+    b: Annotated[str, typer.Argument(help="What to compare it with.")],
     rows: Annotated[int, typer.Option(min=0, help="Show so many rows that differ per state.")] = 0,
     as_json: AsJson = False,
     allow_pickle: AllowPickle = False,

@@ -25,8 +25,7 @@ def gc(
     age: Annotated[
         str | None,
         typer.Option(
-            help='And those that were committed no longer before the last: "7 days", "12h".',
-            show_default=False,
+            help='And those that were committed no longer before the last: "7 days", "12h".'
         ),
     ] = None,
     grace: Annotated[

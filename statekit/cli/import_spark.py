@@ -21,24 +21,19 @@ if TYPE_CHECKING:
 
 def import_spark(
     spark_checkpoint: Annotated[
-        str,
-        typer.Argument(help="What the query was given as checkpointLocation.", show_default=False),
+        str, typer.Argument(help="What the query was given as checkpointLocation.")
     ],
-    to: Annotated[
-        str, typer.Option(help="Directory or URL of the checkpoint to make.", show_default=False)
-    ],
+    to: Annotated[str, typer.Option(help="Directory or URL of the checkpoint to make.")],
     application: Annotated[
         str,
         typer.Option(
             "--app",
             help="What transform_with_state returned, or a function that calls it: "
             "module:attribute.",
-            show_default=False,
         ),
     ],
     parallelism: Annotated[
-        int | None,
-        typer.Option(help="Shards per operator; one per core of Spark.", show_default=False),
+        int | None, typer.Option(help="Shards per operator; one per core of Spark.")
     ] = None,
     dry_run: DryRun = False,
 ) -> None:

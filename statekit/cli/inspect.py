@@ -36,9 +36,7 @@ def inspect(
     fast: Annotated[
         bool, typer.Option("--fast", help="Trust the manifest's counts; read no state.")
     ] = False,
-    operator: Annotated[
-        str | None, typer.Option(help="Show only this operator.", show_default=False)
-    ] = None,
+    operator: Annotated[str | None, typer.Option(help="Show only this operator.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a checkpoint contains: job, operators, states with types and sizes, epochs, skew.

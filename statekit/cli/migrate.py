@@ -20,10 +20,7 @@ from statekit.state.row_versions import value_schema
 def migrate(
     checkpoint: Checkpoint,
     application: Annotated[
-        str,
-        typer.Option(
-            "--app", help="The job as it is declared now: module:attribute.", show_default=False
-        ),
+        str, typer.Option("--app", help="The job as it is declared now: module:attribute.")
     ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Convert every row, and change nothing.")

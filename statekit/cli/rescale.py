@@ -39,7 +39,7 @@ from statekit.state.options import Rule
 
 def rescale(
     checkpoint: Checkpoint,
-    to: Annotated[int, typer.Option(help="Shards per operator.", show_default=False)],
+    to: Annotated[int, typer.Option(help="Shards per operator.")],
     plan: Annotated[
         bool, typer.Option("--plan", help="Show what would move, and change nothing.")
     ] = False,
@@ -52,8 +52,7 @@ def rescale(
             help=(
                 "Rewrite all state with this number of key groups; a larger number allows more "
                 "shards."
-            ),
-            show_default=False,
+            )
         ),
     ] = None,
     application: Annotated[
@@ -64,7 +63,6 @@ def rescale(
                 "The job, as module:attribute. It is checked against the state, and needed if "
                 "its functions redistribute operator state."
             ),
-            show_default=False,
         ),
     ] = None,
 ) -> None:

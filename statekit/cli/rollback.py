@@ -39,7 +39,7 @@ def rolled_back_text(ranges: Iterable[tuple[int, int]]) -> str:
 
 def rollback(
     checkpoint: Checkpoint,
-    to: Annotated[int, typer.Option(help="The epoch to go back to.", show_default=False)],
+    to: Annotated[int, typer.Option(help="The epoch to go back to.")],
     dry_run: DryRun = False,
 ) -> None:
     """Continue a checkpoint from an earlier epoch. A running job is fenced.

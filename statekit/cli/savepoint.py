@@ -19,12 +19,9 @@ from statekit.timestamp import instant
 
 def savepoint(
     checkpoint: Checkpoint,
-    name: Annotated[
-        str, typer.Argument(help="Letters, digits and any of _ . -; not taken.", show_default=False)
-    ],
+    name: Annotated[str, typer.Argument(help="Letters, digits and any of _ . -; not taken.")],
     epoch: Annotated[
-        int | None,
-        typer.Option(help="Save this epoch instead of the last one.", show_default=False),
+        int | None, typer.Option(help="Save this epoch instead of the last one.")
     ] = None,
 ) -> None:
     """Write all state to Parquet files, to keep, to read, or to start other jobs from.

@@ -42,12 +42,10 @@ _FINDINGS_MAX = 50  # of more, the table shows the first
 
 def verify(
     checkpoint: Annotated[
-        str,
-        typer.Argument(help="Directory or URL of a checkpoint or a savepoint.", show_default=False),
+        str, typer.Argument(help="Directory or URL of a checkpoint or a savepoint.")
     ],
     epoch: Annotated[
-        int | None,
-        typer.Option(help="Look at this epoch only: its files and rows.", show_default=False),
+        int | None, typer.Option(help="Look at this epoch only: its files and rows.")
     ] = None,
     all_rows: Annotated[
         bool, typer.Option("--all", help="Look at the rows of every epoch, not of the last only.")

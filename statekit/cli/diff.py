@@ -12,15 +12,15 @@ import typer
 
 from statekit.checkpoint.repository import Repository
 from statekit.cli.arguments import AllowPickle, AsJson
-from statekit.cli.tables import count_text, empty_table, out, print_values, say
+from statekit.cli.tables import count_text, out, print_table, print_values, say
 from statekit.maintenance.diff.compare import (
     Difference,
     EpochSource,
     RowDifference,
+    SavepointSource,
     StateSource,
     compare,
 )
-from statekit.maintenance.diff.savepoint_source import SavepointSource
 
 _DIFFERENT = 3
 """The exit code for a difference, which is not an error."""
@@ -66,11 +66,11 @@ def _print_difference(difference: Difference) -> None:
     say(f"A {difference.a}\nB {difference.b}")
     _print_schemas(difference)
     headings = ("rows in A", "rows in B", "added", "removed", "changed")
-    table = empty_table(headings, texts=("state",))
+    rows = []
     for state in difference.states:
         counts = (state.rows_a, state.rows_b, state.added, state.removed, state.changed)
-        table.add_row(f"{state.operator}.{state.state}", *(f"{count:,}" for count in counts))
-    out.print(table)
+        rows.append((f"{state.operator}.{state.state}", *(f"{count:,}" for count in counts)))
+    print_table(headings, rows, texts=("state",))
     for state in difference.states:
         for row in state.examples:
             say(f"{state.operator}.{state.state} {_row_text(row)}")

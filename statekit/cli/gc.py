@@ -12,7 +12,7 @@ from statekit.checkpoint.gc.collector import GRACE, Collected, Collector, Size
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.retention import DEFAULT_RETENTION, STAGED_FOR, Retention
 from statekit.cli.arguments import AsJson, Checkpoint, DryRun
-from statekit.cli.tables import count_text, empty_table, out, print_json, progress_bar, say
+from statekit.cli.tables import count_text, print_json, print_table, progress_bar, say
 from statekit.errors import StateTypeError
 from statekit.timestamp import duration_to_micros
 
@@ -86,22 +86,17 @@ def _print(url: str, done: Collected, grace: dt.timedelta, *, dry_run: bool) -> 
     if not done.deleted:
         say("nothing to delete")
         return
-    table = empty_table(("files", "bytes"), texts=(verb,))
-    for kind, size in sorted(done.deleted.items()):
-        table.add_row(kind, f"{size.files:,}", f"{size.bytes:,}")
-    out.print(table)
-    say(f"{_size_text(_total(done))} {verb}")
+    sizes = sorted(done.deleted.items())
+    rows = [(kind, f"{size.files:,}", f"{size.bytes:,}") for kind, size in sizes]
+    print_table(("files", "bytes"), rows, texts=(verb,))
+    total = Size(sum(size.files for _, size in sizes), sum(size.bytes for _, size in sizes))
+    say(f"{_size_text(total)} {verb}")
     if dry_run:
         say("dry run: nothing was changed")
 
 
 def _size_text(size: Size) -> str:
     return f"{count_text(size.files, 'file', 'files')} of {size.bytes:,} bytes"
-
-
-def _total(done: Collected) -> Size:
-    sizes = done.deleted.values()
-    return Size(sum(size.files for size in sizes), sum(size.bytes for size in sizes))
 
 
 def _as_data(url: str, done: Collected | None, *, dry_run: bool) -> dict[str, object]:

@@ -10,7 +10,7 @@ import typer
 from statekit.checkpoint.job_file import TIMERS
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.cli.arguments import DryRun
-from statekit.cli.tables import empty_table, out, say
+from statekit.cli.tables import out, print_table, say
 from statekit.errors import StatekitError
 from statekit.job.loader import load_named
 from statekit.timestamp import instant
@@ -71,12 +71,12 @@ def _print_source(spark_import: SparkImport) -> None:
 
 
 def _print_result(manifest: EpochManifest, spark_import: SparkImport) -> None:
-    table = empty_table(("rows", "bytes"), texts=("operator.state",))
+    rows = []
     for name, operator in manifest.operators.items():
-        for state, rows in operator.rows.items():
+        for state, count in operator.rows.items():
             title = "timers" if state == TIMERS else state
-            table.add_row(f"{name}.{title}", f"{rows:,}", f"{operator.bytes[state]:,}")
-    out.print(table)
+            rows.append((f"{name}.{title}", f"{count:,}", f"{operator.bytes[state]:,}"))
+    print_table(("rows", "bytes"), rows, texts=("operator.state",))
     url = spark_import.repository.url
     say(f"Committed as epoch {manifest.epoch} of {url}")
     out.print("Start the job on it, with the input that the query had.")

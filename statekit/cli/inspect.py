@@ -16,10 +16,10 @@ from statekit.cli.arguments import AsJson, Checkpoint, Epoch
 from statekit.cli.rollback import rolled_back_text
 from statekit.cli.savepoint import inspect_savepoint
 from statekit.cli.tables import (
-    add_rows_of_shards,
     empty_table,
     out,
     print_json,
+    print_shards,
     range_text,
     say,
     size_cells,
@@ -105,7 +105,6 @@ def _print_skew(reader: CheckpointReader, operator: str, counts: OperatorSizes) 
     read.
     """
     headings = ("shard", "key groups", "rows", "of mean", "fullest group")
-    table = empty_table(headings, title=f"skew of {operator}")
     shards = reader.manifest.operators[operator].shards
     rows_of = [None if size is None else size.rows for size in counts.shards]
     counted_rows = [rows for rows in rows_of if rows is not None]
@@ -126,8 +125,8 @@ def _print_skew(reader: CheckpointReader, operator: str, counts: OperatorSizes) 
             fullest,
         )
 
-    add_rows_of_shards(table, [(rows or 0, cells(n, rows)) for n, rows in enumerate(rows_of)])
-    out.print(table)
+    rows_of_shards = [(rows or 0, cells(n, rows)) for n, rows in enumerate(rows_of)]
+    print_shards(headings, rows_of_shards, title=f"skew of {operator}")
     if len(counted_rows) < len(shards):
         out.print("– is not known without counting: leave out --fast to count")
 
@@ -169,27 +168,25 @@ def _as_data(reader: CheckpointReader, operators: Mapping[str, OperatorSizes]) -
         "rolled_back": reader.abandoned,
         "parallelism": reader.manifest.parallelism,
         "key_groups": reader.job.key_groups,
-        "operators": [
-            {
-                "name": operator.name,
-                "key": key_text(operator),
-                "states": [
-                    {
-                        "name": state.name,
-                        "type": state_text(state),
-                        **operators[operator.name].states[state.name]._asdict(),
-                    }
-                    for state in operator.states
-                ],
-                "timers": operators[operator.name].states[TIMERS].rows if operator.timers else None,
-                "waiting": None
-                if operator.ordered is None
-                else operators[operator.name].states[WAITING].rows,
-                "event_time": _time_as_data(reader, operator.name),
-                "restore": _restores_as_data(reader.manifest.operators[operator.name].shards),
-            }
-            for operator in map(reader.operator, operators)
+        "operators": [_operator_as_data(reader, *operator) for operator in operators.items()],
+    }
+
+
+def _operator_as_data(
+    reader: CheckpointReader, name: str, sizes: OperatorSizes
+) -> dict[str, object]:
+    operator, states = reader.operator(name), sizes.states
+    return {
+        "name": name,
+        "key": key_text(operator),
+        "states": [
+            {"name": state.name, "type": state_text(state), **states[state.name]._asdict()}
+            for state in operator.states
         ],
+        "timers": states[TIMERS].rows if operator.timers else None,
+        "waiting": None if operator.ordered is None else states[WAITING].rows,
+        "event_time": _time_as_data(reader, name),
+        "restore": _restores_as_data(reader.manifest.operators[name].shards),
     }
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from statekit.checkpoint.job_file import StateRecord
 from statekit.cli.arguments import Checkpoint
-from statekit.cli.tables import empty_table, out, progress_bar, say
+from statekit.cli.tables import out, print_table, progress_bar, say
 from statekit.codec.schema import Schema
 from statekit.job.loader import load_job
 from statekit.maintenance.migrate import Migration, StateReport
@@ -30,11 +29,11 @@ def migrate(
     migration = Migration(load_job(application), checkpoint)
     refused = migration.refused
     if refused and not dry_run:
-        out.print(_table(migration.reports))
+        _print_reports(migration.reports)
         refused[0].allowed()  # raises
     with progress_bar("shards") as progress:
         manifest = migration.run(lambda _, done, shards: progress(done, shards), dry=dry_run)
-    out.print(_table(migration.reports))
+    _print_reports(migration.reports)
     for refusal in refused:
         say(refusal.problem)
     failed = [report for report in migration.reports if report.failed]
@@ -53,20 +52,20 @@ def migrate(
         raise typer.Exit(1)
 
 
-def _table(reports: list[StateReport]) -> Table:
-    texts = ("operator.state", "stored", "declared", "verdict")
-    table = empty_table(("rows", "rows rewritten"), texts=texts)
-    for report in reports:
-        succession = report.succession
-        table.add_row(
+def _print_reports(reports: list[StateReport]) -> None:
+    rows = [
+        (
             _name(report),
-            Text(_type(succession.stored)),
-            Text(_type(succession.record)),
-            succession.verdict,
+            Text(_type(report.succession.stored)),
+            Text(_type(report.succession.record)),
+            report.succession.verdict,
             f"{report.rows:,}",
             f"{report.rewritten:,}",
         )
-    return table
+        for report in reports
+    ]
+    texts = ("operator.state", "stored", "declared", "verdict")
+    print_table(("rows", "rows rewritten"), rows, texts=texts)
 
 
 def _name(report: StateReport) -> str:

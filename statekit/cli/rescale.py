@@ -6,20 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from statekit.checkpoint.offline import last_epoch
 from statekit.checkpoint.repository import Repository
 from statekit.cli.arguments import Checkpoint
-from statekit.cli.tables import (
-    add_rows_of_shards,
-    empty_table,
-    out,
-    progress_bar,
-    range_text,
-    say,
-    size_cells,
-)
+from statekit.cli.tables import out, print_shards, progress_bar, range_text, say, size_cells
 from statekit.clock import stopwatch_s
 from statekit.job.loader import load_job
 from statekit.maintenance.rescale import Rescaled, check_job, declared_states, rescale_offline
@@ -143,10 +134,15 @@ def print_plan(plans: Sequence[OperatorPlan], *, counted: bool) -> None:
 
 def _print_moves(plan: OperatorPlan) -> None:
     if plan.moves:
-        out.print(_moves_table(plan))
+        headings = ("key groups", "from shard", "to shard", "rows", "bytes")
+        moves = []
+        for move in plan.moves:
+            cells = range_text(move.groups), str(move.source), str(move.target)
+            moves.append((_rows(move), (*cells, *size_cells(move.size))))
+        print_shards(headings, moves, title=_title(plan))
     else:
         out.print(_title(plan), style="table.title")
-    out.print(_loads_table(plan))
+    _print_loads(plan)
     before, after = skew_of(plan.before), skew_of(plan.after)
     out.print(f"fullest shard, of the mean: {_times(before)} before, {_times(after)} after")
     if plan.hot:
@@ -194,23 +190,11 @@ def _print_done(done: Rescaled, seconds: float) -> None:
     )
 
 
-def _moves_table(plan: OperatorPlan) -> Table:
-    headings = ("key groups", "from shard", "to shard", "rows", "bytes")
-    table = empty_table(headings, title=_title(plan))
-    rows = []
-    for move in plan.moves:
-        shards = str(move.source), str(move.target)
-        rows.append((_rows(move), (range_text(move.groups), *shards, *size_cells(move.size))))
-    add_rows_of_shards(table, rows)
-    return table
-
-
 def _title(plan: OperatorPlan) -> str:
     return f"operator {plan.name}: {len(plan.before)} → {len(plan.after)} shards"
 
 
-def _loads_table(plan: OperatorPlan) -> Table:
-    table = empty_table(("new shard", "key groups", "rows", "bytes", "of mean"))
+def _print_loads(plan: OperatorPlan) -> None:
     sizes = [load.size.rows for load in plan.after if load.size is not None]
     mean = sum(sizes) / len(plan.after) if len(sizes) == len(plan.after) else 0
     rows = []
@@ -218,8 +202,7 @@ def _loads_table(plan: OperatorPlan) -> Table:
         share = f"{_rows(load) / mean:.2f}" if mean else "–"
         cells = str(number), range_text(load.groups), *size_cells(load.size), share
         rows.append((_rows(load), cells))
-    add_rows_of_shards(table, rows)
-    return table
+    print_shards(("new shard", "key groups", "rows", "bytes", "of mean"), rows)
 
 
 def _rows(shards: Load | Move) -> int:

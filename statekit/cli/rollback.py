@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import Rollback
 from statekit.checkpoint.rollback import plan as plan_of_rollback
 from statekit.cli.arguments import Checkpoint, DryRun
-from statekit.cli.tables import empty_table, out, say
+from statekit.cli.tables import out, print_table, say
 from statekit.timestamp import instant
 
 
@@ -69,7 +68,7 @@ def print_plan(plan: Rollback) -> None:
     out.print(f"to epoch   {_committed(target)}, as epoch {manifest.epoch}")
     if last.parallelism != target.parallelism:
         out.print(f"parallelism {last.parallelism} → {target.parallelism}, as it was then")
-    out.print(_rows(last, target))
+    _print_rows(last, target)
     abandoned = epochs_text([(target.epoch + 1, last.epoch)])
     for line in (
         _input_text(last, target),
@@ -85,14 +84,13 @@ def _committed(manifest: EpochManifest) -> str:
     return f"{manifest.epoch}, committed {at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _rows(last: EpochManifest, target: EpochManifest) -> Table:
-    """Return a table with the rows per state at both epochs, from the manifests."""
+def _print_rows(last: EpochManifest, target: EpochManifest) -> None:
+    """Print the rows per state at both epochs, from the manifests."""
     headings = [f"rows at epoch {manifest.epoch}" for manifest in (last, target)]
-    table = empty_table(headings, texts=("state",))
     now, then = _counted(last), _counted(target)
-    for name in dict.fromkeys([*then, *now]):
-        table.add_row(name, *(f"{counts.get(name, 0):,}" for counts in (now, then)))
-    return table
+    names = dict.fromkeys([*then, *now])
+    rows = [(name, f"{now.get(name, 0):,}", f"{then.get(name, 0):,}") for name in names]
+    print_table(headings, rows, texts=("state",))
 
 
 def _counted(manifest: EpochManifest) -> dict[str, int]:

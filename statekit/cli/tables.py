@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -61,14 +61,31 @@ def empty_table(
     return table
 
 
-def add_rows_of_shards(table: Table, rows: Sequence[tuple[int, Sequence[str]]]) -> None:
-    """Add the rows that `chosen` yields, and "…" for None.
+def print_table(
+    numbers: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    texts: Sequence[str] = (),
+    title: str | None = None,
+) -> None:
+    """Print a table; for headings and title see `empty_table`."""
+    table = empty_table(numbers, texts=texts, title=title)
+    for row in rows:
+        table.add_row(*row)
+    out.print(table)
+
+
+def print_shards(
+    numbers: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], *, title: str | None = None
+) -> None:
+    """Print a table with the rows that `chosen` yields, and "…" for None.
 
     Parameters:
         rows: a size and the cells of each row.
     """
-    for number in chosen([size for size, _ in rows]):
-        table.add_row(*("…" for _ in table.columns) if number is None else rows[number][1])
+    left_out = ["…" for _ in numbers]
+    shown = chosen([size for size, _ in rows])
+    print_table(numbers, (left_out if n is None else rows[n][1] for n in shown), title=title)
 
 
 def size_cells(size: StateSize | None) -> tuple[str, str]:

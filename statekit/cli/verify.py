@@ -19,6 +19,7 @@ from statekit.cli.tables import (
     out,
     print_error,
     print_json,
+    print_table,
     progress_bar,
     range_text,
     say,
@@ -146,15 +147,16 @@ def _print_verification(verification: Verification, took: float, *, rows: bool) 
 
 
 def _print_findings(findings: Sequence[Finding], url: str) -> None:
-    table = empty_table((), texts=("what", "where", "what is wrong", "affects"))
-    for finding in findings[:_FINDINGS_MAX]:
-        table.add_row(
+    rows = [
+        (
             finding.kind if finding.rows < 2 else f"{finding.kind} × {finding.rows:,}",
             Text(_where(finding)),
             Text(_short(finding, url)),
             _affected(finding.epochs),
         )
-    out.print(table)
+        for finding in findings[:_FINDINGS_MAX]
+    ]
+    print_table((), rows, texts=("what", "where", "what is wrong", "affects"))
     if (more := len(findings) - _FINDINGS_MAX) > 0:
         out.print(f"… and {more:,} more: --json has all of them")
     if any(finding.path is not None for finding in findings):

@@ -135,7 +135,6 @@ class _ShardsWriter:
         operator: the operator of the rows.
         parallelism: the number of shards.
         key_groups: the number of key groups.
-        scratch_bytes: bytes to gather on the local disk before files are written.
 
     Attributes:
         rows: builds row keys.
@@ -143,12 +142,7 @@ class _ShardsWriter:
     """
 
     def __init__(
-        self,
-        repository: Repository,
-        operator: OperatorRecord,
-        parallelism: int,
-        key_groups: int,
-        scratch_bytes: int,
+        self, repository: Repository, operator: OperatorRecord, parallelism: int, key_groups: int
     ) -> None:
         self.rows = KeyedRows(operator, key_groups)
         self.contents = {family: RowChecksum() for family in self.rows.families}
@@ -163,7 +157,6 @@ class _ShardsWriter:
             )
             for shard in range(parallelism)
         ]
-        self._scratch_bytes = scratch_bytes
         self._gathered_bytes = 0
         self._batch = Batch()
         self._closing = contextlib.ExitStack()
@@ -224,7 +217,7 @@ class _ShardsWriter:
         self._backend.write(self._batch)
         self._gathered_bytes += self._batch.size_bytes
         self._batch.clear()
-        if self._gathered_bytes >= self._scratch_bytes:
+        if self._gathered_bytes >= SCRATCH_BYTES:
             self._distribute()
 
     def _distribute(self) -> None:
@@ -252,7 +245,7 @@ def _check_written(
     operator: str,
     writer: _ShardsWriter,
     shards: Sequence[ShardState],
-    count: RowCount,
+    count: Callable[[], None],
 ) -> None:
     """Read new shards back and compare them with the rows that were written.
 
@@ -272,7 +265,7 @@ def _check_written(
                 if expected_key != row_key or not shard.overlaps(group, group):
                     raise _differs(operator, family, f"a row in key group {group}")
                 actual[family].add(row_key[2:], row or b"")
-                count.one()
+                count()
     for family, expected in writer.contents.items():
         if str(actual[family]) != str(expected):
             raise _differs(operator, family, f"{actual[family]} in place of {expected}")
@@ -328,8 +321,7 @@ def write_operators(
     *,
     epoch: int,
     parallelism: int,
-    count: RowCount,
-    scratch_bytes: int,
+    count: Callable[[], None] = lambda: None,
     verified: Verified = lambda operator, family, checksum: None,
 ) -> dict[str, tuple[ShardState, ...]]:
     """Write all rows to files of new shards, and read them back. Commits nothing.
@@ -343,9 +335,8 @@ def write_operators(
         local: per operator, the rows of each operator state for each new shard.
         epoch: of the new shards.
         parallelism: shards per operator.
-        count: counts each row when it is written, and when it is read back.
+        count: called for each row when it is written, and when it is read back.
         verified: called with the checksum of each state after it was read back.
-        scratch_bytes: bytes to gather on the local disk at a time.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered, or the new rows differ from the old
@@ -353,11 +344,10 @@ def write_operators(
     """
     new_shards = {}
     for operator in job.operators:
-        layout = parallelism, job.key_groups, scratch_bytes
-        with _ShardsWriter(repository, operator, *layout) as writer:
+        with _ShardsWriter(repository, operator, parallelism, job.key_groups) as writer:
             for family, parts, row in rows_of(operator):
                 writer.put(family, parts, row)
-                count.one()
+                count()
             shards = writer.finish(epoch, local[operator.name])
         _check_written(repository, operator.name, writer, shards, count)
         new_shards[operator.name] = shards
@@ -374,7 +364,6 @@ def rewrite_checkpoint(
     progress: Progress = lambda done, total: None,
     verified: Verified = lambda operator, family, checksum: None,
     specs: Mapping[str, Sequence[StateSpec]] = MappingProxyType({}),
-    scratch_bytes: int = SCRATCH_BYTES,
 ) -> EpochManifest:
     """Write all state of a checkpoint again, as one epoch. No job may run on it meanwhile.
 
@@ -385,7 +374,6 @@ def rewrite_checkpoint(
         verified: called with the checksum of each state after it was read back.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
-        scratch_bytes: bytes to gather on the local disk at a time.
 
     Raises:
         RestoreError: nothing is committed yet, or an epoch was begun and must be completed first.
@@ -410,9 +398,8 @@ def rewrite_checkpoint(
         moved_by_operator(job.operators, specs, local, shards, last.epoch),
         epoch=last.epoch + 1,
         parallelism=shards,
-        count=count,
+        count=count.one,
         verified=verified,
-        scratch_bytes=scratch_bytes,
     )
     blank = OperatorEpoch(shards=())
     operators = {

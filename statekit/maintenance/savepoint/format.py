@@ -29,6 +29,9 @@ from statekit.maintenance.savepoint.parquet_sizes import batch_rows
 from statekit.maintenance.savepoint.table import EXACT, SavedRow, shard_of_key
 from statekit.names import StoredId, StoredName, StoredText
 
+POSITION = {"epoch", "batch", "offsets", "processing_time_us", "drained"}
+"""The fields of a manifest that a savepoint has too: how far the job has come."""
+
 
 class StateContents(Record):
     """The rows of one state in a savepoint.

@@ -21,8 +21,8 @@ from statekit.job.compatibility import next_job_file
 from statekit.job.job import Job
 from statekit.job.options import RunOptions
 from statekit.keygroup import check_groups, check_parallelism
-from statekit.maintenance.rewrite import SCRATCH_BYTES, Progress, RowCount, write_operators
-from statekit.maintenance.savepoint.format import Savepoint
+from statekit.maintenance.rewrite import write_operators
+from statekit.maintenance.savepoint.format import POSITION, Savepoint
 from statekit.state.base import StateSpec
 from statekit.state.redistribution import moved_by_operator
 
@@ -94,9 +94,7 @@ def import_savepoint(
     *,
     parallelism: int | None = None,
     key_groups: int | None = None,
-    progress: Progress = lambda done, total: None,
     specs: Mapping[str, Sequence[StateSpec]] = MappingProxyType({}),
-    scratch_bytes: int = SCRATCH_BYTES,
 ) -> EpochManifest:
     """Import a savepoint into a checkpoint without epochs.
 
@@ -105,10 +103,8 @@ def import_savepoint(
     Parameters:
         parallelism: shards per operator; None for the savepoint's.
         key_groups: None for the savepoint's.
-        progress: called with the progress.
         specs: per operator, its states as the code declares them, for functions that redistribute
             operator state.
-        scratch_bytes: bytes to gather on the local disk at a time.
 
     Raises:
         RestoreError: the checkpoint has epochs.
@@ -126,8 +122,6 @@ def import_savepoint(
     groups = check_groups(file.job.key_groups if key_groups is None else key_groups)
     shards = min(file.parallelism, groups) if parallelism is None else parallelism
     check_parallelism(shards, groups)
-    rows = sum(s.rows for operator in file.operators.values() for s in operator.states.values())
-    count = RowCount(2 * rows, progress)
     job = file.job.model_copy(update={"key_groups": groups, "savepoint": file.id, "imported": None})
     # Redistribute before any row is read: a rule may be missing, and a function may fail.
     local = {operator.name: savepoint.local_rows(operator) for operator in job.operators}
@@ -138,8 +132,6 @@ def import_savepoint(
         moved_by_operator(job.operators, specs, local, shards, file.epoch),
         epoch=file.epoch,
         parallelism=shards,
-        count=count,
-        scratch_bytes=scratch_bytes,
     )
     stored = repository.job_file()  # of a start that never committed
     checkpoint_id = unique_id() if stored is None else stored[0].id
@@ -148,17 +140,12 @@ def import_savepoint(
     manifest = EpochManifest(
         job=job.name,
         job_file=reference,
-        epoch=file.epoch,
         previous=None,
         cause="savepoint",
         whole=True,
-        batch=file.batch,
-        offsets=file.offsets,
         parallelism=shards,
         key_groups=groups,
         writer=unique_id(),
-        processing_time_us=file.processing_time_us,
-        drained=file.drained,
         committed_at_us=now_us(),
         operators={
             name: OperatorEpoch(
@@ -166,9 +153,9 @@ def import_savepoint(
             )
             for name, own_shards in new_shards.items()
         },
+        **file.model_dump(include=POSITION),
     )
     repository.commit(manifest)
-    count.end()
     return manifest
 
 

@@ -32,6 +32,7 @@ from statekit.errors import FencedError, RestoreError, StorageError
 from statekit.maintenance.rewrite import Progress, RowChecksum, RowCount, rows_to_read, stored_rows
 from statekit.maintenance.row_keys import RowParts
 from statekit.maintenance.savepoint.format import (
+    POSITION,
     SavepointFile,
     SavepointOperator,
     StateContents,
@@ -173,14 +174,10 @@ class _Attempt:
             name=name,
             taken_at_us=now_us(),
             job=job.model_copy(update={"dropped": {}}),  # dropped states have no rows here
-            epoch=manifest.epoch,
-            batch=manifest.batch,
-            offsets=manifest.offsets,
             parallelism=manifest.parallelism,
-            processing_time_us=manifest.processing_time_us,
-            drained=manifest.drained,
             operators=operators,
             spark=spark,
+            **manifest.model_dump(include=POSITION),
         )
         self.repository.create(f"{self.folder}/{SAVEPOINT}", savepoint_file.to_bytes())
         count.end()

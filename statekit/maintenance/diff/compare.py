@@ -283,7 +283,9 @@ class _OperatorComparison:
             for family in dict.fromkeys([*a.families, *b.families])
         }
         self._states = {
-            family: StateDifference(name, family, of_a and of_a.type, of_b and of_b.type)
+            family: StateDifference(
+                name, family, *(side.type if side else None for side in (of_a, of_b))
+            )
             for family, (of_a, of_b) in self._families.items()
         }
         # Whether a key has the same bytes, and is in the same key group, on both sides.

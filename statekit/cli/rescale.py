@@ -13,7 +13,7 @@ from statekit.cli.arguments import Checkpoint
 from statekit.cli.tables import out, print_shards, progress_bar, range_text, say, size_cells
 from statekit.clock import stopwatch_s
 from statekit.job.loader import load_job
-from statekit.maintenance.rescale import Rescaled, check_job, declared_states, rescale_offline
+from statekit.maintenance.rescale import Rescaled, declared_states, rescale_offline
 from statekit.maintenance.rescale_plan import (
     Load,
     Move,
@@ -67,9 +67,7 @@ def rescale(
     job = None if application is None else load_job(application)
     repository = Repository(checkpoint, create=False)
     last, stored = last_epoch(repository)
-    if job is not None:
-        check_job(repository, job, stored)
-    specs = declared_states(job, stored)
+    specs = declared_states(repository, job, stored)
     anew = key_groups not in (None, last.key_groups)
     if anew and fast:
         raise typer.BadParameter("--fast knows nothing of other key groups: each key is hashed")
@@ -157,7 +155,7 @@ def _rule_text(shared: Shared) -> str:
     """Describe how operator state is redistributed."""
     if shared.rule is not None:
         return _RULES[shared.rule]
-    if shared.is_refused:
+    if shared.size.rows:
         return "no rule, so this is refused: declare what becomes of it"
     return "nothing to redistribute"
 
@@ -173,7 +171,7 @@ _RULES: dict[Rule, str] = {
 def _print_done(done: Rescaled, seconds: float) -> None:
     """Print the result of a rescale."""
     before, after = done.before, done.after
-    if not done.is_changed:
+    if after is before:
         out.print(f"parallelism is {before.parallelism} already: nothing to do")
         return
     out.print(f"verified {done.files:,} files, {done.bytes:,} bytes, in {seconds:.2f} s")

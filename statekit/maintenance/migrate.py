@@ -137,8 +137,8 @@ class Migration:
     @property
     def refused(self) -> list[Succession]:
         """The states whose rows cannot be read as the declared type."""
-        successions_found = (report.succession for report in self.reports)
-        return [succession for succession in successions_found if succession.verdict == "refused"]
+        states = [report.succession for report in self.reports]
+        return [state for state in states if state.verdict == "refused"]
 
     def _following(self) -> JobFile:
         """Return the job file after the migration, without earlier types."""

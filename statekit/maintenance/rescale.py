@@ -50,10 +50,6 @@ class Rescaled:
     bytes: int = 0
     sums: dict[str, dict[str, MutationSum]] = field(default_factory=dict)
 
-    @property
-    def is_changed(self) -> bool:
-        return self.after is not self.before
-
 
 def rescale_offline(
     repository: Repository,
@@ -80,12 +76,10 @@ def rescale_offline(
     """
     last, stored = last_epoch(repository)
     planned = rescaled(last, parallelism)
-    if job is not None:
-        check_job(repository, job, stored)
+    specs = declared_states(repository, job, stored)
     if last.parallelism == parallelism:
         return Rescaled(last, last)
     check_at_rest(repository, last)
-    specs = declared_states(job, stored)
     planned = redistributed(repository, last, planned, stored.operators, specs)
     done = Rescaled(last, planned)
     local = {op.name: [s.name for s in op.states if s.is_local] for op in stored.operators}
@@ -101,24 +95,21 @@ def rescale_offline(
     return done
 
 
-def check_job(repository: Repository, job: Job, stored: JobFile) -> None:
-    """Check that a job can continue from a checkpoint.
+def declared_states(
+    repository: Repository, job: Job | None, stored: JobFile
+) -> dict[str, tuple[StateSpec, ...]]:
+    """Return the declared states of each operator; nothing without code.
 
     Raises:
         RestoreError: the checkpoint belongs to another job.
         StateSchemaError: the job's states are not those of the checkpoint.
-    """
-    check_job_name(stored, job, repository.url)
-    next_job_file(stored, job.operators, allow_dropped_state=False)
-
-
-def declared_states(job: Job | None, stored: JobFile) -> dict[str, tuple[StateSpec, ...]]:
-    """Return the declared states of each operator; nothing without code.
-
-    Raises:
         RescaleError: functions of the job would write rows of another type than the checkpoint has.
     """
-    specs_of = {} if job is None else {op.name: op.declared.states for op in job.operators}
+    if job is None:
+        return {}
+    check_job_name(stored, job, repository.url)
+    next_job_file(stored, job.operators, allow_dropped_state=False)
+    specs_of = {operator.name: operator.declared.states for operator in job.operators}
     for operator in stored.operators:
         specs = {spec.name: spec for spec in specs_of.get(operator.name, ())}
         for state in operator.states:

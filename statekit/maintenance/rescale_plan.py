@@ -48,16 +48,13 @@ class Move:
 
 @dataclass(frozen=True)
 class Shared:
-    """One operator state: the total size in all shards, and its rule, if it has one."""
+    """One operator state: the total size in all shards, and its rule. Rows without a rule are a
+    reason to refuse a rescale.
+    """
 
     name: str
     size: StateSize
     rule: Rule | None
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether a rescale is refused, because the state has no rule."""
-        return self.rule is None and self.size.rows > 0
 
 
 @dataclass(frozen=True)

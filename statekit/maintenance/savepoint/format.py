@@ -92,11 +92,6 @@ class SavepointFile(Sealed):
     operators: dict[StoredName, SavepointOperator]
     spark: tuple[FileRef, ...]
 
-    @property
-    def spark_folder(self) -> str:
-        """The folder of Spark's part, below the savepoint."""
-        return f"spark.{self.id}"
-
 
 def saved_rows(file: IO[bytes], name: str) -> Iterator[SavedRow]:
     """Yield the exact rows of a table's file, in order.
@@ -225,7 +220,7 @@ class Savepoint:
         """Yield the files of Spark's part: path below it, and content."""
         for ref in self.file.spark:
             with self._open(ref) as file:
-                yield ref.path.removeprefix(f"{self.file.spark_folder}/"), file.read()
+                yield ref.path.removeprefix(f"spark.{self.file.id}/"), file.read()
 
     def _open(self, ref: FileRef) -> IO[bytes]:
         full_ref = ref.model_copy(update={"path": f"{self._at}{ref.path}"})

@@ -23,12 +23,12 @@ from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.paths import SAVEPOINT, SPARK
 from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.retention import collected_error, held
+from statekit.checkpoint.retention import held
 from statekit.checkpoint.rollback import check_batch
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.spark_log import files_at
 from statekit.clock import now_us, unique_id
-from statekit.errors import FencedError, RestoreError, StorageError
+from statekit.errors import FencedError, QueryError, RestoreError, StorageError
 from statekit.maintenance.rewrite import Progress, RowChecksum, RowCount, rows_to_read, stored_rows
 from statekit.maintenance.row_keys import RowParts
 from statekit.maintenance.savepoint.format import (
@@ -40,6 +40,7 @@ from statekit.maintenance.savepoint.format import (
 )
 from statekit.maintenance.savepoint.table import SavedRow, StateTable, TooWide, key_of_shard
 from statekit.names import path_fault
+from statekit.reader import CheckpointReader
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
@@ -97,17 +98,16 @@ def write_savepoint(
         CorruptCheckpointError: a file of the checkpoint is missing or altered.
     """
     folder = savepoint_folder(name)
-    manifest = _manifest(repository, epoch)
-    stored = repository.job_file(manifest.job_file.path)
-    assert stored is not None, "the manifest references it"
+    reader = _reader(repository, epoch)
+    job, manifest = reader.job, reader.manifest
     before = list(repository.tree(folder))
     if f"{folder}/{SAVEPOINT}" in before:
         raise _name_is_taken(repository, folder)
     attempt = _Attempt(repository, folder, unique_id())
-    count = RowCount(rows_to_read(stored[0], manifest), progress)
+    count = RowCount(rows_to_read(job, manifest), progress)
     try:
         with held(repository, manifest.epoch):
-            savepoint_file = attempt.write(name, stored[0], manifest, count)
+            savepoint_file = attempt.write(name, job, manifest, count)
     except FencedError:
         attempt.withdraw()
         raise _name_is_taken(repository, folder) from None
@@ -115,21 +115,14 @@ def write_savepoint(
     return savepoint_file
 
 
-def _manifest(repository: Repository, epoch: int | None) -> EpochManifest:
-    epochs = repository.epochs()
-    if not epochs:
-        repository.check_checkpoint()
-        raise RestoreError(f"{repository.url} has no committed epoch: there is nothing to save yet")
-    if epoch is not None and epoch not in epochs:
-        raise collected_error(repository, epoch, RestoreError) or RestoreError(
-            f"{repository.url} has no epoch {epoch}: it has {epochs[0]} to {epochs[-1]}"
-        )
-    last = repository.manifest(epochs[-1])
-    if epoch in (None, last.epoch):
-        return last
-    manifest = repository.manifest(epoch)
-    check_batch(repository, last, manifest)
-    return manifest
+def _reader(repository: Repository, epoch: int | None) -> CheckpointReader:
+    try:
+        reader = CheckpointReader(repository, epoch=epoch)
+    except QueryError as error:
+        raise RestoreError(str(error)) from error
+    if reader.manifest.epoch != reader.epochs[-1]:
+        check_batch(repository, repository.manifest(reader.epochs[-1]), reader.manifest)
+    return reader
 
 
 def _name_is_taken(repository: Repository, folder: str) -> RestoreError:

@@ -283,9 +283,7 @@ class _OperatorComparison:
             for family in dict.fromkeys([*a.families, *b.families])
         }
         self._states = {
-            family: StateDifference(
-                name, family, *(side.type if side else None for side in (of_a, of_b))
-            )
+            family: StateDifference(name, family, _type(of_a), _type(of_b))
             for family, (of_a, of_b) in self._families.items()
         }
         # Whether a key has the same bytes, and is in the same key group, on both sides.
@@ -393,6 +391,10 @@ class _OperatorComparison:
                 now = None if new is None or b is None else b.value(new)
                 key, place = identity(row_key)
                 state.examples.append(RowDifference(change, key, place, was, now))
+
+
+def _type(family: Family | None) -> str | None:
+    return None if family is None else family.type
 
 
 def _sameness(a: Family | None, b: Family | None) -> Callable[[bytes, bytes], bool]:

@@ -209,16 +209,21 @@ class InAnyKeyGroups:
     def _key(self, family: Family, row_key: bytes) -> bytes:
         if self._are_bytes:
             return row_key if family.is_local else row_key[_GROUP_BYTES:]
-        return json.dumps(family.identity(row_key), sort_keys=True).encode()
+        return json.dumps(_identity(family, row_key), sort_keys=True).encode()
 
     def identity(self, key: bytes) -> Sequence[Any]:
         """Return the identity of a sorted row, as `Family.identity`."""
-        if self._are_bytes and self._family.is_local:
-            _, place = self._family.identity(key)
-            return f"shard {group_of_row(key)}", place
-        if self._are_bytes:
-            return self._family.identity(pack_group(0) + key)
-        return json.loads(key)  # type: ignore[no-any-return]
+        if not self._are_bytes:
+            return json.loads(key)  # type: ignore[no-any-return]
+        return _identity(self._family, key if self._family.is_local else pack_group(0) + key)
+
+
+def _identity(family: Family, row_key: bytes) -> Sequence[Any]:
+    """Return the identity of a row whose shard, if it belongs to one, is in place of the key
+    group.
+    """
+    key, place = family.identity(row_key)
+    return f"shard {group_of_row(row_key)}" if family.is_local else key, place
 
 
 def _of_shard(row_key: bytes, first_groups: Mapping[int, int]) -> bytes:

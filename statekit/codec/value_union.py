@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -60,7 +60,7 @@ def tagged_members(members: Iterable[Schema]) -> frozenset[str]:
 
 
 def plan_union(
-    schema: Schema, plans: list[ValuePlan], tagged_struct: Callable[[Any], Any]
+    schema: Schema, plans: Sequence[ValuePlan], tagged_struct: Callable[[Any], Any]
 ) -> ValuePlan:
     tagged = tagged_members(schema.items)
     plain = [plan for plan in plans if plan.schema.brief not in tagged]
@@ -98,7 +98,7 @@ def _union_to_wire(schema: Schema, ordered: list[ValuePlan], tagged: frozenset[s
 
 def _union_from_wire(
     schema: Schema,
-    plans: list[ValuePlan],
+    plans: Sequence[ValuePlan],
     tagged: frozenset[str],
     tagged_struct: Callable[[Any], Any],
 ) -> Convert:

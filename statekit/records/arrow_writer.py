@@ -21,6 +21,7 @@ from statekit.records.arrow_scalars import (
     anything,
     choices,
     instances,
+    scalar,
 )
 from statekit.records.declaration import MAPPINGS, SEQUENCES, ValueMismatch, flavour_of, shorten
 from statekit.records.record_type import RecordType
@@ -36,8 +37,6 @@ class OutputRows:
     """Splits values into columns; raises ValueMismatch if a value has another type."""
     annotations: tuple[Any, ...]
     """The types of the parts."""
-    single: Callable[[Any], tuple[Any, ...]]
-    """The parts of one value of exactly `cls`; LookupError or AttributeError if one is absent."""
     cls: type
 
 
@@ -69,7 +68,7 @@ def tuple_rows(member: Any, path: str, stack: tuple[Any, ...]) -> OutputRows:
             raise ValueMismatch(f"{path or 'the output'} needs {size} elements, got {len(wrong)}")
         return [list(map(operator.itemgetter(index), values)) for index in range(size)]
 
-    return OutputRows(names, columns, split, arguments, tuple, tuple)
+    return OutputRows(names, columns, split, arguments, tuple)
 
 
 def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> OutputRows:
@@ -83,7 +82,7 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
     of_type = instances((instance_class,), path, record_type.name)
     if flavour == "typeddict":
         split = _dict_split(record_type, path, of_type)
-        return OutputRows(names, tuple(columns), split, annotations, _dict_parts(names), dict)
+        return OutputRows(names, tuple(columns), split, annotations, dict)
     getters = [record_type.getter((name,)) for name in names]
 
     def split_attributes(values: list[Any]) -> list[list[Any]]:
@@ -93,25 +92,7 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
         except AttributeError as error:
             raise ValueMismatch(f"{path} has a field that was never set: {error}") from error
 
-    single = record_type.getter(names) if len(names) > 1 else _parts(getters)
-    return OutputRows(names, tuple(columns), split_attributes, annotations, single, cls)
-
-
-def _parts(getters: list[Callable[[Any], Any]]) -> Callable[[Any], tuple[Any, ...]]:
-    return lambda value: tuple(getter(value) for getter in getters)
-
-
-def _dict_parts(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function from a dict with exactly these keys to its parts; LookupError for other
-    dicts.
-    """
-
-    def parts(value: dict[str, Any]) -> tuple[Any, ...]:
-        if len(value) != len(names):
-            raise LookupError
-        return tuple(map(value.__getitem__, names))
-
-    return parts
+    return OutputRows(names, tuple(columns), split_attributes, annotations, cls)
 
 
 def _dict_split(
@@ -188,7 +169,7 @@ def _member_column(
         )
         return _map(origin, *columns, path, declared)
     if isinstance(member, type) and member in SCALARS:
-        return SCALARS[member](path, declared, metadata)
+        return scalar(member, path, declared, metadata)
     check = instances((member,), path, declared) if isinstance(member, type) else anything
     return OutputColumn(path, declared, check, problem=f"{path} is declared as {declared}")
 
@@ -230,10 +211,7 @@ def _nullable(column: OutputColumn) -> OutputColumn:
         check=check,
         nullable=True,
         to_arrow=None if column.to_arrow is None else to_arrow,
-        exact_types=column.exact_types | {types.NoneType}
-        if column.exact_types
-        else column.exact_types,
-        guards={**column.guards, types.NoneType: None} if column.guards else {},
+        exact_types=column.exact_types | {types.NoneType},
     )
 
 

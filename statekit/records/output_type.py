@@ -85,7 +85,6 @@ class OutputType:
             self._names: tuple[str, ...] = ("value",)
         else:
             self._columns, self._names = self._rows.columns, self._rows.names
-        self._guards = tuple(column.guards for column in self._columns)
 
     @functools.cached_property
     def arrow_schema(self) -> Any:
@@ -121,35 +120,10 @@ class OutputType:
         statekit.errors.ProcessError: count, output: output 0, 1.5, does not fit int: ...
         """
         schema = self.arrow_schema
-        return pa.RecordBatch.from_arrays(self._checked_arrays(records), schema=schema)
-
-    def check_all(self, records: list[Any]) -> None:
-        """Raise the ProcessError that `to_batch` would raise, without the batch.
-
-        >>> OutputType(int, where="count, output").check_all([1, 2, 3])
-        """
-        self._checked_arrays(records)
-
-    def check(self, record: Any) -> None:
-        """`check_all` for one output: about 1 µs for flat records of common types.
-
-        >>> OutputType(int, where="count, output").check(3)
-        """
-        rows = self._rows
         try:
-            if rows is None:
-                row = (record,)
-            elif type(record) is rows.cls:
-                row = rows.single(record)
-            else:
-                return self.check_all([record])
-            for value, guards in zip(row, self._guards, strict=True):
-                guard = guards[type(value)]
-                if guard is not None and not guard(value):
-                    return self.check_all([record])
-        except (AttributeError, LookupError, ValueError):
-            return self.check_all([record])
-        return None
+            return pa.RecordBatch.from_arrays(self._arrays(self._values(records)), schema=schema)
+        except Exception as error:
+            raise self._explained(records, error) from error
 
     @functools.cached_property
     def copy(self) -> Copy | None:
@@ -170,8 +144,7 @@ class OutputType:
         """
         try:
             values = self._values(records)
-            arrays = list(map(_array, self._columns, values))
-            return self._with_stored_values(records, values, arrays)
+            return self._with_stored_values(records, values, self._arrays(values))
         except Exception as error:
             raise self._explained(records, error) from error
 
@@ -259,15 +232,9 @@ class OutputType:
     def _values(self, records: list[Any]) -> list[list[Any]]:
         return [records] if self._rows is None else self._rows.split(records)
 
-    def _arrays(self, records: list[Any]) -> list[Any]:
-        arrays = map(_array, self._columns, self._values(records))
-        return [array for array in arrays if array is not None]
-
-    def _checked_arrays(self, records: list[Any]) -> list[Any]:
-        try:
-            return self._arrays(records)
-        except Exception as error:
-            raise self._explained(records, error) from error
+    def _arrays(self, values: Columns) -> list[Any]:
+        """Return the array of each column after checking its values; None without an Arrow type."""
+        return list(map(_array, self._columns, values))
 
     def _explained(self, records: list[Any], error: Exception) -> ProcessError:
         """Return the error about the first output that does not fit, found by checking one by
@@ -276,7 +243,7 @@ class OutputType:
         subject, cause = "a batch of outputs", error
         for index, record in enumerate(records):
             try:
-                self._arrays([record])
+                self._arrays(self._values([record]))
             except Exception as first:  # noqa: BLE001 - becomes a part of the message
                 subject, cause = f"{self._noun} {index}, {shorten(record)},", first
                 break

@@ -51,13 +51,16 @@ class OutputColumn:
             return False
         return self.all_exact is None or self.all_exact(values)
 
+    def converted(self, values: list[Any]) -> list[Any]:
+        """Return checked values as objects that pyarrow stores."""
+        return values if self.to_arrow is None else self.to_arrow(values)
+
     def build(self, values: list[Any]) -> Any:
         """Return the Arrow array of checked values."""
         try:
             if self.make_array is not None:
                 return self.make_array(values)
-            converted = values if self.to_arrow is None else self.to_arrow(values)
-            return pa.array(converted, self.arrow)
+            return pa.array(self.converted(values), self.arrow)
         except (pa.ArrowException, ArithmeticError, ValueError, TypeError) as error:
             value = f" {shorten(values[0])}" if len(values) == 1 else ""
             raise ValueMismatch(
@@ -215,8 +218,7 @@ def choices(
                 raise ValueMismatch(f"{path} is declared as {declared}, got {shorten(value)}")
 
     def to_arrow(members: list[Any]) -> list[Any]:
-        plain = members if cls is None else [member.value for member in members]
-        return plain if stored.to_arrow is None else stored.to_arrow(plain)
+        return stored.converted(members if cls is None else [each.value for each in members])
 
     return OutputColumn(
         path,

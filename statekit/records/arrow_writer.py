@@ -74,50 +74,33 @@ def tuple_rows(member: Any, path: str, stack: tuple[Any, ...]) -> OutputRows:
 def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> OutputRows:
     """Return the parts of a record; `stack` holds the record types around it."""
     fields = record_type.fields or {}
-    names, cls, flavour = tuple(fields), record_type.cls, record_type.flavour
-    columns, annotations = [], tuple(map(record_type.column_annotation, fields.values()))
-    for name, annotation in zip(names, annotations, strict=True):
-        columns.append(output_column(annotation, f"{path}.{name}", (*stack, cls)))
-    instance_class = dict if flavour == "typeddict" else cls
-    of_type = instances((instance_class,), path, record_type.name)
-    if flavour == "typeddict":
-        split = _dict_split(record_type, path, of_type)
-        return OutputRows(names, tuple(columns), split, annotations, dict)
-    getters = [record_type.getter((name,)) for name in names]
-
-    def split_attributes(values: list[Any]) -> list[list[Any]]:
-        of_type(values)
-        try:
-            return [list(map(getter, values)) for getter in getters]
-        except AttributeError as error:
-            raise ValueMismatch(f"{path} has a field that was never set: {error}") from error
-
-    return OutputRows(names, tuple(columns), split_attributes, annotations, cls)
-
-
-def _dict_split(
-    record_type: RecordType, path: str, of_type: Check
-) -> Callable[[list[Any]], list[list[Any]]]:
-    fields = record_type.fields or {}
-    declared = set(fields)
+    names, is_dict = tuple(fields), record_type.flavour == "typeddict"
+    cls = dict if is_dict else record_type.cls
+    annotations = tuple(map(record_type.column_annotation, fields.values()))
+    columns = tuple(
+        output_column(annotation, f"{path}.{name}", (*stack, record_type.cls))
+        for name, annotation in zip(names, annotations, strict=True)
+    )
+    of_type = instances((cls,), path, record_type.name)
+    getters = [
+        operator.methodcaller("get", name)
+        if is_dict and not field.required
+        else record_type.getter((name,))
+        for name, field in fields.items()
+    ]
 
     def split(values: list[Any]) -> list[list[Any]]:
         of_type(values)
-        extra = set(itertools.chain.from_iterable(values)) - declared
-        if extra:
+        if is_dict and (extra := set(itertools.chain.from_iterable(values)).difference(names)):
             raise ValueMismatch(f"{path} declares no field {', '.join(sorted(map(repr, extra)))}")
-        columns = []
-        for name, field in fields.items():
-            try:
-                if field.required:
-                    columns.append(list(map(operator.itemgetter(name), values)))
-                else:
-                    columns.append([value.get(name) for value in values])
-            except KeyError:
-                raise ValueMismatch(f"{path} needs a field {name!r}") from None
-        return columns
+        try:
+            return [list(map(getter, values)) for getter in getters]
+        except KeyError as error:
+            raise ValueMismatch(f"{path} needs a field {error.args[0]!r}") from None
+        except AttributeError as error:
+            raise ValueMismatch(f"{path} has a field that was never set: {error}") from error
 
-    return split
+    return OutputRows(names, columns, split, annotations, cls)
 
 
 # --- columns -------------------------------------------------------------------------------------
@@ -202,8 +185,7 @@ def _nullable(column: OutputColumn) -> OutputColumn:
         column.check(without_nulls(values))
 
     def to_arrow(values: list[Any]) -> list[Any]:
-        assert column.to_arrow is not None
-        converted = iter(column.to_arrow(without_nulls(values)))
+        converted = iter(column.converted(without_nulls(values)))
         return [None if value is None else next(converted) for value in values]
 
     return dataclasses.replace(
@@ -221,10 +203,7 @@ def _struct(rows: OutputRows, path: str, declared: str) -> OutputColumn:
             column.check(part)
 
     def to_arrow(values: list[Any]) -> list[Any]:
-        parts = [
-            part if column.to_arrow is None else column.to_arrow(part)
-            for column, part in zip(rows.columns, rows.split(values), strict=True)
-        ]
+        parts = map(OutputColumn.converted, rows.columns, rows.split(values))
         return [dict(zip(rows.names, row, strict=True)) for row in zip(*parts, strict=True)]
 
     problem = next((column.problem for column in rows.columns if column.problem), "")
@@ -247,7 +226,7 @@ def _list(origin: Any, element: OutputColumn, path: str, declared: str) -> Outpu
 
     def to_arrow(values: list[Any]) -> list[Any]:
         flat = list(itertools.chain.from_iterable(values))
-        converted = iter(flat if element.to_arrow is None else element.to_arrow(flat))
+        converted = iter(element.converted(flat))
         lists = [list(itertools.islice(converted, len(value))) for value in values]
         return list(map(_ordered, lists)) if unordered else lists
 
@@ -283,8 +262,7 @@ def _map(
 
     def to_arrow(values: list[Any]) -> list[Any]:
         keys, items = parts(values)
-        keys = keys if key.to_arrow is None else key.to_arrow(keys)
-        entries = zip(keys, items if value.to_arrow is None else value.to_arrow(items), strict=True)
+        entries = zip(key.converted(keys), value.converted(items), strict=True)
         return [list(itertools.islice(entries, len(each))) for each in values]
 
     problem = key.problem or value.problem

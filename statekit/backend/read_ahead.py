@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING
 
 from statekit.backend.interface import NextKeys
 from statekit.errors import StatekitError
+
+if TYPE_CHECKING:
+    from statekit.backend.rocksdb import RocksBackend
 
 # Blocks grow while they are of use, in steps after which bytes are counted; after a large row
 # nothing is read ahead.
@@ -38,32 +40,16 @@ class SortedReads:
     block is tried again.
 
     Parameters:
-        look: returns the row of a key, or those of a list of keys.
-        rows_from: returns all rows from a key on, in order.
-        scan: returns the rows between two keys.
-        check_end: raises if rows between two keys are unreadable.
-        failure: converts an error of these functions.
-        errors: does the same as a context manager.
+        backend: the database.
+        state: whose rows are read.
         next_keys: predicts the keys that are read next.
     """
 
-    def __init__(
-        self,
-        *,
-        look: Callable[[Any], Any],
-        rows_from: Callable[[bytes], Iterator[tuple[bytes, bytes]]],
-        scan: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
-        check_end: Callable[[bytes, bytes], None],
-        failure: Callable[[Exception], Exception],
-        errors: AbstractContextManager[None],
-        next_keys: NextKeys | None = None,
-    ) -> None:
-        self._look = look
-        self._rows_from = rows_from
-        self._scan = scan
-        self._check_end = check_end
-        self._failure = failure
-        self._errors = errors
+    def __init__(self, backend: RocksBackend, state: str, next_keys: NextKeys | None) -> None:
+        self._backend = backend
+        self._state = state
+        self._family = backend.family(state)
+        self._look = self._family.get
         self._hint = next_keys
         self.forget()
 
@@ -76,7 +62,7 @@ class SortedReads:
 
     def _sought(self, key: bytes) -> bytes | None:
         """Return the row of a key that is not in the block."""
-        try:  # entering `_errors` would cost as much as the read
+        try:  # entering `errors` would cost as much as the read
             if self._first <= key <= self._last or key in self._found:
                 self._asked += 1
                 return self._found.get(key)
@@ -89,13 +75,13 @@ class SortedReads:
         except StatekitError:
             raise
         except Exception as error:
-            raise self._failure(error) from error
+            raise self._backend.failure("read", error) from error
 
     def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the rows of different keys that are in order."""
         rows: list[bytes | None] = []
         at, count = 0, len(keys)
-        with self._errors:
+        with self._backend.errors("read"):
             while at < count:
                 if self._ahead and keys[at] > self._last:
                     self._read_ahead(keys[at], rows[-1] if rows else None)
@@ -110,10 +96,10 @@ class SortedReads:
 
     def scan(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
         if start > self._last and (self._ahead or self._tries_again()):
-            with self._errors:
+            with self._backend.errors("read"):
                 self._read_ahead(start)
         if not (self._first <= start and end <= self._last):
-            return self._scan(start, end)
+            return self._backend.scan(self._state, start, end)
         keys, rows = self._keys, self._rows
         first = bisect_left(keys, start)
         entries = [(key, rows[key]) for key in keys[first : bisect_left(keys, end, first)]]
@@ -168,7 +154,7 @@ class SortedReads:
         elif self._rows:
             self._pause = _PAUSE_MIN
         self._drop()
-        items = self._rows_from(key) if self._ahead else iter(())
+        items = self._family.items(from_key=key) if self._ahead else iter(())
         rows = dict(islice(items, 1))
         if any(len(one) > _BLOCK_ROW_BYTES_MAX for one in (row or b"", *rows.values())):
             self._ahead, self._next_keys = 0, None
@@ -182,7 +168,7 @@ class SortedReads:
             size += sum(map(len, step.values()))
             last = next(reversed(rows), key)
             if len(step) < wanted:
-                self._check_end(last, _BEHIND_ALL)
+                self._backend.check_readable(self._family, last, _BEHIND_ALL)
                 last = max(last, _BEHIND_ALL)
                 break
         self._rows, self._keys, self._first, self._last = rows, list(rows), key, last

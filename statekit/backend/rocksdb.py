@@ -18,7 +18,7 @@ import shutil
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -163,7 +163,7 @@ class RocksBackend:
         self._options = rocks_options = _rocksdb_options(options, create=create)
         # "default" is RocksDB's own column family, so a state's family carries a prefix.
         families = {f"state.{name}": rocks_options for name in states}
-        with _StorageErrors(self, "open"):
+        with self.errors("open"):
             self._db = rocksdict.Rdict(self._path, rocks_options, column_families=families)
         self._families = {n: self._db.get_column_family(f"state.{n}") for n in states}
         self._handles = {n: self._db.get_column_family_handle(f"state.{n}") for n in states}
@@ -174,8 +174,8 @@ class RocksBackend:
         self._scans: weakref.WeakSet[Generator[tuple[bytes, bytes]]] = weakref.WeakSet()
 
     def get(self, state: str, key: bytes) -> bytes | None:
-        family = self._family(state)
-        with _StorageErrors(self, "read"):
+        family = self.family(state)
+        with self.errors("read"):
             return family.get(key)
 
     def getter(self, state: str, next_keys: NextKeys | None = None) -> Getter:
@@ -203,29 +203,20 @@ class RocksBackend:
         return self._reads(state).scan
 
     def _reads(self, state: str, next_keys: NextKeys | None = None) -> SortedReads:
-        family = self._family(state)
-        reads = SortedReads(
-            look=family.get,
-            rows_from=lambda key: family.items(from_key=key),
-            scan=partial(self.scan, state),
-            check_end=partial(self._check_readable, family),
-            failure=partial(self._failure, "read"),
-            errors=_StorageErrors(self, "read"),
-            next_keys=next_keys,
-        )
+        reads = SortedReads(self, state, next_keys)
         self._readers.add(reads)
         return reads
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        family = self._family(state)
-        with _StorageErrors(self, "read"):
+        family = self.family(state)
+        with self.errors("read"):
             return family.get(list(keys))
 
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
         return next(self.scan(state, start, end), (None,))[0]
 
     def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
-        rows = self._rows(self._family(state), start, end, reverse)
+        rows = self._rows(self.family(state), start, end, reverse)
         next(rows)  # so the iterator pins its view of the data now, not with the first row
         self._scans.add(rows)
         return rows
@@ -235,9 +226,9 @@ class RocksBackend:
         write_batch = rocksdict.WriteBatch(raw_mode=True)
         names = set(batch.states)
         for name in names:
-            self._family(name)
+            self.family(name)
         self._gather(write_batch, batch)
-        with _StorageErrors(self, "write"):
+        with self.errors("write"):
             self._db.write(write_batch, self._write_options)
             self._written |= names
             self._keep_to_write_memory()
@@ -269,11 +260,11 @@ class RocksBackend:
         Raises:
             StorageError: the disk is full or failed; the database is not trusted any more.
         """
-        family, waiting = self._family(state), iter(rows)
+        family, waiting = self.family(state), iter(rows)
         taking = rocksdict.IngestExternalFileOptions()
         taking.set_move_files(True)
         draft = f"{self._path}/loading.sst"
-        with _StorageErrors(self, "write"):
+        with self.errors("write"):
             while (row := next(waiting, None)) is not None:
                 writer = rocksdict.SstFileWriter(self._options)
                 writer.open(draft)
@@ -306,7 +297,7 @@ class RocksBackend:
             StorageError: the disk is full or failed; the database is not trusted any more.
         """
         self._check_open()
-        with _StorageErrors(self, "flush"):
+        with self.errors("flush"):
             for name in sorted(self._written):
                 family = self._families[name]
                 family.flush()
@@ -343,7 +334,7 @@ class RocksBackend:
             StorageError: the disk is full or failed.
         """
         self._check_open()
-        with _StorageErrors(self, "write"):
+        with self.errors("write"):
             for name in set(self.states).difference(states):
                 self._handles.pop(name)
                 self._families.pop(name).close()
@@ -359,7 +350,7 @@ class RocksBackend:
         """
         self._check_open()
         for family in self._families.values():
-            with _StorageErrors(self, "compact"):
+            with self.errors("compact"):
                 family.compact_range(None, None)
 
     def close(self) -> None:
@@ -372,7 +363,7 @@ class RocksBackend:
             reader.forget()
         self._handles.clear()
         families, self._families = self._families, {}
-        with _StorageErrors(self, "close"), contextlib.ExitStack() as closing:
+        with self.errors("close"), contextlib.ExitStack() as closing:
             closing.callback(self._db.close)
             for family in families.values():
                 closing.callback(family.close)
@@ -391,7 +382,8 @@ class RocksBackend:
             if family.property_int_value("rocksdb.num-immutable-mem-table"):
                 family.flush()
 
-    def _family(self, state: str) -> rocksdict.Rdict:
+    def family(self, state: str) -> rocksdict.Rdict:
+        """Return the column family of a state."""
         self._check_open()
         family = self._families.get(state)
         if family is None:
@@ -421,13 +413,13 @@ class RocksBackend:
                 if first >= end:
                     return
                 yield row
-        self._check_readable(family, first, last)
+        self.check_readable(family, first, last)
 
-    def _check_readable(self, family: rocksdict.Rdict, start: bytes, end: bytes) -> None:
+    def check_readable(self, family: rocksdict.Rdict, start: bytes, end: bytes) -> None:
         """Raise if rows with `start <= key < end` are missing because they are unreadable."""
         rows = family.iter()
         try:
-            with _StorageErrors(self, "read"):
+            with self.errors("read"):
                 rows.seek(start)
                 while rows.valid() and rows.key() < end:
                     rows.next()
@@ -435,7 +427,11 @@ class RocksBackend:
         finally:
             del rows  # a traceback would keep it, and it would keep the lock
 
-    def _failure(self, doing: str, error: Exception) -> StatekitError:
+    def errors(self, doing: str) -> contextlib.AbstractContextManager[None]:
+        """Return a context that turns exceptions of rocksdict into errors of `failure`."""
+        return _StorageErrors(self, doing)
+
+    def failure(self, doing: str, error: Exception) -> StatekitError:
         """Return the error for an exception of rocksdict, which only has a text."""
         if self._closed and isinstance(error, rocksdict.DbClosedError):
             return used_after_close()
@@ -460,4 +456,4 @@ class _StorageErrors:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, StatekitError):
-            raise self._backend._failure(self._doing, error) from error
+            raise self._backend.failure(self._doing, error) from error

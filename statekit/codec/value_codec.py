@@ -111,24 +111,14 @@ def _checked_encode(name: str, to_wire: Convert | None) -> Callable[[Any], bytes
 
     def encode(value: Any) -> bytes:
         try:
-            return write(value)
+            return write(value if to_wire is None else to_wire(value))
         except _ENCODE_ERRORS as error:
-            raise _no_value(name, value, error) from error
+            raise StateTypeError(
+                f"{shortened(value)} cannot be stored as {name} ({error}): ints must fit 64 bits,"
+                " text must be valid UTF-8 and nesting must end"
+            ) from error
 
-    def encode_converted(value: Any) -> bytes:
-        try:
-            return write(to_wire(value))  # type: ignore[misc]
-        except _ENCODE_ERRORS as error:
-            raise _no_value(name, value, error) from error
-
-    return encode if to_wire is None else encode_converted
-
-
-def _no_value(name: str, value: object, error: Exception) -> StateTypeError:
-    return StateTypeError(
-        f"{shortened(value)} cannot be stored as {name} ({error}): ints must fit 64 bits,"
-        " text must be valid UTF-8 and nesting must end"
-    )
+    return encode
 
 
 def _verified(
@@ -181,24 +171,15 @@ def checked_decode(
 
     def decode(data: bytes) -> Any:
         try:
-            return read(data)
+            return read(data) if from_wire is None else from_wire(read(data))
         except Exception as error:
-            raise _corrupt_value(name, data, error) from error
+            raise CorruptCheckpointError(
+                f"{len(data)} bytes {bytes(data[:32]).hex()!r} are not a value of type {name} "
+                f"({error}): check that the declared type can read the stored rows, else restore an "
+                "earlier epoch"
+            ) from error
 
-    def decode_converted(data: bytes) -> Any:
-        try:
-            return from_wire(read(data))  # type: ignore[misc]
-        except Exception as error:
-            raise _corrupt_value(name, data, error) from error
-
-    return decode if from_wire is None else decode_converted
-
-
-def _corrupt_value(name: str, data: bytes, why: object) -> CorruptCheckpointError:
-    return CorruptCheckpointError(
-        f"{len(data)} bytes {bytes(data[:32]).hex()!r} are not a value of type {name} ({why}): "
-        "check that the declared type can read the stored rows, else restore an earlier epoch"
-    )
+    return decode
 
 
 def _why_refused(plan: ValuePlan, value: Any) -> str:

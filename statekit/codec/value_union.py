@@ -83,13 +83,13 @@ def _union_to_wire(schema: Schema, ordered: list[ValuePlan], tagged: frozenset[s
             return wire
         return msgspec.msgpack.Ext(UNION_EXT, ENCODER.encode((name, wire)))
 
+    # Prefer a member that reads back the very same value to one that converts it.
+    candidates = [(member.exact.one, member) for member in ordered]
+    candidates += [(member.accepts.one, member) for member in ordered]
+
     def to_wire(value: Any) -> Any:
-        # Prefer a member that reads back the very same value to one that converts it.
-        for member in ordered:
-            if member.exact.one(value):
-                return write(member, value)
-        for member in ordered:
-            if member.accepts.one(value):
+        for fits, member in candidates:
+            if fits(value):
                 return write(member, value)
         raise TypeError(f"{value!r:.100} is none of {schema.brief}")
 

@@ -175,8 +175,8 @@ def checked_decode(
         except Exception as error:
             raise CorruptCheckpointError(
                 f"{len(data)} bytes {bytes(data[:32]).hex()!r} are not a value of type {name} "
-                f"({error}): check that the declared type can read the stored rows, else restore an "
-                "earlier epoch"
+                f"({error}): check that the declared type can read the stored rows, else restore "
+                "an earlier epoch"
             ) from error
 
     return decode

@@ -29,7 +29,7 @@ from statekit.records.record_type import RecordType
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputRows:
-    """Values that have parts: records and fixed tuples."""
+    """How values become columns: a record and a fixed tuple have one for each part."""
 
     names: tuple[str, ...]
     columns: tuple[OutputColumn, ...]
@@ -38,6 +38,7 @@ class OutputRows:
     annotations: tuple[Any, ...]
     """The types of the parts."""
     cls: type
+    """The exact class of values that are stored as they are; object for values of one column."""
 
 
 # --- parts of records ----------------------------------------------------------------------------
@@ -101,6 +102,12 @@ def record_rows(record_type: RecordType, path: str, stack: tuple[Any, ...]) -> O
             raise ValueMismatch(f"{path} has a field that was never set: {error}") from error
 
     return OutputRows(names, columns, split, annotations, cls)
+
+
+def single_column(annotation: Any) -> OutputRows:
+    """Return values without parts, in one column."""
+    column = output_column(annotation, "the output", ())
+    return OutputRows(("value",), (column,), lambda values: [values], (annotation,), object)
 
 
 # --- columns -------------------------------------------------------------------------------------

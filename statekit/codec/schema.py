@@ -272,10 +272,9 @@ class _Reader:
                 "itself, or flatter types"
             )
         self.level += 1
-        try:
-            return self.read_level(annotation)
-        finally:
-            self.level -= 1
+        schema = self.read_level(annotation)
+        self.level -= 1
+        return schema
 
     def read_level(self, annotation: Any) -> Schema:
         annotation = unwrap(annotation)

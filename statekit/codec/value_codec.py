@@ -11,7 +11,7 @@ import pickle
 import typing
 from collections.abc import Callable, Iterator
 from itertools import repeat
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import cloudpickle
 import msgspec
@@ -202,17 +202,13 @@ def _reason(plan: ValuePlan, value: Any, path: str) -> str | None:
         problem += ": an int must fit 64 bits"
     elif type(value) is str and not is_text(value):
         problem += ": text must be valid UTF-8, without lone surrogates"
-    elif _unoptional(plan.schema).name in _base_names(value):
+    elif _unoptional(plan.schema).name in [base.__name__ for base in type(value).__mro__[1:]]:
         problem += ": it must be exactly that class, a subclass would lose fields"
     return f"{path}: {problem}" if path else problem
 
 
 def _unoptional(schema: Schema) -> Schema:
     return schema.items[0] if schema.kind == "optional" else schema
-
-
-def _base_names(value: object) -> list[str]:
-    return [base.__name__ for base in type(value).__mro__[1:]]
 
 
 _CLASSES = {
@@ -319,6 +315,7 @@ class _Planner:
         return plan
 
 
+@dataclasses.dataclass(frozen=True)
 class PickleCodec:
     """Marks a state whose values are pickled, because no other codec can hold them.
 
@@ -331,7 +328,7 @@ class PickleCodec:
     ('pickle', 1j)
     """
 
-    name = "pickle"
+    name: ClassVar[str] = "pickle"
 
     def codec(self, annotation: Any) -> ValueCodec[Any]:
         """Return the codec that pickles values of a type; only a class is checked, and only its
@@ -354,15 +351,6 @@ class PickleCodec:
             checked_decode(name, pickle.loads, None),
             lambda value: f"expected {name}, got {type(value).__name__} {shortened(value)}",
         )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PickleCodec)
-
-    def __hash__(self) -> int:
-        return hash(PickleCodec)
-
-    def __repr__(self) -> str:
-        return "PickleCodec()"
 
 
 def _pickle_encode(value: Any) -> bytes:

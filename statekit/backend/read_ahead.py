@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Any
 
 from statekit.backend.interface import NextKeys
-from statekit.errors import StatekitError
-
-if TYPE_CHECKING:
-    from statekit.backend.rocksdb import RocksBackend
 
 # Blocks grow while they are of use, in steps after which bytes are counted; after a large row
 # nothing is read ahead.
@@ -40,16 +37,26 @@ class SortedReads:
     block is tried again.
 
     Parameters:
-        backend: the database.
-        state: whose rows are read.
+        family: the column family of rocksdict.
+        scan: returns the rows between two keys.
+        check_readable: raises if rows between two keys are unreadable.
+        errors: converts the errors of rocksdict.
         next_keys: predicts the keys that are read next.
     """
 
-    def __init__(self, backend: RocksBackend, state: str, next_keys: NextKeys | None) -> None:
-        self._backend = backend
-        self._state = state
-        self._family = backend.family(state)
-        self._look = self._family.get
+    def __init__(
+        self,
+        family: Any,
+        scan: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
+        check_readable: Callable[[bytes, bytes], None],
+        errors: AbstractContextManager[None],
+        next_keys: NextKeys | None,
+    ) -> None:
+        self._family = family
+        self._look = family.get
+        self._scan = scan
+        self._check_readable = check_readable
+        self._errors = errors
         self._hint = next_keys
         self.forget()
 
@@ -62,7 +69,7 @@ class SortedReads:
 
     def _sought(self, key: bytes) -> bytes | None:
         """Return the row of a key that is not in the block."""
-        try:  # entering `errors` would cost as much as the read
+        try:
             if self._first <= key <= self._last or key in self._found:
                 self._asked += 1
                 return self._found.get(key)
@@ -72,16 +79,15 @@ class SortedReads:
             if self._ahead and key > self._last:
                 self._read_ahead(key, row)
             return row
-        except StatekitError:
-            raise
-        except Exception as error:
-            raise self._backend.failure("read", error) from error
+        except Exception:
+            with self._errors:  # entered here only: it would cost as much as the read
+                raise
 
     def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the rows of different keys that are in order."""
         rows: list[bytes | None] = []
         at, count = 0, len(keys)
-        with self._backend.errors("read"):
+        with self._errors:
             while at < count:
                 if self._ahead and keys[at] > self._last:
                     self._read_ahead(keys[at], rows[-1] if rows else None)
@@ -96,10 +102,10 @@ class SortedReads:
 
     def scan(self, start: bytes, end: bytes) -> Iterable[tuple[bytes, bytes]]:
         if start > self._last and (self._ahead or self._tries_again()):
-            with self._backend.errors("read"):
+            with self._errors:
                 self._read_ahead(start)
         if not (self._first <= start and end <= self._last):
-            return self._backend.scan(self._state, start, end)
+            return self._scan(start, end)
         keys, rows = self._keys, self._rows
         first = bisect_left(keys, start)
         entries = [(key, rows[key]) for key in keys[first : bisect_left(keys, end, first)]]
@@ -168,7 +174,7 @@ class SortedReads:
             size += sum(map(len, step.values()))
             last = next(reversed(rows), key)
             if len(step) < wanted:
-                self._backend.check_readable(self._family, last, _BEHIND_ALL)
+                self._check_readable(last, _BEHIND_ALL)
                 last = max(last, _BEHIND_ALL)
                 break
         self._rows, self._keys, self._first, self._last = rows, list(rows), key, last

@@ -18,7 +18,7 @@ import shutil
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import cast
 
@@ -161,7 +161,7 @@ class RocksBackend:
         self._options = rocks_options = _rocksdb_options(options, create=create)
         # "default" is RocksDB's own column family, so a state's family carries a prefix.
         families = {f"state.{name}": rocks_options for name in states}
-        with self.errors("open"):
+        with _StorageErrors(self, "open"):
             self._db = rocksdict.Rdict(self._path, rocks_options, column_families=families)
         self._families = {n: self._db.get_column_family(f"state.{n}") for n in states}
         self._handles = {n: self._db.get_column_family_handle(f"state.{n}") for n in states}
@@ -172,8 +172,8 @@ class RocksBackend:
         self._scans: weakref.WeakSet[Generator[tuple[bytes, bytes]]] = weakref.WeakSet()
 
     def get(self, state: str, key: bytes) -> bytes | None:
-        family = self.family(state)
-        with self.errors("read"):
+        family = self._family(state)
+        with _StorageErrors(self, "read"):
             return family.get(key)
 
     def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
@@ -187,20 +187,22 @@ class RocksBackend:
         Starting a scan costs as much as tens of rows, and far more after deletes: it has to skip
         all deleted rows. A block skips them once.
         """
-        reads = SortedReads(self, state, next_keys)
+        family = self._family(state)
+        scan, check = partial(self.scan, state), partial(self._check_readable, family)
+        reads = SortedReads(family, scan, check, _StorageErrors(self, "read"), next_keys)
         self._readers.add(reads)
         return Reader(reads.get, reads.get_all, reads.scan)
 
     def get_many(self, state: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        family = self.family(state)
-        with self.errors("read"):
+        family = self._family(state)
+        with _StorageErrors(self, "read"):
             return family.get(list(keys))
 
     def first(self, state: str, start: bytes, end: bytes) -> bytes | None:
         return next(self.scan(state, start, end), (None,))[0]
 
     def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
-        rows = self._rows(self.family(state), start, end, reverse)
+        rows = self._rows(self._family(state), start, end, reverse)
         next(rows)  # so the iterator pins its view of the data now, not with the first row
         self._scans.add(rows)
         return rows
@@ -210,9 +212,9 @@ class RocksBackend:
         write_batch = rocksdict.WriteBatch(raw_mode=True)
         names = set(batch.states)
         for name in names:
-            self.family(name)
+            self._family(name)
         self._gather(write_batch, batch)
-        with self.errors("write"):
+        with _StorageErrors(self, "write"):
             self._db.write(write_batch, self._write_options)
             self._written |= names
             self._keep_to_write_memory()
@@ -244,11 +246,11 @@ class RocksBackend:
         Raises:
             StorageError: the disk is full or failed; the database is not trusted any more.
         """
-        family, waiting = self.family(state), iter(rows)
+        family, waiting = self._family(state), iter(rows)
         taking = rocksdict.IngestExternalFileOptions()
         taking.set_move_files(True)
         draft = f"{self._path}/loading.sst"
-        with self.errors("write"):
+        with _StorageErrors(self, "write"):
             while (row := next(waiting, None)) is not None:
                 writer = rocksdict.SstFileWriter(self._options)
                 writer.open(draft)
@@ -281,7 +283,7 @@ class RocksBackend:
             StorageError: the disk is full or failed; the database is not trusted any more.
         """
         self._check_open()
-        with self.errors("flush"):
+        with _StorageErrors(self, "flush"):
             for name in sorted(self._written):
                 family = self._families[name]
                 family.flush()
@@ -318,7 +320,7 @@ class RocksBackend:
             StorageError: the disk is full or failed.
         """
         self._check_open()
-        with self.errors("write"):
+        with _StorageErrors(self, "write"):
             for name in set(self.states).difference(states):
                 self._handles.pop(name)
                 self._families.pop(name).close()
@@ -334,7 +336,7 @@ class RocksBackend:
         """
         self._check_open()
         for family in self._families.values():
-            with self.errors("compact"):
+            with _StorageErrors(self, "compact"):
                 family.compact_range(None, None)
 
     def close(self) -> None:
@@ -347,7 +349,7 @@ class RocksBackend:
             reader.forget()
         self._handles.clear()
         families, self._families = self._families, {}
-        with self.errors("close"), contextlib.ExitStack() as closing:
+        with _StorageErrors(self, "close"), contextlib.ExitStack() as closing:
             closing.callback(self._db.close)
             for family in families.values():
                 closing.callback(family.close)
@@ -366,8 +368,7 @@ class RocksBackend:
             if family.property_int_value("rocksdb.num-immutable-mem-table"):
                 family.flush()
 
-    def family(self, state: str) -> rocksdict.Rdict:
-        """Return the column family of a state."""
+    def _family(self, state: str) -> rocksdict.Rdict:
         self._check_open()
         family = self._families.get(state)
         if family is None:
@@ -397,13 +398,13 @@ class RocksBackend:
                 if first >= end:
                     return
                 yield row
-        self.check_readable(family, first, last)
+        self._check_readable(family, first, last)
 
-    def check_readable(self, family: rocksdict.Rdict, start: bytes, end: bytes) -> None:
+    def _check_readable(self, family: rocksdict.Rdict, start: bytes, end: bytes) -> None:
         """Raise if rows with `start <= key < end` are missing because they are unreadable."""
         rows = family.iter()
         try:
-            with self.errors("read"):
+            with _StorageErrors(self, "read"):
                 rows.seek(start)
                 while rows.valid() and rows.key() < end:
                     rows.next()
@@ -411,11 +412,7 @@ class RocksBackend:
         finally:
             del rows  # a traceback would keep it, and it would keep the lock
 
-    def errors(self, doing: str) -> contextlib.AbstractContextManager[None]:
-        """Return a context that turns exceptions of rocksdict into errors of `failure`."""
-        return _StorageErrors(self, doing)
-
-    def failure(self, doing: str, error: Exception) -> StatekitError:
+    def _failure(self, doing: str, error: Exception) -> StatekitError:
         """Return the error for an exception of rocksdict, which only has a text."""
         if self._closed and isinstance(error, rocksdict.DbClosedError):
             return used_after_close()
@@ -440,4 +437,4 @@ class _StorageErrors:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, StatekitError):
-            raise self._backend.failure(self._doing, error) from error
+            raise self._backend._failure(self._doing, error) from error

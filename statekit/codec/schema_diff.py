@@ -71,17 +71,17 @@ def _lines(
     is_alike = before == now and not any(_structs(stored))
     if stored and declared and is_alike and stored.schema != declared.schema:
         before, now = f"{stored.name}: {stored.schema}", f"{declared.name}: {declared.schema}"
-    shown = [
-        text and indent + text + _default_text(part)
-        for text, part in ((before, stored), (now, declared))
-    ]
-    yield _Line(*shown, differs=before != now)
+    yield _Line(
+        before and indent + before + _default_text(stored),
+        now and indent + now + _default_text(declared),
+        before != now,
+    )
     structs = list(zip_longest(_structs(stored), _structs(declared)))
     for one, other in structs:
         inner = indent + "  "
         if len(structs) > 1:  # the name of the struct in front of its fields
             names = ["" if struct is None else inner + struct.name for struct in (one, other)]
-            yield _Line(*names, differs=names[0] != names[1])
+            yield _Line(names[0], names[1], names[0] != names[1])
             inner += "  "
         fields, fields_now = _fields(one), _fields(other)
         for name in {**fields, **fields_now}:

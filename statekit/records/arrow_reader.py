@@ -249,7 +249,7 @@ def _record_reader(member: Any, arrow: Any, path: str) -> Read:
 
 def _choice_reader(member: Any, arrow: Any, path: str) -> Read:
     """Return a reader of an Enum or a Literal: values are looked up, else converted by the Enum."""
-    cls = member if isinstance(member, type) else None
+    cls: type[enum.Enum] | None = member if isinstance(member, type) else None
     values = typing.get_args(member) if cls is None else [each.value for each in cls]
     types_ = tuple(dict.fromkeys(map(type, values)))
     read = column_reader(typing.Union[types_], arrow, path) if types_ else _plain  # noqa: UP007
@@ -394,6 +394,7 @@ _SCALARS: dict[type, Sequence[tuple[Callable[[Any], bool], Read]]] = {
 
 def _raw(arrow: Any) -> Read:
     """Return a reader of a column without a declared type. Instants are in UTC."""
+    read: Read
     if pa.types.is_timestamp(arrow):
         read = _naive if arrow.tz is None else _utc
     elif pa.types.is_duration(arrow):

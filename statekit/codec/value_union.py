@@ -118,14 +118,15 @@ def _union_from_wire(
             return None
         if type(wire) is not msgspec.msgpack.Ext:
             return restores.get(_family(wire), unchanged)(wire)
-        name = _member_name(wire, peek)
+        if wire.code != UNION_EXT:
+            raise ValueError(f"MessagePack extension {wire.code} is not a member of a union")
+        name = peek.decode(wire.data)[0]
         if name not in tagged:
             raise ValueError(f"{name!r} is not a tagged member of {schema.brief}")
         if name not in decoders:
             decoders[name] = msgspec.msgpack.Decoder(structs[name])
-        value = decoders[name].decode(wire.data).value
         restore = named[name].from_wire or unchanged
-        return restore(value)
+        return restore(decoders[name].decode(wire.data).value)
 
     return from_wire
 
@@ -136,13 +137,6 @@ def _family(wire: Any) -> str:
     if family is None:
         family = _family(wire.value) if isinstance(wire, enum.Enum) else "map"
     return family
-
-
-def _member_name(wire: msgspec.msgpack.Ext, peek: msgspec.msgpack.Decoder[Any]) -> str:
-    if wire.code != UNION_EXT:
-        raise ValueError(f"MessagePack extension {wire.code} is not a member of a union")
-    name: str = peek.decode(wire.data)[0]
-    return name
 
 
 def split_member(schema: Schema, wire: Any) -> tuple[Schema, Any]:

@@ -173,11 +173,11 @@ class MemoryBackend:
         return rows
 
 
-def unknown_state(name: str, known: object) -> StatekitError:
+def unknown_state(name: str, known: Iterable[str]) -> StatekitError:
     """Return the error for a state that a backend was not opened with."""
-    names = sorted(known) if isinstance(known, dict) else known
     return StatekitError(
-        f"this backend has no state {name!r} (it has {names}): open it with all declared states"
+        f"this backend has no state {name!r} (it has {sorted(known)}): open it with all declared "
+        "states"
     )
 
 

@@ -112,7 +112,7 @@ class FragmentedBackend:
         if self._closed:
             raise used_after_close()
         for name in set(batch.states).difference(self.states):
-            raise unknown_state(name, list(self.states))
+            raise unknown_state(name, self.states)
         for fragment, own in self._divided(batch):
             fragment.write(own)
 

@@ -384,23 +384,19 @@ def _checked_decode(decode: KeyDecode, name: str) -> Callable[..., tuple[Any, in
     def decode_key(data: bytes, offset: int = 0) -> tuple[Any, int]:
         try:
             value, end = decode(data, offset)
+            if end > len(data):
+                raise ValueError("it is cut off")
         except _KEY_ERRORS as error:
-            raise _corrupt_key(name, data, error) from error
-        if end > len(data):
-            raise _corrupt_key(name, data, "it is cut off")
+            raise CorruptCheckpointError(
+                f"{data.hex()!r:.100} is not a key of type {name} ({error}): check that the type "
+                "of the key was not changed, else restore an earlier epoch"
+            ) from error
         return value, end
 
     return decode_key
 
 
 _KEY_ERRORS = (ValueError, IndexError, KeyError, OverflowError, struct.error, RecursionError)
-
-
-def _corrupt_key(name: str, data: bytes, why: object) -> CorruptCheckpointError:
-    return CorruptCheckpointError(
-        f"{data.hex()!r:.100} is not a key of type {name} ({why}): check that the type of the key "
-        "was not changed, else restore an earlier epoch"
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

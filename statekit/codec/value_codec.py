@@ -131,24 +131,21 @@ def _verified(
     """
 
     def encode_verified(value: Any) -> bytes:
-        data = encode(value)
+        data, why = encode(value), ""
         try:
-            changes = encode(decode(data)) != data
+            if encode(decode(data)) != data:
+                why = "it changes when it is read back"
         except CorruptCheckpointError as error:
-            raise _unstable(name, value, f"it cannot be read back: {error.__cause__}") from error
-        if changes:
-            raise _unstable(name, value, "it changes when it is read back")
+            why = f"it cannot be read back: {error.__cause__}"
+        if why:
+            raise StateTypeError(
+                f"{shortened(value)} cannot be stored as {name} ({why}): `__post_init__` and "
+                "`model_post_init` are called again when a value is read, let them leave complete "
+                "fields as they are"
+            )
         return data
 
     return encode_verified
-
-
-def _unstable(name: str, value: object, why: str) -> StateTypeError:
-    return StateTypeError(
-        f"{shortened(value)} cannot be stored as {name} ({why}): `__post_init__` and "
-        "`model_post_init` are called again when a value is read, let them leave complete fields "
-        "as they are"
-    )
 
 
 def shortened(value: object, length: int = 100) -> str:

@@ -40,6 +40,16 @@ class OutputRows:
     cls: type
     """The exact class of values that are stored as they are; object for values of one column."""
 
+    @property
+    def problem(self) -> str:
+        """Why the first column without an Arrow type has none."""
+        return next((column.problem for column in self.columns if column.problem), "")
+
+    def fields(self) -> list[pa.Field]:
+        """Return the columns as Arrow fields."""
+        named = zip(self.names, self.columns, strict=True)
+        return [pa.field(name, column.arrow, nullable=column.nullable) for name, column in named]
+
 
 # --- parts of records ----------------------------------------------------------------------------
 
@@ -213,14 +223,12 @@ def _struct(rows: OutputRows, path: str, declared: str) -> OutputColumn:
         parts = map(OutputColumn.converted, rows.columns, rows.split(values))
         return [dict(zip(rows.names, row, strict=True)) for row in zip(*parts, strict=True)]
 
-    problem = next((column.problem for column in rows.columns if column.problem), "")
+    problem = rows.problem
     if not rows.columns:
         problem = f"{path} is declared as {declared}, which has no fields"
     if problem:
         return OutputColumn(path, declared, check, problem=problem)
-    named = zip(rows.names, rows.columns, strict=True)
-    arrow = pa.struct([pa.field(n, column.arrow, nullable=column.nullable) for n, column in named])
-    return OutputColumn(path, declared, check, arrow, to_arrow=to_arrow)
+    return OutputColumn(path, declared, check, pa.struct(rows.fields()), to_arrow=to_arrow)
 
 
 def _list(origin: Any, element: OutputColumn, path: str, declared: str) -> OutputColumn:

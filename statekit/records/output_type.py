@@ -85,18 +85,10 @@ class OutputType:
         >>> OutputType(int, where="count, output").arrow_schema
         value: int64 not null
         """
-        names, columns = self._rows.names, self._rows.columns
-        problem = next((column.problem for column in columns if column.problem), "")
-        if not columns:
-            problem = f"{self.name} has no fields"
+        problem = self._rows.problem if self._rows.columns else f"{self.name} has no fields"
         if problem:
             raise StateTypeError(f"{self.where}: {problem}. {HINT}")
-        return pa.schema(
-            [
-                pa.field(name, column.arrow, nullable=column.nullable)
-                for name, column in zip(names, columns, strict=True)
-            ]
-        )
+        return pa.schema(self._rows.fields())
 
     def to_batch(self, records: list[Any]) -> Any:
         """Return the outputs as one record batch, after checking each of them.

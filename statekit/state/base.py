@@ -260,7 +260,7 @@ class ManyRowState(State):
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)
-        self._scan = backend.scanner(spec.name)
+        self._scan = backend.reader(spec.name).scan
 
     def clear(self) -> None:
         """Remove all rows of this key. Stored rows are counted, and removed as one range."""

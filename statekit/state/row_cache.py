@@ -49,7 +49,7 @@ class RowCache(State):
         self, spec: StateSpec, scope: KeyScope, backend: Backend, next_keys: NextKeys | None = None
     ) -> None:
         super().__init__(spec, scope, backend)
-        self._read = backend.getter(spec.name, next_keys)
+        self._read = backend.reader(spec.name, next_keys).get
         self._immutable = spec.codec.immutable
         self._from_row: Callable[[bytes], Any] = self._decode if self._immutable else bytes
         self._to_row: Callable[[Any], bytes] = self._encode if self._immutable else bytes

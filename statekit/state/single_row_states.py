@@ -119,7 +119,7 @@ class _Accumulating(SingleRowState):
 
     def __init__(self, spec: StateSpec, scope: KeyScope, backend: Backend) -> None:
         super().__init__(spec, scope, backend)
-        self._read_all = backend.many_getter(spec.name)
+        self._read_all = backend.reader(spec.name).get_all
         self._from_row, self._to_row = self._decode, self._encode
         # Where an `add` failed half-way, and what there is to say about it.
         self._spoiled: dict[bytes, str] = {}

@@ -134,8 +134,8 @@ class Timers:
     ) -> None:
         self._scope = scope
         self._backend = backend
-        self._read = backend.getter(TIMERS)
-        self._scan = backend.scanner(TIMERS)
+        self._read = backend.reader(TIMERS).get
+        self._scan = backend.reader(TIMERS).scan
         self._handled = handled
         self._has_event_time = has_event_time
         self._joins = joins

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from statekit.backend.interface import (
-    Backend,
-    Getter,
-    ManyGetter,
-    NextKeys,
-    Rows,
-    Scanner,
-    StateSize,
-)
+from statekit.backend.interface import Backend, NextKeys, Reader, Rows, StateSize
 
 
 class WrappedBackend:
@@ -39,14 +31,10 @@ class WrappedBackend:
     def scan(self, state: str, start: bytes, end: bytes, *, reverse: bool = False) -> Rows:
         return self.inner.scan(state, start, end, reverse=reverse)
 
-    def getter(self, state: str, next_keys: NextKeys | None = None) -> Getter:
-        return partial(self.get, state)
-
-    def many_getter(self, state: str) -> ManyGetter:
-        return partial(self.get_many, state)
-
-    def scanner(self, state: str) -> Scanner:
-        return partial(self.scan, state)
+    def reader(self, state: str, next_keys: NextKeys | None = None) -> Reader:
+        return Reader(
+            partial(self.get, state), partial(self.get_many, state), partial(self.scan, state)
+        )
 
     def sizes(self) -> dict[str, StateSize]:
         return self.inner.sizes()

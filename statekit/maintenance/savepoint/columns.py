@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from statekit.codec.schema import Schema
-from statekit.codec.schema_codec import expect, key_to_json, show_wire
+from statekit.codec.schema_codec import expect, show_wire
 from statekit.codec.value_plan import is_map
 from statekit.timestamp import timedelta_to_micros
 
@@ -64,7 +64,7 @@ def _wire_text(schema: Schema, outer: _Outer) -> Column:
 
 
 def _key_text(schema: Schema, outer: _Outer) -> Column:
-    return Column(pa.string(), lambda key: _json(key_to_json(schema, key)))
+    return Column(pa.string(), lambda key: _json(show_wire(schema, key)))
 
 
 _SCALARS: dict[str, Column] = {

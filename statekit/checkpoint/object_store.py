@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 from urllib.parse import urlparse
 
 import obstore
@@ -187,18 +187,16 @@ class RemoteObjects:
     """Files in an object store, or in memory.
 
     Parameters:
-        url: of the store; None for memory.
+        url: of the store; `memory://` for memory.
     """
 
-    def __init__(self, url: str | None, options: StoreOptions) -> None:
-        self._is_memory = url is None
-        self.keeps_order = url is None or _lists_in_order(url)
-        if url is None:
-            self._once = self._many = cast("ObjectStore", MemoryStore())
-            return
+    def __init__(self, url: str, options: StoreOptions) -> None:
+        self.keeps_order = _lists_in_order(url)
         with _failures(lasting=True):
-            self._once = _opened(url, options, retries=0)
-            self._many = _opened(url, options, retries=10)
+            self._once = self._many = _opened(url, options, retries=0)
+            self._is_memory = isinstance(self._once, MemoryStore)
+            if not self._is_memory:
+                self._many = _opened(url, options, retries=10)
 
     def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
         with _failures():
@@ -215,16 +213,16 @@ class RemoteObjects:
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
         store = self._many if _length(data) > _PART_BYTES else self._once
-        with _failures(), _nothing_there_is_a_failure():
+        with _failures(needs_no_file=True):
             obstore.put(store, path, data, chunk_size=_PART_BYTES)
 
     def create(self, path: str, data: bytes) -> None:
         # One request, so that the caller knows which try was not answered.
-        with _failures(), _nothing_there_is_a_failure():
+        with _failures(needs_no_file=True):
             obstore.put(self._once, path, data, mode="create", use_multipart=False)
 
     def page(self, under: str, behind: str | None = None) -> Page:
-        with _failures(), _nothing_there_is_a_failure():
+        with _failures(needs_no_file=True):
             store = self._once if self.keeps_order else self._many
             listed = obstore.list(store, under or None, offset=behind, chunk_size=_PAGE)
             if not self.keeps_order:
@@ -233,7 +231,7 @@ class RemoteObjects:
             return Page(files, files[-1].path if len(files) >= _PAGE else None)
 
     def names(self, under: str) -> list[str]:
-        with _failures(), _nothing_there_is_a_failure():
+        with _failures(needs_no_file=True):
             listed = obstore.list_with_delimiter(self._once, prefix=under or None)
             return [entry["path"] for entry in listed["objects"]]
 
@@ -292,7 +290,7 @@ class LocalObjects:
 
     def link(self, source: Path, path: str) -> bool:
         """Store an immutable file as a hard link. Return False if that is not possible."""
-        with _failures(lasting=True), _nothing_there_is_a_failure():
+        with _failures(lasting=True, needs_no_file=True):
             target = inside(self.root, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             if not linked(source, target):
@@ -301,18 +299,18 @@ class LocalObjects:
             return True
 
     def create(self, path: str, data: bytes) -> None:
-        with _failures(lasting=True):
+        with _failures(lasting=True, needs_no_file=True):
             draft = f"tmp/{unique_id()}"
             for name in (draft, path):
                 inside(self.root, name)
-            with _nothing_there_is_a_failure():
-                obstore.put(self._store, draft, data)
-                self._sync(draft)
-                try:
-                    obstore.rename(self._store, draft, path, overwrite=False)
-                except store_errors.AlreadyExistsError:
-                    obstore.delete(self._store, draft)
-                    raise
+            obstore.put(self._store, draft, data)
+            self._sync(draft)
+            try:
+                obstore.rename(self._store, draft, path, overwrite=False)
+            except store_errors.AlreadyExistsError:
+                obstore.delete(self._store, draft)
+                raise
+        with _failures(lasting=True):
             self._sync(path)
 
     def page(self, under: str, behind: str | None = None) -> Page:
@@ -364,7 +362,7 @@ _PAGE = 1000
 _PART_BYTES = 5 * 1024 * 1024
 """Bytes of a file per upload request. A smaller file is uploaded in one request."""
 
-_IN_ORDER = ("s3", "s3a", "gs")
+_IN_ORDER = ("s3", "s3a", "gs", "memory")
 _EXPRESS = "--x-s3"
 """The ending of bucket names whose lists are not sorted."""
 
@@ -426,35 +424,28 @@ _SECRET_LENGTH_MIN = 6
 
 
 @contextlib.contextmanager
-def _failures(*, lasting: bool = False) -> Iterator[None]:
+def _failures(*, lasting: bool = False, needs_no_file: bool = False) -> Iterator[None]:
     """Turn errors of obstore and the disk into `RequestError`.
 
-    A missing file and a name that is taken are results. A lasting error is not retried: the disk is
-    full or not writable, or the URL is wrong.
-    """
-    try:
-        yield
-        return
-    except (FileNotFoundError, store_errors.NotFoundError):
-        answer: Exception = FileNotFoundError()
-    except store_errors.AlreadyExistsError:
-        answer = FileExistsError()
-    except (store_errors.BaseError, OSError, ValueError) as error:
-        answer = RequestError(_told(error), may_pass=not lasting and _may_pass(error))
-    raise answer from None
+    A missing file and a name that is taken are results.
 
-
-@contextlib.contextmanager
-def _nothing_there_is_a_failure() -> Iterator[None]:
-    """Treat a missing file as a failure, for requests that need none: the bucket is missing, or a
-    part of an upload.
+    Parameters:
+        lasting: errors are not retried: the disk is full or not writable, or the URL is wrong.
+        needs_no_file: a missing file is an error too: the bucket is missing, or a part of an
+            upload.
     """
     try:
         yield
         return
     except (FileNotFoundError, store_errors.NotFoundError) as error:
-        failed = RequestError(_told(error), may_pass=not _NO_BUCKET.search(str(error)))
-    raise failed from None
+        answer: Exception = FileNotFoundError()
+        if needs_no_file:
+            answer = RequestError(_told(error), may_pass=not _NO_BUCKET.search(str(error)))
+    except store_errors.AlreadyExistsError:
+        answer = FileExistsError()
+    except (store_errors.BaseError, OSError, ValueError) as error:
+        answer = RequestError(_told(error), may_pass=not lasting and _may_pass(error))
+    raise answer from None
 
 
 def _may_pass(error: Exception) -> bool:

@@ -107,19 +107,20 @@ class Following:
         Raises:
             CorruptCheckpointError: a base or history is missing or altered.
         """
-        yield from shard.redistributed
+        yield from direct_refs(shard)
         for contents in (shard, *shard.slices):
-            yield from self._of_contents(contents)
+            yield from self._behind(contents)
 
-    def _of_contents(self, contents: Contents) -> Iterator[FileRef]:
-        yield from refs_in(contents)
+    def _behind(self, contents: Contents) -> Iterator[FileRef]:
+        """Yield the files that the base and the history of an entry reference."""
         if contents.base is not None and (base := self._read(BaseSnapshot, contents.base)):
             yield from files_of(base)
         older = contents.history
         while older is not None and (listed := self._read(History, older)) is not None:
             yield from listed.files
             for piece in listed.slices:
-                yield from self._of_contents(piece)
+                yield from _refs_in(piece)
+                yield from self._behind(piece)
             older = listed.before
             if older is not None:
                 yield older
@@ -137,12 +138,15 @@ class Following:
             return None
 
 
-def refs_in(contents: Contents) -> Iterator[FileRef]:
-    """Yield the files that an entry references directly."""
-    if contents.base is not None:
-        yield contents.base
-    if contents.history is not None:
-        yield contents.history
+def direct_refs(shard: ShardState) -> Iterator[FileRef]:
+    """Yield the files that a manifest references for a shard."""
+    yield from shard.redistributed
+    for contents in (shard, *shard.slices):
+        yield from _refs_in(contents)
+
+
+def _refs_in(contents: Contents) -> Iterator[FileRef]:
+    yield from (ref for ref in (contents.base, contents.history) if ref is not None)
     yield from contents.files
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
@@ -58,32 +57,13 @@ def _load_base(
         with contextlib.ExitStack() as closing:
             place = closing.enter_context(scratch_directory("base"))
             for name, ref in database.files.items():
-                with repository.open_verified(ref) as stored, open(place / name, "wb") as file:
-                    shutil.copyfileobj(stored, file)
+                repository.fetch(ref, place / name)
             source = RocksBackend(place, base.states, create=False)
             closing.callback(source.close)
             for state in states:
                 waiting = source.scan(state, *group_bounds(first, last))
                 while rows := list(islice(waiting, BATCH_ROWS_MAX)):
                     backend.write(Batch([Put(state, key, row) for key, row in rows]))
-
-
-def load(
-    repository: Repository,
-    backend: Backend,
-    operator: str,
-    first: int,
-    last: int,
-    epoch: int | None,
-) -> None:
-    """Load the rows of some key groups after an epoch into an empty backend.
-
-    Raises:
-        CorruptCheckpointError: a file is missing or altered.
-    """
-    if epoch is not None:
-        manifest = repository.manifest(epoch)
-        replay(repository, backend, restore_plan(repository, manifest, operator, first, last))
 
 
 def local_rows(

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-import xxhash
-
 from statekit.backend.interface import Backend
 from statekit.backend.mutation import Batch, read_changes
 from statekit.checkpoint import paths
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochInstant, EpochManifest
-from statekit.checkpoint.sealed_json import FORMAT, FileRef
+from statekit.checkpoint.sealed_json import FORMAT, FileRef, checksum_of
 from statekit.checkpoint.store import Store
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.keygroup import pack_group
@@ -301,6 +299,14 @@ class Repository(Store):
         names = (path.rsplit("/", 1)[-1] for path in self.names(f"{paths.SPARK}/{log}"))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
+    def spark_files(self) -> list[str]:
+        """Return the paths of all files of Spark's part, below it, in order."""
+        return sorted(path.removeprefix(f"{paths.SPARK}/") for path in self.tree(paths.SPARK))
+
+    def read_spark(self, path: str) -> bytes:
+        """Return the content of a file of Spark's part, by its path below it."""
+        return self.read(f"{paths.SPARK}/{path}")
+
     # ---------------------------------------------------------------------------------- copying
 
     def copy_to(self, target: Repository) -> None:
@@ -322,4 +328,4 @@ def group_bounds(first: int, last: int) -> tuple[bytes, bytes]:
 
 
 def _reference(path: str, data: bytes) -> FileRef:
-    return FileRef(path=path, size=len(data), checksum=xxhash.xxh3_128_hexdigest(data))
+    return FileRef(path=path, size=len(data), checksum=checksum_of(data))

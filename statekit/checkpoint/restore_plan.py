@@ -112,9 +112,10 @@ def shard_restore_plan(
     """
     if shard.attempt is None:
         return RestorePlan(*shard.groups)
+    planner = _Planner(repository, operator, epoch)
     if shard.slices:
-        return _of_slices(repository, operator, shard.groups, shard.slices, epoch)
-    return _of_contents(repository, operator, shard.groups, shard, epoch)
+        return planner.of_slices(shard.groups, shard.slices)
+    return planner.of_contents(shard.groups, shard.groups, shard)
 
 
 def restore_plan(
@@ -136,22 +137,19 @@ def restore_plan(
     return joined[0] if len(joined) == 1 else RestorePlan(first, last, below=joined)
 
 
-def _joined(parts: Iterable[RestorePlan]) -> Iterator[RestorePlan]:
-    """Yield the parts without empty levels. Adjacent parts of one origin are joined and read only
+def _joined(parts: Iterable[RestorePlan]) -> list[RestorePlan]:
+    """Return the parts without empty levels. Adjacent parts of one origin are joined and read only
     once.
     """
-    waiting: RestorePlan | None = None
+    joined: list[RestorePlan] = []
     for part in parts:
         is_level = part.base is None and part.below and not part.files
         for piece in _joined(part.below) if is_level else (part,):
-            if waiting is not None and _goes_on(waiting, piece):
-                waiting = replace(waiting, last=piece.last)
-                continue
-            if waiting is not None:
-                yield waiting
-            waiting = piece
-    if waiting is not None:
-        yield waiting
+            if joined and _goes_on(joined[-1], piece):
+                joined[-1] = replace(joined[-1], last=piece.last)
+            else:
+                joined.append(piece)
+    return joined
 
 
 def _goes_on(left: RestorePlan, right: RestorePlan) -> bool:
@@ -178,55 +176,56 @@ def last_file(contents: Contents) -> str | None:
     return contents.files[-1].path if contents.files else None
 
 
-def _of_contents(
-    repository: Repository,
-    operator: str,
-    groups: tuple[int, int],
-    contents: Contents,
-    epoch: int | None,
-) -> RestorePlan:
-    owner = contents.shard if isinstance(contents, Slice) else groups
-    files, slices = list(contents.files), tuple[Slice, ...]()
-    older = contents.history
-    while older is not None:
-        listed = history(repository, older)
-        _check_owner(repository, older, misfit(listed, operator, owner, (), epoch))
-        files, slices, older = [*listed.files, *files], listed.slices, listed.before
-    plan = (
-        _of_slices(repository, operator, groups, slices, epoch) if slices else RestorePlan(*groups)
-    )
-    if contents.base is not None:
-        base = base_snapshot(repository, contents.base)
-        _check_owner(repository, contents.base, misfit(base, operator, owner, files, epoch))
-        plan = replace(plan, base=base, named=contents.base.path)
-    return replace(plan, files=tuple(files))
+@dataclass(frozen=True)
+class _Planner:
+    """Reads the bases and histories of an operator that an epoch references."""
 
+    repository: Repository
+    operator: str
+    epoch: int | None
 
-def _check_owner(repository: Repository, ref: FileRef, what: str | None) -> None:
-    """Check that a base or history belongs to the shard that references it.
+    def of_contents(
+        self, groups: tuple[int, int], owner: tuple[int, int], contents: Contents
+    ) -> RestorePlan:
+        """Return the restore plan of some key groups of a shard.
 
-    Raises:
-        CorruptCheckpointError: it belongs to another shard.
-    """
-    if what is not None:
-        raise CorruptCheckpointError(
-            f"{repository.at(ref.path)} {what}: nothing is read from it. Start from an epoch "
-            "before the one that references it, or restore the checkpoint from a backup"
-        )
+        Parameters:
+            owner: the key groups of the shard.
+            contents: its files.
+        """
+        files, slices = list(contents.files), tuple[Slice, ...]()
+        older = contents.history
+        while older is not None:
+            listed = history(self.repository, older)
+            self._check(older, misfit(listed, self.operator, owner, (), self.epoch))
+            files, slices, older = [*listed.files, *files], listed.slices, listed.before
+        plan = self.of_slices(groups, slices) if slices else RestorePlan(*groups)
+        if contents.base is not None:
+            base = base_snapshot(self.repository, contents.base)
+            self._check(contents.base, misfit(base, self.operator, owner, files, self.epoch))
+            plan = replace(plan, base=base, named=contents.base.path)
+        return replace(plan, files=tuple(files))
 
+    def of_slices(self, groups: tuple[int, int], slices: Sequence[Slice]) -> RestorePlan:
+        """Return the restore plan of key groups that consist of slices."""
+        # The shards of the slices may themselves consist of slices of more key groups. Those are
+        # left out before they are followed: else each change of parallelism would multiply the
+        # reads.
+        parts = []
+        for piece in slices:
+            first, last = max(piece.first_group, groups[0]), min(piece.last_group, groups[1])
+            if first <= last:
+                parts.append(self.of_contents((first, last), piece.shard, piece))
+        return RestorePlan(*groups, below=tuple(parts))
 
-def _of_slices(
-    repository: Repository,
-    operator: str,
-    groups: tuple[int, int],
-    slices: Sequence[Slice],
-    epoch: int | None,
-) -> RestorePlan:
-    # The shards of the slices may themselves consist of slices of more key groups. Those are
-    # left out before they are followed: else each change of parallelism would multiply the reads.
-    parts = []
-    for piece in slices:
-        first, last = max(piece.first_group, groups[0]), min(piece.last_group, groups[1])
-        if first <= last:
-            parts.append(_of_contents(repository, operator, (first, last), piece, epoch))
-    return RestorePlan(*groups, below=tuple(parts))
+    def _check(self, ref: FileRef, fault: str | None) -> None:
+        """Check that a base or history belongs to the shard that references it.
+
+        Raises:
+            CorruptCheckpointError: it belongs to another shard.
+        """
+        if fault is not None:
+            raise CorruptCheckpointError(
+                f"{self.repository.at(ref.path)} {fault}: nothing is read from it. Start from an "
+                "epoch before the one that references it, or restore the checkpoint from a backup"
+            )

@@ -4,7 +4,7 @@ long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
 
@@ -23,52 +23,40 @@ HISTORY_FILES_MAX = 256
 
 
 def changed_contents(
-    repository: Repository,
-    operator: str,
-    shard: ShardState,
-    files: Sequence[FileRef],
-    epoch: int | None,
-    changed: Mapping[FileRef, int] | None = None,
+    repository: Repository, operator: str, shard: ShardState, files: Mapping[FileRef, int]
 ) -> dict[str, Any]:
     """Return the files and the replay cost of a shard after a change, as fields of its state.
 
     Parameters:
         shard: before the change.
-        files: of the change.
-        epoch: the epoch that `shard` is the state after.
-        changed: bytes of the keys and values in files, if fewer than the file has.
+        files: of the change, with the bytes of the keys and values in each, if these are more than
+            the file has; else 0.
 
     Raises:
         StorageError: a history has to be written and cannot be.
     """
-    contents: dict[str, Any] = {"slices": (), "redistributed": (), "is_complete": True}
-    if shard.slices:
-        begun = History(operator=operator, shard=shard.groups, slices=shard.slices)
-        contents |= {"history": _stored(repository, begun), "files": tuple(files)}
-    elif len(shard.files) + len(files) <= FILES_MAX:
-        contents["files"] = (*shard.files, *files)
-    else:
-        listing = _continued(repository, operator, shard, shard.files)
-        contents |= {"history": listing, "files": tuple(files)}
+    listed, older = (*shard.files, *files), shard.history
+    if shard.slices or len(listed) > FILES_MAX:
+        longer = _longer_history(repository, operator, shard)
+        older = repository.put_file(data_path(operator, HISTORY), BytesIO(longer.to_bytes()))
+        listed = tuple(files)
     chain = shard.chain
-    for file in files:
-        chain = chain.followed_by(file, (changed or {}).get(file, 0))
-    return contents | {"chain": chain}
+    for file, changed in files.items():
+        chain = chain.followed_by(file, changed)
+    blank = {"slices": (), "redistributed": (), "is_complete": True}
+    return {**blank, "history": older, "files": listed, "chain": chain}
 
 
-def _continued(
-    repository: Repository, operator: str, shard: ShardState, files: Sequence[FileRef]
-) -> FileRef | None:
-    """Return a shard's history with more files."""
-    before = shard.history
-    listed = History(operator=operator, shard=shard.groups, before=before)
-    if before is not None:
-        newest = history(repository, before)
+def _longer_history(repository: Repository, operator: str, shard: ShardState) -> History:
+    """Return the history of a shard, with the slices and files of its manifest entry."""
+    if shard.history is not None:
+        newest = history(repository, shard.history)
         if len(newest.files) < HISTORY_FILES_MAX:
-            listed = newest
-    return _stored(repository, listed.model_copy(update={"files": (*listed.files, *files)}))
-
-
-def _stored(repository: Repository, listed: History) -> FileRef:
-    path = data_path(listed.operator, HISTORY)
-    return repository.put_file(path, BytesIO(listed.to_bytes()))
+            return newest.model_copy(update={"files": (*newest.files, *shard.files)})
+    return History(
+        operator=operator,
+        shard=shard.groups,
+        slices=shard.slices,
+        before=shard.history,
+        files=shard.files,
+    )

@@ -203,16 +203,15 @@ class Migration:
                 self._file(operator, work, backend, shard.groups, local=local, dry=dry)
                 for local in (False, True)
             ]
-        files = tuple(ref for ref in (*shard.redistributed, *stored) if ref is not None)
+        files = [ref for ref in (*shard.redistributed, *stored) if ref is not None]
         if not any(stored):
             return None
         sizes = dict(shard.bytes)
         for state in work:
             sizes[state.name] = sizes.get(state.name, 0) + state.bytes_added
         position = {"attempt": unique_id(), "changed": self.epoch, "bytes": sizes}
-        new_contents = changed_contents(
-            self.repository, operator.name, shard, files, self.last.epoch
-        )
+        changes = dict.fromkeys(files, 0)
+        new_contents = changed_contents(self.repository, operator.name, shard, changes)
         return shard.model_copy(update={**position, **new_contents})
 
     def _file(

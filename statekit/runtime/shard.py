@@ -183,12 +183,9 @@ def _changed(
         files: with the bytes of keys and values in each.
     """
     before = copy.newest_base()
-    contents = changed_contents(
-        repository, plan.operator, before, list(files), plan.base_epoch, files
-    )
-    fields = {"attempt": unique_id(), "changed": plan.epoch}
-    based = {"base": before.base, "history": before.history}
-    return shard.model_copy(update={**based, **fields, **contents})
+    contents = changed_contents(repository, plan.operator, before, files)
+    fields = {"attempt": unique_id(), "changed": plan.epoch, "base": before.base}
+    return shard.model_copy(update={**fields, **contents})
 
 
 def _stored(

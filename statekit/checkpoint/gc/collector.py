@@ -176,7 +176,7 @@ class Collector:
         sweeps = self._is_due(numbers) if sweep is None else sweep
         gone = [number for number in sorted(numbers.committed) if number < first]
         history = self._standing_on(kept, last)
-        held_manifests = self._held(gone, kept[-1], history, done)
+        held_manifests = self._held(gone, kept[-1], done)
         waiting = [number for number in gone if number not in done.held]
         total = len(waiting) + (len(kept) if sweeps else 0)
         if waiting:
@@ -190,7 +190,8 @@ class Collector:
                 before |= self._give_up(number, size, kept_files, before, done)
         if sweeps and not self._is_stopped():
             self._sweep(kept, held_manifests, len(waiting), total, done)
-        self._delete(self._superseded(first, numbers))
+        if not self._dry_run:
+            self._repository.collect(self._superseded(first, numbers))
         self._progress(total, total)
         return done
 
@@ -248,21 +249,17 @@ class Collector:
                     manifests.append(manifest)
         return manifests
 
-    def _held(
-        self, gone: list[int], last: int, history: list[EpochManifest], done: Collected
-    ) -> list[EpochManifest]:
+    def _held(self, gone: list[int], last: int, done: Collected) -> list[EpochManifest]:
         """Return the manifests before the first epoch that stay for now, and add the reasons to
         `done`.
         """
-        manifests: dict[int, EpochManifest] = {}
         why = dict.fromkeys(self._read, "a process reads it")
         back = self._back.items()
         why |= {to: f"a rollback to it was begun, as epoch {n}" for to, n in back if n > last}
         for number in sorted(why.keys() & set(gone)):
             if self._repository.is_committed(number):  # else the mark came before the note
-                manifests[number] = self._repository.manifest(number)
                 done.held[number] = why[number]
-        return list(manifests.values())
+        return [self._repository.manifest(number) for number in done.held]
 
     def _give_up(
         self, number: int, size: int, kept: KeptFiles, before: set[str], done: Collected
@@ -279,11 +276,11 @@ class Collector:
             dying = dict[str, FileRef]()  # it cannot be followed; a sweep finds its files
         else:
             dying = {ref.path: ref for ref in kept.not_among(manifest)}
-        new = [ref for path, ref in dying.items() if path not in before]
+        new = {path: ref.size for path, ref in dying.items() if path not in before}
         for names_others in (False, True):
-            self._delete([r.path for r in new if r.path.endswith(".json") is names_others])
-        self._delete([paths.epoch_path(number)])
-        self._count({ref.path: ref.size for ref in new} | {paths.epoch_path(number): size}, done)
+            some = {p: size for p, size in new.items() if p.endswith(".json") is names_others}
+            self._delete(some, done)
+        self._delete({paths.epoch_path(number): size}, done)
         done.given_up += 1
         return set(dying)
 
@@ -336,9 +333,9 @@ class Collector:
         for size, is_old in unnamed.values():
             if not is_old:
                 done.young.add(size)
-        self._delete_all({path: size for path, (size, is_old) in unnamed.items() if is_old}, done)
-        self._delete_all(self._notes(kept[-1], now), done)
-        self._delete_all(self._job_files(jobs), done)
+        self._delete({path: size for path, (size, is_old) in unnamed.items() if is_old}, done)
+        self._delete(self._notes(kept[-1], now), done)
+        self._delete(self._job_files(jobs), done)
         leftovers = {f.path: f.size for f in self._repository.leftovers() if self._is_old(f, now)}
         self._count(leftovers, done)
         if not self._dry_run:
@@ -431,20 +428,18 @@ class Collector:
 
     # -------------------------------------------------------------------------------- deleting
 
-    def _delete_all(self, files: Mapping[str, int], done: Collected) -> None:
-        self._delete(list(files))
+    def _delete(self, files: Mapping[str, int], done: Collected) -> None:
+        """Delete files, given with their sizes, and add them to `done`."""
+        if self._dry_run:
+            self._dying.update(files)
+        else:
+            self._repository.collect(files)
         self._count(files, done)
 
     @staticmethod
     def _count(files: Mapping[str, int], done: Collected) -> None:
         for path, size in files.items():
             done.deleted[paths.kind_of(path)].add(size)
-
-    def _delete(self, names: list[str]) -> None:
-        if self._dry_run:
-            self._dying.update(names)
-        elif names:
-            self._repository.collect(names)
 
 
 def _hours(time: dt.timedelta) -> str:

@@ -224,8 +224,8 @@ class _Mending:
         if not files:
             return shard.model_copy(update=counted)
         counted |= {"attempt": unique_id(), "changed": self._last.epoch + 1}
-        files = (*shard.redistributed, *files)
-        counted |= changed_contents(self._repository, record.name, shard, files, self._last.epoch)
+        changes = dict.fromkeys((*shard.redistributed, *files), 0)
+        counted |= changed_contents(self._repository, record.name, shard, changes)
         return shard.model_copy(update=counted)
 
     def _keep(self, operator: str, mended: _Mended) -> None:

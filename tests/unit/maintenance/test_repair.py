@@ -92,7 +92,7 @@ def forge(repository: Repository, name: str, mutations: Iterable[Mutation], **to
     first, *others = operator.shards
     if files:
         told |= {"attempt": "forged", "changed": latest + 1}
-        told |= changed_contents(repository, name, first, files, latest)
+        told |= changed_contents(repository, name, first, dict.fromkeys(files, 0))
     operators = {
         name: standing.at_rest(standing.shards) for name, standing in last.operators.items()
     }

@@ -1,5 +1,10 @@
 """Requests to the storage of a checkpoint: a local directory or an object store.
 
+Anyone may have created a checkpoint on a local disk. A symbolic link in it could lead to any file
+of the reader, and a job or the garbage collection could write or delete there. A device or a pipe
+could be read without end. So no link is followed out of the directory, and only regular files are
+read. The path of the directory itself may contain links.
+
 A request succeeds or fails. It is not retried here, except for the parts of a large upload and the
 pages of a list. Of an obstore error, only the first line is kept, without the query of a URL and
 without credentials from the environment.
@@ -8,8 +13,10 @@ without credentials from the environment.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
@@ -22,7 +29,6 @@ from obstore import exceptions as store_errors
 from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
 from statekit.backend.hard_link import linked
-from statekit.checkpoint.regular_files import inside, open_regular, regular_file
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, StateTypeError
 
@@ -260,7 +266,7 @@ class LocalObjects:
             self._store = LocalStore(root)
 
     def get(self, path: str, start: int = 0, size: int | None = None) -> FileBytes:
-        with _failures(lasting=True), _no_folder(), open_regular(self.root, path) as file:
+        with _failures(lasting=True), _no_folder(), _open_regular(self.root, path) as file:
             length = os.fstat(file.fileno()).st_size
             if size is None:
                 check_whole(path, length)
@@ -274,11 +280,11 @@ class LocalObjects:
             FileNotFoundError: there is no such file.
         """
         with _failures(lasting=True):
-            return open_regular(self.root, path)
+            return _open_regular(self.root, path)
 
     def head(self, path: str) -> Stored:
         with _failures(lasting=True), _no_folder():
-            status = regular_file(self.root, path)
+            status = _regular_file(self.root, path)
             modified = datetime.fromtimestamp(status.st_mtime, UTC)
             return Stored(path, status.st_size, modified)
 
@@ -347,6 +353,56 @@ class LocalObjects:
                 return
 
 
+def inside(root: Path, path: str) -> Path:
+    """Return the path of a file below a directory.
+
+    Parameters:
+        root: the directory.
+        path: below it; the file may be missing.
+
+    Raises:
+        CorruptCheckpointError: a symbolic link leads out of the directory.
+    """
+    place = root / path
+    folder, home = os.path.realpath(place.parent), os.path.realpath(root)
+    if folder != home and not folder.startswith(home.rstrip(os.sep) + os.sep):
+        raise CorruptCheckpointError(
+            f"{place} lies in {folder}, outside of {home}: a symbolic link leads there. Nothing "
+            "was read or written. If the link is yours, mount the directory in its place"
+        )
+    return place
+
+
+def _regular_file(root: Path, path: str) -> os.stat_result:
+    """Return the status of a file below a directory, without opening it.
+
+    Raises:
+        FileNotFoundError, IsADirectoryError: there is no such file.
+        CorruptCheckpointError: it is a symbolic link, a device or a pipe, or a link leads out of
+            the directory.
+    """
+    place = inside(root, path)
+    status = place.lstat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
+    if not stat.S_ISREG(status.st_mode):
+        what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "a device, a pipe or a socket"
+        raise CorruptCheckpointError(
+            f"{place} is {what}, and a checkpoint has regular files only: restore it from a backup"
+        )
+    return status
+
+
+def _open_regular(root: Path, path: str) -> IO[bytes]:
+    """Open a file below a directory for reading.
+
+    Raises:
+        OSError, CorruptCheckpointError: as for `_regular_file`, or it cannot be opened.
+    """
+    _regular_file(root, path)
+    return open(os.open(root / path, os.O_RDONLY | os.O_CLOEXEC | _NO_LINK), "rb")
+
+
 @contextlib.contextmanager
 def _no_folder() -> Iterator[None]:
     """Treat a directory as a missing file, as stores without directories do."""
@@ -355,6 +411,8 @@ def _no_folder() -> Iterator[None]:
     except IsADirectoryError:
         raise FileNotFoundError from None
 
+
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 _PAGE = 1000
 """The number of files in one answer to a list request; a smaller answer is the last one."""

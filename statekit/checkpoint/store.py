@@ -40,9 +40,9 @@ from statekit.checkpoint.object_store import (
     RequestError,
     Stored,
     StoreOptions,
+    inside,
 )
 from statekit.checkpoint.paths import DATA, is_state
-from statekit.checkpoint.regular_files import inside
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.store_url import local_path, remote_url
 from statekit.clock import sleep_s, stopwatch_s, unique_id

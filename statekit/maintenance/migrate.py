@@ -20,9 +20,9 @@ from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import JobFile, StateRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest, last_epoch
+from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_history import changed_contents
 from statekit.clock import now_us, unique_id
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import CorruptCheckpointError, StatekitError

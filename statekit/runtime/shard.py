@@ -19,9 +19,9 @@ from statekit.backend.interface import StateSize
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import EXPIRY
 from statekit.checkpoint.manifest import ShardPlan, ShardReport, ShardState
+from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_history import changed_contents
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.functions.process import Process

@@ -12,6 +12,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Self
 
 from pydantic import ValidationError
 
@@ -28,6 +29,12 @@ class _StoredTable(Record):
     written_ns: int
     size: Count
     ref: FileRef
+
+    @classmethod
+    def at(cls, path: Path, ref: FileRef) -> Self:
+        """Return the table in a local file."""
+        status = path.stat()
+        return cls(inode=status.st_ino, written_ns=status.st_mtime_ns, size=status.st_size, ref=ref)
 
 
 class _Note(Record):
@@ -70,13 +77,8 @@ def note_stored(directory: Path, base: str | None, refs: Mapping[str, FileRef]) 
     """Write the note."""
     tables = {}
     for name, ref in refs.items():
-        try:
-            status = (directory / name).stat()
-        except FileNotFoundError:
-            continue
-        tables[name] = _StoredTable(
-            inode=status.st_ino, written_ns=status.st_mtime_ns, size=status.st_size, ref=ref
-        )
+        with contextlib.suppress(FileNotFoundError):
+            tables[name] = _StoredTable.at(directory / name, ref)
     draft = directory / f"{NOTE}.draft"
     draft.write_text(_Note(base=base, tables=tables).model_dump_json())
     draft.rename(directory / NOTE)
@@ -120,9 +122,7 @@ def forget_stored(directories: Iterable[Path]) -> None:
 def _still_there(directory: Path, note: _Note) -> Iterator[tuple[str, FileRef]]:
     for name, table in note.tables.items():
         with contextlib.suppress(OSError):  # it was merged into others
-            status = (directory / name).stat()
-            now = (status.st_ino, status.st_mtime_ns, status.st_size)
-            if now == (table.inode, table.written_ns, table.size):
+            if _StoredTable.at(directory / name, table.ref) == table:
                 yield name, table.ref
 
 

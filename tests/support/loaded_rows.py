@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from statekit.backend.interface import Backend
-from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import restore_plan
+from statekit.checkpoint.restore_plan import replay, restore_plan
 
 
 def load(

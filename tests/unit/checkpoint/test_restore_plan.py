@@ -14,7 +14,13 @@ from statekit.backend.interface import MemoryBackend
 from statekit.backend.mutation import Batch, Delete, DeleteRange, Mutation, Put
 from statekit.checkpoint.manifest import ShardState
 from statekit.checkpoint.paths import epoch_path
-from statekit.checkpoint.references import Following, history
+from statekit.checkpoint.references import (
+    FILES_MAX,
+    HISTORY_FILES_MAX,
+    Following,
+    changed_contents,
+    history,
+)
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.restore_plan import (
     RestorePlan,
@@ -23,7 +29,6 @@ from statekit.checkpoint.restore_plan import (
     shard_restore_plan,
 )
 from statekit.checkpoint.sealed_json import FileRef, checksum_of
-from statekit.checkpoint.shard_history import FILES_MAX, HISTORY_FILES_MAX, changed_contents
 from statekit.clock import unique_id
 from statekit.job.options import RunOptions
 from statekit.keygroup import group_range

@@ -344,11 +344,7 @@ class LocalObjects:
         """Make a file and the directories above it durable."""
         place = self.root / path
         for target in (place, *place.parents):
-            descriptor = os.open(target, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_path(target)
             if target == self.root:
                 return
 
@@ -401,6 +397,15 @@ def _open_regular(root: Path, path: str) -> IO[bytes]:
     """
     _regular_file(root, path)
     return open(os.open(root / path, os.O_RDONLY | os.O_CLOEXEC | _NO_LINK), "rb")
+
+
+def sync_path(path: Path) -> None:
+    """Make a local file, or the names in a local directory, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -60,9 +60,8 @@ class RestorePlan:
         """Return the change files after a given one; None if the plan does not contain it."""
         if self.base is not None and self.base.follows == file:
             return self.files
-        for number, ref in enumerate(self.files):
-            if ref.path == file:
-                return self.files[number + 1 :]
+        if (later := _after(self.files, file)) is not None:
+            return later
         # It may be one of a shard that was divided and put together again.
         missed = []
         for part in self.below:
@@ -94,6 +93,14 @@ class RestorePlan:
             yield from part.beginnings
 
 
+def _after(files: tuple[FileRef, ...], file: str) -> tuple[FileRef, ...] | None:
+    """Return the change files after a given one; None if it is not among them."""
+    for number, ref in enumerate(files):
+        if ref.path == file:
+            return files[number + 1 :]
+    return None
+
+
 def _in_order(parts: Iterable[Sequence[FileRef]]) -> list[FileRef]:
     """Return the files of several parts, each one once, in an order that agrees with every part.
 
@@ -108,20 +115,23 @@ def _in_order(parts: Iterable[Sequence[FileRef]]) -> list[FileRef]:
 
 
 def shard_restore_plan(
-    repository: Repository, operator: str, shard: ShardState, epoch: int | None
+    repository: Repository, operator: str, shard: ShardState | Slice, epoch: int | None
 ) -> RestorePlan:
     """Return the restore plan of a shard, without operator state that is still to be redistributed.
 
     Parameters:
-        shard: the shard after an epoch, or in a layout that follows it.
+        shard: the shard after an epoch, or in a layout that follows it. A slice stands for the
+            shard that it was cut out of.
         epoch: that epoch.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered.
     """
+    planner = _Planner(repository, operator, epoch)
+    if isinstance(shard, Slice):
+        return planner.of_contents(shard.shard, shard.shard, shard)
     if shard.attempt is None:
         return RestorePlan(*shard.groups)
-    planner = _Planner(repository, operator, epoch)
     if shard.slices:
         return planner.of_slices(shard.groups, shard.slices)
     return planner.of_contents(shard.groups, shard.groups, shard)
@@ -167,15 +177,18 @@ def _goes_on(left: RestorePlan, right: RestorePlan) -> bool:
 
 
 def missed_files(
-    repository: Repository, operator: str, shard: ShardState, epoch: int | None, file: str | None
+    repository: Repository,
+    operator: str,
+    shard: ShardState | Slice,
+    epoch: int | None,
+    file: str | None,
 ) -> tuple[FileRef, ...] | None:
     """Return the change files of a shard after a given one; None if the shard does not reference
     it.
     """
     if file is None or shard.attempt is None:
         return None
-    later = RestorePlan(*shard.groups, files=shard.files).after(file)  # without reading any file
-    if later is not None:
+    if (later := _after(shard.files, file)) is not None:  # without reading any file
         return later
     return shard_restore_plan(repository, operator, shard, epoch).after(file)
 

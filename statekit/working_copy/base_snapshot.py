@@ -33,12 +33,7 @@ from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.sealed_json import Count, FileRef, Record
 from statekit.checkpoint.shard_contents import BaseDatabase, BaseSnapshot
 from statekit.working_copy.lock import DirectoryLock, releasing
-from statekit.working_copy.uploaded_tables import (
-    note_stored,
-    read_stored,
-    stored_elsewhere,
-    tables_in,
-)
+from statekit.working_copy.uploaded_tables import note_stored, read_stored, stored_below, tables_in
 from statekit.working_copy.uploader import Going
 
 _T = TypeVar("_T")
@@ -269,7 +264,7 @@ class Wanted:
 
 
 def fetch_databases(
-    repository: Repository, databases: Sequence[Wanted], local: Sequence[Path]
+    repository: Repository, databases: Sequence[Wanted], beside: Path | None
 ) -> None:
     """Fetch databases of bases to the local disk, several files at a time.
 
@@ -277,13 +272,13 @@ def fetch_databases(
 
     Parameters:
         databases: the databases, and where to put them.
-        local: directories of databases of this host, searched first.
+        beside: a directory with other databases of this host, whose tables may be shared.
 
     Raises:
         CorruptCheckpointError: a file is missing or altered.
         OSError, StorageError: the store or the local disk failed.
     """
-    here = stored_elsewhere(local)
+    here = {} if beside is None else stored_below(beside)
     for wanted in databases:
         wanted.place.mkdir(parents=True)
 
@@ -339,8 +334,3 @@ def _shared(known: Path, target: Path) -> bool:
         return linked(known, target)
     except FileNotFoundError:
         return False  # merged into others meanwhile
-
-
-def noted(home: Path) -> list[Path]:
-    """Return the directories of databases below a path whose uploaded tables are recorded."""
-    return [note.parent for note in home.rglob("stored.json")]

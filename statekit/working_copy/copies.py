@@ -26,12 +26,11 @@ from statekit.checkpoint.restore_plan import last_file, missed_files, replay, sh
 from statekit.errors import StorageError
 from statekit.working_copy.base_lifecycle import BaseLifecycle
 from statekit.working_copy.base_options import BaseOptions
-from statekit.working_copy.base_snapshot import noted
 from statekit.working_copy.clipping import Database, opened
 from statekit.working_copy.directory import Lease, Mark, distrust, read_mark
 from statekit.working_copy.disk_space import CopySpace
 from statekit.working_copy.restore import Assembly
-from statekit.working_copy.uploaded_tables import forget_stored
+from statekit.working_copy.uploaded_tables import forget_stored_below
 
 _CopyName = tuple[str | int, ...]
 """Checkpoint, operator, first and last key group, states."""
@@ -310,7 +309,7 @@ class _DiskCopy:
                 if backend is not None and backend.failed:
                     self._unmark()
                     if backend.damaged:
-                        forget_stored(noted(self._assembly.copies))
+                        forget_stored_below(self._assembly.copies)
                         for source in self._assembly.sources:
                             distrust(source)
         finally:

@@ -23,6 +23,7 @@ from typing import Self
 
 from pydantic import ValidationError
 
+from statekit.checkpoint.object_store import sync_path
 from statekit.checkpoint.sealed_json import Record
 from statekit.clock import unique_id
 from statekit.keygroup import MAX_GROUPS
@@ -118,9 +119,9 @@ class Lease(DirectoryLock):
         draft = self.home / "clean.draft"
         with usable(self.home):
             draft.write_text(mark.model_dump_json(exclude_defaults=True))
-            _sync(draft)
+            sync_path(draft)
             draft.rename(self.home / "clean")
-            _sync(self.home)
+            sync_path(self.home)
 
     def set_aside(self) -> None:
         """Rename the databases, so that `wipe` keeps them."""
@@ -159,7 +160,7 @@ def distrust(home: Path) -> None:
 def _remove_mark(home: Path) -> None:
     with usable(home):
         (home / "clean").unlink(missing_ok=True)
-        _sync(home)
+        sync_path(home)
 
 
 def private_homes(home: Path) -> list[Path]:
@@ -177,11 +178,3 @@ def remove_abandoned(home: Path) -> int:
             lease.release()
             removed += not private.exists()
     return removed
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

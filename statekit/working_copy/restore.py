@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 from statekit.backend.rocksdb import link_database
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.manifest import ShardPlan, ShardState
+from statekit.checkpoint.manifest import ShardPlan
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.restore_plan import RestorePlan, missed_files, replay, shard_restore_plan
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_contents import BaseDatabase, Contents, Slice
-from statekit.working_copy.base_snapshot import Wanted, fetch_databases, noted
+from statekit.checkpoint.shard_contents import BaseDatabase, Slice
+from statekit.working_copy.base_snapshot import Wanted, fetch_databases
 from statekit.working_copy.clipping import Database, Piece, clipped, put_together
 from statekit.working_copy.directory import Mark, Ranges, database_paths, reading
 from statekit.working_copy.lock import usable
@@ -115,17 +115,12 @@ class Assembly:
 
     def _later(self, wanted: Slice, mark: Mark) -> Sequence[FileRef] | None:
         """Return the change files from a copy to the slice; None if they do not lead there."""
-        if mark.attempt is None or mark.attempt == wanted.attempt:
-            return None if mark.attempt is None else ()
-        first, last = wanted.shard
-        base = self.plan.base
-        source = ShardState(
-            first_group=first,
-            last_group=last,
-            changed=base.changed,
-            **{name: getattr(wanted, name) for name in ("attempt", *Contents.model_fields)},
-        )
-        return missed_files(self.repository, self.plan.operator, source, base.changed, mark.last)
+        if mark.attempt is None:
+            return None
+        if mark.attempt == wanted.attempt:
+            return ()
+        epoch = self.plan.base.changed
+        return missed_files(self.repository, self.plan.operator, wanted, epoch, mark.last)
 
 
 def _between(
@@ -232,7 +227,7 @@ def _fetched(
         else:
             again.append((source, place))
     if wanted:
-        fetch_databases(repository, wanted, [] if beside is None else noted(beside))
+        fetch_databases(repository, wanted, beside)
     for source, target in again:
         link_database(source, target)
     return pieces

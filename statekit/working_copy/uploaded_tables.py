@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -99,24 +99,24 @@ def pass_on_note(source: Path, noted: str | None, target: Path, base: str) -> No
     note_stored(target, base, shared)
 
 
-def stored_elsewhere(directories: Iterable[Path]) -> dict[str, Path]:
-    """Return local paths of tables, by their path in the checkpoint."""
+def stored_below(home: Path) -> dict[str, Path]:
+    """Return local paths of the tables below a directory, by their path in the checkpoint."""
     places: dict[str, Path] = {}
-    for directory in directories:
+    for directory in (path.parent for path in list(home.rglob(NOTE))):
         if (note := _read(directory)) is not None:
             for name, ref in _still_there(directory, note):
                 places[ref.path] = directory / name
     return places
 
 
-def forget_stored(directories: Iterable[Path]) -> None:
-    """Remove the notes of databases if one of their tables is damaged.
+def forget_stored_below(home: Path) -> None:
+    """Remove the notes of all databases below a directory, as one of their tables is damaged.
 
     Other databases may link the same file. Tables without a note are fetched from the checkpoint
     and verified.
     """
-    for directory in directories:
-        (directory / NOTE).unlink(missing_ok=True)
+    for note in list(home.rglob(NOTE)):
+        note.unlink(missing_ok=True)
 
 
 def _still_there(directory: Path, note: _Note) -> Iterator[tuple[str, FileRef]]:

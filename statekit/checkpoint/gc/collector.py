@@ -37,6 +37,8 @@ from statekit.errors import CorruptCheckpointError, FencedError, StateTypeError
 GRACE = dt.timedelta(days=1)
 """The age of an orphan, relative to the last commit, from which a sweep deletes it."""
 
+_NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
+
 Progress = Callable[[int, int | None], None]
 """Called with the number of processed epochs and their total."""
 
@@ -284,11 +286,7 @@ class Collector:
         """
         now = self._now()
         bound = self._bound(now)
-        unnamed = {
-            file.path: (file.size, bound is None or file.modified < bound)
-            for file in self.repository.listed("data")
-            if file.path not in self._dying
-        }
+        unnamed = {f.path: f for f in self.repository.listed("data") if f.path not in self._dying}
         jobs: set[int] = set()
         for place, refs in enumerate(self._named_by_each(kept, held_manifests)):
             if self.is_stopped():
@@ -297,11 +295,10 @@ class Collector:
             for ref in refs:
                 if unnamed.pop(ref.path, None) is None and ref.path.startswith("job"):
                     jobs.add(paths.job_number(ref.path))
-        done.young = Size()
-        for size, is_old in unnamed.values():
-            if not is_old:
-                done.young.add(size)
-        self._delete({path: size for path, (size, is_old) in unnamed.items() if is_old}, done)
+        old = {path: file.size for path, file in unnamed.items() if file.modified < bound}
+        size = sum(file.size for file in unnamed.values())
+        done.young = Size(len(unnamed) - len(old), size - sum(old.values()))
+        self._delete(old, done)
         self._delete(self._notes(kept[-1], now), done)
         self._delete(self._job_files(jobs), done)
         leftovers = {f.path: f.size for f in self.repository.leftovers() if self._is_old(f, now)}
@@ -350,19 +347,18 @@ class Collector:
             )
         return marker.modified
 
-    def _bound(self, now: dt.datetime) -> dt.datetime | None:
-        """Return the time before which orphans are garbage; None for all files.
+    def _bound(self, now: dt.datetime) -> dt.datetime:
+        """Return the time before which orphans are garbage.
 
         It is relative to the last commit, because the next epoch began after that. A clock that was
         set back since is later than now.
         """
         if not self.grace:
-            return None
-        epochs = self.repository.epochs()
-        last = self.repository.stored(paths.epoch_path(epochs[-1])) if epochs else None
-        if last is None:
+            return _NEVER
+        epochs = self.repository.epoch_files()
+        if not epochs.kept:
             raise self._without_epochs()
-        return min(last.modified, now) - self.grace
+        return min(epochs.committed[epochs.kept[-1]].modified, now) - self.grace
 
     def _is_old(self, file: Stored, now: dt.datetime) -> bool:
         return not self.grace or file.modified < now - self.grace

@@ -282,10 +282,9 @@ class _DiskCopy:
                 f"the working copy at {self._lease.home} failed during this epoch: nothing of the "
                 "epoch is committed; start the job again, which makes a new copy"
             )
-        sequences: tuple[int, ...] = ()
         if self._written:
             self.backend.flush()
-            sequences = self.backend.sequences
+        sequences = self.backend.sequences
         self._close()
         if self._written and not (self._lease.is_private or self._bases.replaces_copy()):
             self._lease.set_mark(

@@ -101,7 +101,7 @@ class Assembly:
                 return []
             ranges = mark.fragments if len(mark.fragments) > 1 else (wanted.shard,)
             sequences = mark.sequences or [None] * len(ranges)
-            pieces = []
+            pieces: list[Piece] = []
             for owned, path, sequence in zip(
                 ranges, database_paths(source, mark.fragments), sequences, strict=True
             ):

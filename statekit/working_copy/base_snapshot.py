@@ -39,8 +39,6 @@ from statekit.working_copy.uploader import Going
 _T = TypeVar("_T")
 _R = TypeVar("_R", bound=Record)
 
-LOCAL_CHANGES = "local.changes.arrow"
-
 
 class Staged(Record):
     """The description of a staged snapshot.
@@ -105,7 +103,8 @@ class StagedSnapshot:
 
     @property
     def local_changes(self) -> Path:
-        return self.place / LOCAL_CHANGES
+        """The change file with the state of the shard."""
+        return self.place / "local.changes.arrow"
 
     def write(self, name: str, note: Record) -> None:
         """Write a note atomically."""
@@ -284,9 +283,10 @@ def fetch_databases(
 
     def have(file: tuple[Path, FileRef]) -> None:
         target, ref = file
-        known = here.get(ref.path)
-        if known is None or not _shared(known, target):
-            repository.fetch(ref, target)
+        with contextlib.suppress(FileNotFoundError):  # merged into others meanwhile
+            if ref.path in here and linked(here[ref.path], target):
+                return
+        repository.fetch(ref, target)
 
     files = (
         (wanted.place / name, ref)
@@ -327,10 +327,3 @@ def _several(work: Callable[[_T], None], items: Iterable[_T]) -> None:
         thread.join()
     if failures:
         raise failures[0]
-
-
-def _shared(known: Path, target: Path) -> bool:
-    try:
-        return linked(known, target)
-    except FileNotFoundError:
-        return False  # merged into others meanwhile

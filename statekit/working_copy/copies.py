@@ -13,7 +13,6 @@ import os
 import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -181,19 +180,12 @@ class DiskCopies:
         return copy
 
     def tidy(self, plans: Sequence[ShardPlan]) -> None:
-        for plan in plans[:1]:
-            used = partial(_used_groups, plans)
-            self._space.tidy_operator(plan.checkpoint_id, plan.operator, used)
+        if plans:
+            self._space.tidy_operator(plans)
         self._space.tidy()
 
     def forget(self, checkpoint_id: str) -> None:
         self._space.remove_all(checkpoint_id)
-
-
-def _used_groups(plans: Sequence[ShardPlan]) -> set[tuple[int, int]]:
-    """Return the key groups of the planned shards, and of those they are assembled from."""
-    sources = {piece.shard for plan in plans for piece in plan.base.slices}
-    return sources | {plan.base.groups for plan in plans}
 
 
 @dataclass

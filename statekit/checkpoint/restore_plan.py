@@ -7,6 +7,7 @@ nothing. Change files are then applied in order.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -295,7 +296,8 @@ def _load_base(
         with contextlib.ExitStack() as closing:
             place = closing.enter_context(scratch_directory("base"))
             for name, ref in database.files.items():
-                repository.fetch(ref, place / name)
+                with repository.open_verified(ref) as stored, open(place / name, "wb") as file:
+                    shutil.copyfileobj(stored, file)
             source = RocksBackend(place, base.states, create=False)
             closing.callback(source.close)
             for state in states:

@@ -24,9 +24,8 @@ from statekit.backend.interface import (
 )
 from statekit.checkpoint.job_file import JobFile, OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
-from statekit.checkpoint.replay import local_rows, replay
 from statekit.checkpoint.repository import Repository, group_bounds
-from statekit.checkpoint.restore_plan import RestorePlan, restore_plan
+from statekit.checkpoint.restore_plan import RestorePlan, local_rows, replay, restore_plan
 from statekit.checkpoint.retention import collected_error, still_kept
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.key_codec import schema_key_codec

@@ -20,9 +20,9 @@ from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import JobFile, StateRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest, last_epoch
+from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_history import changed_contents
 from statekit.clock import now_us, unique_id
 from statekit.codec.value_codec import ValueCodec
 from statekit.errors import CorruptCheckpointError, StatekitError
@@ -191,16 +191,15 @@ class Migration:
                 self._file(operator, work, backend, shard.groups, local=local, dry=dry)
                 for local in (False, True)
             ]
-        files = tuple(ref for ref in (*shard.redistributed, *stored) if ref is not None)
+        files = [ref for ref in (*shard.redistributed, *stored) if ref is not None]
         if not any(stored):
             return None
         sizes = dict(shard.bytes)
         for state in work:
             sizes[state.spec.name] = sizes.get(state.spec.name, 0) + state.bytes_added
         position = {"attempt": unique_id(), "changed": self.epoch, "bytes": sizes}
-        new_contents = changed_contents(
-            self.repository, operator.name, shard, files, self.last.epoch
-        )
+        changes = dict.fromkeys(files, 0)
+        new_contents = changed_contents(self.repository, operator.name, shard, changes)
         return shard.model_copy(update={**position, **new_contents})
 
     def _file(

@@ -17,9 +17,8 @@ from statekit.backend.interface import MemoryBackend, StateSize
 from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.offline import check_at_rest, last_epoch
-from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.restore_plan import RestorePlan, restore_plan
+from statekit.checkpoint.restore_plan import RestorePlan, replay, restore_plan
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_layout import rescaled
 from statekit.clock import now_us, unique_id

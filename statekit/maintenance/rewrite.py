@@ -25,8 +25,8 @@ from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.job_file import Clock, JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest, last_epoch
-from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import LocalRows, Repository, group_bounds
+from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.shard_contents import ReplayCost
 from statekit.clock import now_us, unique_id

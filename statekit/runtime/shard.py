@@ -20,9 +20,9 @@ from statekit.backend.interface import StateSize
 from statekit.backend.mutation import Batch
 from statekit.checkpoint.job_file import EXPIRY
 from statekit.checkpoint.manifest import ShardPlan, ShardReport, ShardState
+from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.checkpoint.shard_history import changed_contents
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError
 from statekit.functions.process import Process
@@ -182,12 +182,9 @@ class _OpenShard:
             files: with the bytes of keys and values in each.
         """
         plan, before = self.plan, self.copy.newest_base()
-        contents = changed_contents(
-            self.repository, plan.operator, before, list(files), plan.base_epoch, files
-        )
-        fields = {"attempt": unique_id(), "changed": plan.epoch}
-        based = {"base": before.base, "history": before.history}
-        return shard.model_copy(update={**based, **fields, **contents})
+        contents = changed_contents(self.repository, plan.operator, before, files)
+        fields = {"attempt": unique_id(), "changed": plan.epoch, "base": before.base}
+        return shard.model_copy(update={**fields, **contents})
 
 
 def _counts(

@@ -28,9 +28,9 @@ from statekit.backend.interface import StateSize
 from statekit.backend.mutation import DELETE_RANGE, Batch, ChangeFileWriter
 from statekit.checkpoint.job_file import OperatorRecord, StateRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
-from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import TRANSFERS, Repository
 from statekit.checkpoint.repository import LocalRows as Rows
+from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.checkpoint.state_kinds import RowShape
 from statekit.codec.schema_evolution import is_same_type

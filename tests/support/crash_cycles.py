@@ -21,8 +21,8 @@ from typing import Any
 
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.manifest import EpochManifest
-from statekit.checkpoint.replay import replay
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import replay
 from statekit.maintenance.verify.verify import verify
 from statekit.reader import CheckpointReader
 from statekit.timestamp import instant

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from statekit.checkpoint.job_file import JobFile, OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.paths import SAVEPOINT, SPARK
-from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.restore_plan import local_rows
 from statekit.checkpoint.retention import held
 from statekit.checkpoint.rollback import check_batch
 from statekit.checkpoint.sealed_json import FileRef

@@ -24,9 +24,9 @@ from statekit.checkpoint.job_file import OperatorRecord
 from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch, ShardState
 from statekit.checkpoint.offline import check_at_rest
 from statekit.checkpoint.paths import CHANGES, REPAIRS
+from statekit.checkpoint.references import changed_contents
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.rollback import Rollback, check_can_go_back, finish, standing_at
-from statekit.checkpoint.shard_history import changed_contents
 from statekit.clock import now_us, unique_id
 from statekit.errors import CorruptCheckpointError, RestoreError
 from statekit.maintenance.verify.findings import FindingKind, Verification
@@ -231,8 +231,8 @@ class _Mending:
         counted = _counted(shard, checks)
         if files:
             counted |= {"attempt": unique_id(), "changed": self.last.epoch + 1}
-            files = (*shard.redistributed, *files)
-            counted |= changed_contents(self.repository, record.name, shard, files, self.last.epoch)
+            changed = dict.fromkeys((*shard.redistributed, *files), 0)
+            counted |= changed_contents(self.repository, record.name, shard, changed)
         return shard.model_copy(update=counted)
 
     def _settle(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from statekit.backend.interface import MemoryBackend
 from statekit.checkpoint.job_file import EXPIRY, OperatorRecord
-from statekit.checkpoint.replay import load
 from statekit.checkpoint.repository import group_bounds
 from statekit.errors import CorruptCheckpointError
 from statekit.keygroup import group_of_row, key_group
@@ -18,6 +17,7 @@ from statekit.maintenance.row_keys import KeyedRows, RowParts
 from statekit.state.timers import DUE
 from statekit.testing import Harness
 from tests.support.all_row_kinds import KEYS, PROCESSES, Step, epochs, keep, run
+from tests.support.loaded_rows import load
 
 GROUPS = st.sampled_from([1, 2, 3, 16, 128, 32768])
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -28,7 +27,7 @@ from statekit.checkpoint.spark_log import (
 )
 from statekit.errors import CorruptCheckpointError, RestoreError, StatekitError, StorageError
 from statekit.spark.failures import translated
-from statekit.spark.tws.state_handles import TimeMode
+from statekit.spark.tws.state_handles import Kind, TimeMode
 
 _T = TypeVar("_T")
 
@@ -40,41 +39,19 @@ _TIME_MODES: dict[str, TimeMode] = {
     "processingtime": "processingtime",
     "eventtime": "eventtime",
 }
-_KINDS: dict[str, Literal["value", "list", "map"]] = {
-    "ValueState": "value",
-    "ListState": "list",
-    "MapState": "map",
-}
+_KINDS: dict[str, Kind] = {"ValueState": "value", "ListState": "list", "MapState": "map"}
 
 
-@dataclass(frozen=True)
-class KeptState:
-    """A state in Spark's checkpoint.
-
-    Parameters:
-        name: its name.
-        kind: value, list or map.
-        expires: whether its rows have an expiry time.
-    """
-
-    name: str
-    kind: Literal["value", "list", "map"]
-    expires: bool
-
-
-@dataclass(frozen=True)
-class TwsOperator:
+class TwsOperator(NamedTuple):
     """The metadata of a `transformWithState`.
 
     Parameters:
         time_mode: of its processor.
-        states: by name.
-        partitions: the number of its partitions.
+        states: the kind of each state, and whether its rows have an expiry time, by name.
     """
 
     time_mode: TimeMode
-    states: dict[str, KeptState]
-    partitions: int
+    states: dict[str, tuple[Kind, bool]]
 
 
 class Position(NamedTuple):
@@ -229,11 +206,11 @@ class TwsCheckpoint:
         try:
             properties = parse_json(row.operatorProperties)
             time_mode = _TIME_MODES[properties["timeMode"].lower()]
-            states = [
-                KeptState(of["stateName"], _KINDS[of["stateVariableType"]], bool(of["ttlEnabled"]))
+            states = {
+                of["stateName"]: (_KINDS[of["stateVariableType"]], bool(of["ttlEnabled"]))
                 for of in properties["stateVariables"]
                 if not of["stateName"].startswith("$")  # what Spark keeps timers in
-            ]
+            }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RestoreError(
                 f"{self.url} has metadata of a transformWithState that this statekit does not know "
@@ -241,7 +218,7 @@ class TwsCheckpoint:
                 f"{row.operatorProperties!r:.300}): upgrade statekit, or run a micro-batch with "
                 "Spark 4.1 or newer"
             ) from error
-        return TwsOperator(time_mode, {state.name: state for state in states}, row.numPartitions)
+        return TwsOperator(time_mode, states)
 
     @contextlib.contextmanager
     def as_written(self) -> Iterator[None]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from operator import index
-from typing import Any, Literal, NoReturn, TypeVar, cast
+from typing import Any, Literal, NoReturn, TypeVar
 
 from pyspark.errors import PySparkRuntimeError, PySparkValueError
 from pyspark.sql import Row
@@ -31,6 +32,9 @@ CLOCKS: dict[TimeMode, Clock] = {"processingtime": "processing", "eventtime": "e
 """The clock of timers by time mode; a mode without timers is missing."""
 
 
+Kind = Literal["value", "list", "map"]
+
+
 @dataclass(frozen=True)
 class Declared:
     """A state as a processor declares it.
@@ -46,13 +50,41 @@ class Declared:
 
     name: str
     stored: str
-    kind: Literal["value", "list", "map"]
+    kind: Kind
     values: SqlValues
     keys: SqlValues | None = None
     ttl_ms: int | None = None
 
 
-class Handle(spark.StatefulProcessorHandle):
+class StateHandle(spark.StatefulProcessorHandle, ABC):
+    """A handle with one method for the states of all kinds."""
+
+    @abstractmethod
+    def _state(
+        self, name: str, kind: Kind, values: object, keys: object, ttl_ms: int | None
+    ) -> Any:
+        """Return a state.
+
+        Parameters:
+            name: its name.
+            kind: value, list or map.
+            values, keys: schemas of the values, and of the keys of a map.
+            ttl_ms: time to live in milliseconds; None or 0 without.
+        """
+
+    def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
+        return self._state(stateName, "value", schema, None, ttlDurationMs)
+
+    def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
+        return self._state(stateName, "list", schema, None, ttlDurationMs)
+
+    def getMapState(
+        self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
+    ) -> Any:
+        return self._state(stateName, "map", valueSchema, userKeySchema, ttlDurationMs)
+
+
+class Handle(StateHandle):
     """The handle that a processor's `init` gets, and keeps.
 
     Parameters:
@@ -76,65 +108,40 @@ class Handle(spark.StatefulProcessorHandle):
         self._states = states
         self._context = context
         self._time_mode = time_mode
-        self._ringing: int | None = None
+        self._fired_ms: int | None = None
         """The timer that is being handled: it is listed until that has been done."""
-        self._is_ringing = False
-        self._rung: Any = None
+        self._is_firing = False
+        self._fired_key: Any = None
         self._deleted: set[int] = set()
-        """What was deleted while timers of the key `_rung` were handled. They ring all the same."""
+        """What was deleted while timers of `_fired_key` were handled. They fire all the same."""
 
     def start_timer(self, at_ms: int, key: Any) -> None:
         """Start to handle a timer of a key."""
-        if key != self._rung:
-            self._rung = key
+        if key != self._fired_key:
+            self._fired_key = key
             self._deleted.clear()
-        self._ringing = None if at_ms in self._deleted else at_ms
-        self._is_ringing = True
+        self._fired_ms = None if at_ms in self._deleted else at_ms
+        self._is_firing = True
 
     def end_timer(self, at_ms: int) -> None:
         """End the handling of a timer. It is deleted even if it was registered again, as in
         Spark.
         """
         self.deleteTimer(at_ms)
-        self._is_ringing = False
+        self._is_firing = False
 
-    def getValueState(
-        self, stateName: str, schema: object, ttlDurationMs: int | None = None
-    ) -> spark.ValueState:
-        if stateName in self._deleted_states:
-            return cast("spark.ValueState", _Deleted(stateName, "value"))
-        declared = self._declared_state(stateName, "value")
-        return _Value(self._states[stateName], declared.values)
-
-    def getListState(
-        self, stateName: str, schema: object, ttlDurationMs: int | None = None
-    ) -> spark.ListState:
-        if stateName in self._deleted_states:
-            return cast("spark.ListState", _Deleted(stateName, "value"))  # so Spark calls it
-        declared = self._declared_state(stateName, "list")
-        return _List(self._states[stateName], declared.values)
-
-    def getMapState(
-        self,
-        stateName: str,
-        userKeySchema: object,
-        valueSchema: object,
-        ttlDurationMs: int | None = None,
-    ) -> spark.MapState:
-        if stateName in self._deleted_states:
-            return cast("spark.MapState", _Deleted(stateName, "map"))
-        declared = self._declared_state(stateName, "map")
-        assert declared.keys is not None, "it is a map"
-        return _Map(self._states[stateName], declared.keys, declared.values)
-
-    def _declared_state(self, name: str, kind: str) -> Declared:
+    def _state(
+        self, name: str, kind: Kind, values: object, keys: object, ttl_ms: int | None
+    ) -> Any:
+        if name in self._deleted_states:
+            return _Deleted(name, "map" if kind == "map" else "value")  # so Spark calls a list
         declared = self._declared.get(name)
         if declared is None or declared.kind != kind:
             raise StateTypeError(
                 f"the processor asks for a {kind} state {name!r}, and did not when the job was "
                 "put together: init() has to ask for the same states each time it is called"
             )
-        return declared
+        return _OF_KIND[kind](self._states[name], declared)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         timers, clock = self._timers()
@@ -144,17 +151,17 @@ class Handle(spark.StatefulProcessorHandle):
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         timers, clock = self._timers()
         timers.delete(_at(expiryTimestampMs), clock=clock)
-        if self._is_ringing:
+        if self._is_firing:
             self._deleted.add(expiryTimestampMs)
-        if expiryTimestampMs == self._ringing:
-            self._ringing = None
+        if expiryTimestampMs == self._fired_ms:
+            self._fired_ms = None
 
     def listTimers(self) -> Iterator[int]:
         timers, clock = self._timers()
 
         def listed() -> Iterator[int]:
             times = {datetime_to_micros(timer.at) // 1000 for timer in timers.list(clock=clock)}
-            return iter(sorted(times if self._ringing is None else times | {self._ringing}))
+            return iter(sorted(times if self._fired_ms is None else times | {self._fired_ms}))
 
         return _at_first_next(listed)
 
@@ -224,10 +231,22 @@ def _at_first_next(begin: Callable[[], Iterator[T]]) -> Iterator[T]:
     return chain.from_iterable(begin() for begin in (begin,))
 
 
-class _Value(spark.ValueState):
-    def __init__(self, state: ValueState[Any], values: SqlValues) -> None:
+class _State:
+    """A state of the running shard, which converts the values of a processor."""
+
+    def __init__(self, state: Any, declared: Declared) -> None:
         self._state = state
-        self._stored, self._given = values.stored, values.given
+        self._stored, self._given = declared.values.stored, declared.values.given
+
+    def exists(self) -> bool:
+        return bool(self._state)
+
+    def clear(self) -> None:
+        self._state.clear()
+
+
+class _Value(_State, spark.ValueState):
+    _state: ValueState[Any]
 
     def exists(self) -> bool:
         return self._state.exists()
@@ -239,17 +258,9 @@ class _Value(spark.ValueState):
     def update(self, newValue: tuple[Any, ...]) -> None:
         self._state.update(self._stored(newValue))
 
-    def clear(self) -> None:
-        self._state.clear()
 
-
-class _List(spark.ListState):
-    def __init__(self, state: ListState[Any], values: SqlValues) -> None:
-        self._state = state
-        self._stored, self._given = values.stored, values.given
-
-    def exists(self) -> bool:
-        return bool(self._state)
+class _List(_State, spark.ListState):
+    _state: ListState[Any]
 
     def get(self) -> Iterator[tuple[Any, ...]]:
         return _at_first_next(lambda: map(self._given, iter(self._state)))
@@ -272,19 +283,15 @@ class _List(spark.ListState):
             )
         return stored
 
-    def clear(self) -> None:
-        self._state.clear()
 
+class _Map(_State, spark.MapState):
+    _state: MapState[Any, Any]
 
-class _Map(spark.MapState):
-    def __init__(self, state: MapState[Any, Any], keys: SqlValues, values: SqlValues) -> None:
-        self._state = state
-        self._key, self._given_key = keys.stored, keys.given
-        self._stored, self._given = values.stored, values.given
-        self._given_row = values.given_row
-
-    def exists(self) -> bool:
-        return bool(self._state)
+    def __init__(self, state: Any, declared: Declared) -> None:
+        super().__init__(state, declared)
+        assert declared.keys is not None, "it is a map"
+        self._key, self._given_key = declared.keys.stored, declared.keys.given
+        self._given_row = declared.values.given_row
 
     def getValue(self, key: tuple[Any, ...]) -> Row | None:
         stored = self._state.get(self._key(key))
@@ -311,5 +318,5 @@ class _Map(spark.MapState):
     def removeKey(self, key: tuple[Any, ...]) -> None:
         self._state.pop(self._key(key), None)
 
-    def clear(self) -> None:
-        self._state.clear()
+
+_OF_KIND: dict[Kind, type[_State]] = {"value": _Value, "list": _List, "map": _Map}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordReader
 from statekit.spark.column_records import ColumnRecords
 from statekit.spark.tws.grouping_key import Getter, GroupingKey
+from statekit.spark.tws.sql_conversions import plain_type
 
 
 class Initial(NamedTuple):
@@ -221,17 +221,5 @@ class RowOutputs(OutputType):
 
 def _annotation(of: sql.DataType) -> Any:
     """Return the Python type of a simple SQL type; Any for others."""
-    for kinds, python_type in _PYTHON:
-        if isinstance(of, kinds):
-            return python_type | None
-    return Any
-
-
-_PYTHON: tuple[tuple[type[sql.DataType], Any], ...] = (
-    (sql.BooleanType, bool),
-    (sql.IntegralType, int),
-    (sql.StringType, str),
-    (sql.BinaryType, bytes),
-    (sql.DateType, dt.date),
-    (sql.TimestampType, dt.datetime),
-)
+    python_type = plain_type(of)
+    return Any if python_type is None else python_type | None

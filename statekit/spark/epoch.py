@@ -35,9 +35,9 @@ from statekit.spark.failures import translated
 from statekit.spark.merged_inputs import MergedInputs
 from statekit.spark.pickling import PickledFunction, PickledPlans, pickled
 from statekit.spark.plan import FrameOptions, OperatorFrames, late_records
-from statekit.spark.union_plan import FirstInput, UnionFrames, layout_of, record_types
+from statekit.spark.union_plan import FirstInput, UnionFrames, reader_of, record_types
 from statekit.spark.worker import ShardStep, Stage
-from statekit.spark.worker_rows import Layout
+from statekit.spark.worker_rows import UnionReader
 from statekit.working_copy.base_options import BaseOptions
 from statekit.working_copy.copies import DiskCopies
 
@@ -160,7 +160,7 @@ class EpochRunner:
             dfs = [first.frame, *dfs]
             types = [first.records, *operator.declared.record_type.members]
             initial = UnionFrames(dfs, types, 2, self._frame_options(chain))
-            return initial.frame(dfs, self._step(chain, Layout((), (), first.reader)), tasks)
+            return initial.frame(dfs, self._step(chain, first.reader), tasks)
         job, combines = self._coordinator.job, _combines(operator, tasks)
         frames = self._frames.get((chain, combines))
         if frames is None:
@@ -171,7 +171,7 @@ class EpochRunner:
             else:
                 frames = OperatorFrames(dfs[0], options, combines=combines)
             self._frames[chain, combines] = frames
-        step = self._step(chain, layout_of(operator, job), is_combined=combines)
+        step = self._step(chain, reader_of(operator, job), is_combined=combines)
         if isinstance(frames, UnionFrames) and (
             merged_inputs := self._merged_rows(operator, frames)
         ):
@@ -187,7 +187,9 @@ class EpochRunner:
             by_number=self._by_number(chain.first.name),
         )
 
-    def _step(self, chain: Chain, layout: Layout | None, *, is_combined: bool = False) -> ShardStep:
+    def _step(
+        self, chain: Chain, reader: UnionReader | None, *, is_combined: bool = False
+    ) -> ShardStep:
         coordinator = self._coordinator
         stages = (
             Stage(self._functions[each.name], PickledPlans(coordinator.plans(each.name)))
@@ -201,7 +203,7 @@ class EpochRunner:
             bases=self._bases,
             key_groups=coordinator.key_groups,
             reporter=self._reporter,
-            layout=layout,
+            reader=reader,
             is_combined=is_combined,
         )
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -28,7 +28,16 @@ from statekit.spark.plan import (
     with_derived,
 )
 from statekit.spark.worker import ShardStep
-from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, Layout, UnionRows, row_of
+from statekit.spark.worker_rows import (
+    ARRIVAL,
+    FIRST_MARK,
+    GROUP,
+    INPUT,
+    UnionReader,
+    UnionRows,
+    input_types,
+    row_of,
+)
 
 
 @dataclass(frozen=True)
@@ -43,32 +52,22 @@ class FirstInput:
 
     frame: DataFrame
     records: RecordType
-    reader: Callable[..., UnionRows]
+    reader: UnionReader
 
 
-def layout_of(operator: Operator, job: Job) -> Layout | None:
-    """Return the record types of the inputs of an operator; None if it has one input stream."""
+def reader_of(operator: Operator, job: Job) -> UnionReader | None:
+    """Return the reader of the rows of an operator; None if it has one input stream."""
     if len(operator.streams) == 1:
         return None
-    types = [member.cls for member in operator.declared.record_type.members]
-    handled = operator.declared.handlers.record_type
-    broadcast = [] if handled is None else [member.cls for member in handled.members]
-    return Layout(
-        tuple(types.index(_record_type(job, stream).cls) for stream in operator.inputs),
-        tuple(broadcast.index(_record_type(job, stream).cls) for stream in operator.broadcasts),
-    )
-
-
-def _record_type(job: Job, stream: str) -> RecordType:
-    records = job.record_of(stream)
-    assert records is not None, "it was connected"
-    (record_type,) = records.members
-    return record_type
+    classes = [of.cls for of in input_types(operator.declared)]
+    types = [classes.index(of.cls) for of in record_types(operator, job)]
+    return partial(UnionRows, types=types)
 
 
 def record_types(operator: Operator, job: Job) -> list[RecordType]:
     """Return the record type of each stream of an operator."""
-    return [_record_type(job, stream) for stream in operator.streams]
+    records = [job.record_of(stream) for stream in operator.streams]
+    return [one.members[0] for one in records if one is not None]  # all are connected
 
 
 class UnionFrames:

@@ -27,7 +27,7 @@ from statekit.runtime.shard_input import ShardInput
 from statekit.spark.commit_records import Reporter
 from statekit.spark.pickling import PickledFunction, PickledPlans, unpickled
 from statekit.spark.worker_chaining import Outputs
-from statekit.spark.worker_rows import INPUT, Layout, ShardsInTurn, UnionRows, batches_of_rows
+from statekit.spark.worker_rows import INPUT, UnionReader, batches_of_rows, shards_in_turn
 from statekit.spark.worker_sort import in_order
 from statekit.watermark import is_late
 from statekit.working_copy.base_options import BaseOptions
@@ -72,7 +72,7 @@ class ShardStep:
         bases: when base snapshots are taken.
         key_groups: the number of key groups.
         reporter: sends the reports of shards.
-        layout: of the rows of an operator with several streams; None for one.
+        reader: reads the rows of an operator with several streams; None for one.
         is_combined: whether the rows are those of the first operator's combiner, if it has one.
     """
 
@@ -83,7 +83,7 @@ class ShardStep:
     bases: BaseOptions
     key_groups: int
     reporter: Reporter
-    layout: Layout | None = None
+    reader: UnionReader | None = None
     is_combined: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -94,7 +94,7 @@ class ShardStep:
         for stage in self.stages:
             copies.tidy(stage.plans)
         schema = output_schema(unpickled(self.stages[-1].function).output_type)
-        for shard, rows in ShardsInTurn(batches):
+        for shard, rows in shards_in_turn(batches):
             yield from self._shard(shard, rows, copies, schema)
 
     def _shard(
@@ -102,15 +102,14 @@ class ShardStep:
     ) -> Iterator[pa.RecordBatch]:
         first = self.stages[0]
         declared, plan = unpickled(first.function), first.plans[shard]
-        if self.layout is None:
+        if self.reader is None:
             batches = in_order(batches, declared.key, plan.operator)
             if declared.traits.combiner is not None and not self.is_combined:
                 batches = _combined(declared.traits.combiner, batches, plan, declared.late_us(plan))
             shard_input = ShardInput((), batches_of_rows(declared, batches, self.key_groups))
         else:
             batches = in_order(batches, (*declared.key, INPUT), plan.operator)
-            read = self.layout.reader or UnionRows
-            shard_input = read(declared, batches, self.layout, self.key_groups).shard_input()
+            shard_input = self.reader(declared, batches, self.key_groups).shard_input()
         repository = _repository(self.url)
         running = Outputs(declared, run_shard(declared, plan, shard_input, repository, copies))
         started = [running]

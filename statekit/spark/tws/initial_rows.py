@@ -10,7 +10,7 @@ import pyarrow as pa
 from statekit.records.keyed_batch import KeyedBatch
 from statekit.spark.tws.process import ProcessorProcess
 from statekit.spark.tws.row_records import Initial
-from statekit.spark.worker_rows import Layout, UnionRows
+from statekit.spark.worker_rows import UnionRows
 
 _FIRST_TIME_US = 1  # in the first epoch of a processor, an event time of 0 would be late
 
@@ -22,13 +22,9 @@ class InitialRows(UnionRows):
     """
 
     def __init__(
-        self,
-        declared: ProcessorProcess,
-        batches: Iterator[pa.RecordBatch],
-        layout: Layout,
-        key_groups: int,
+        self, declared: ProcessorProcess, batches: Iterator[pa.RecordBatch], key_groups: int
     ) -> None:
-        super().__init__(declared, batches, layout, key_groups)
+        super().__init__(declared, batches, key_groups, types=())
         self._types = [declared.initial_records, *declared.record_type.members]
 
     def _batch(self, rows: pa.RecordBatch) -> KeyedBatch:

@@ -97,19 +97,23 @@ class FrameReader(RecordReader):
 
     Parameters:
         options: of the session.
-        schema: of the batches.
+        schema: of the columns of rows.
+        first_column: the number of the first of them in batches.
     """
 
-    def __init__(self, options: FrameOptions, schema: pa.Schema) -> None:
+    def __init__(self, options: FrameOptions, schema: pa.Schema, first_column: int) -> None:
         self._options = options
+        self._schema = schema
+        self._columns = slice(first_column, first_column + len(schema))
 
     def read(self, batch: pa.RecordBatch) -> list[Any]:
         import pandas as pd
         from pyspark.sql.conversion import ArrowBatchTransformer
 
-        options = self._options
         columns = ArrowBatchTransformer.to_pandas(
-            batch, timezone=options.timezone, prefer_int_ext_dtype=options.integers_extended
+            pa.RecordBatch.from_arrays(batch.columns[self._columns], schema=self._schema),
+            timezone=self._options.timezone,
+            prefer_int_ext_dtype=self._options.integers_extended,
         )
         return list(pd.concat(columns, axis=1).itertuples(index=False))
 

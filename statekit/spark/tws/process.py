@@ -328,13 +328,8 @@ class ProcessorProcess(Process[Any, Any, Any]):
         """The record type of initial state."""
         initial, key = self.calls.initial, self.calls.key
         assert initial is not None, "there is some"
-        return RowRecords.of_schema(
-            initial.schema,
-            key,
-            grouped=initial.key,
-            derived=initial.key.as_of(key, initial.schema.names),
-            reads=self.calls.records.reads,
-        )
+        reads = self.calls.records.reads
+        return RowRecords.of_schema(initial.schema, key, grouped=initial.key, reads=reads)
 
     def hint(self, error: Exception) -> str:
         if isinstance(error, AttributeError) and self.calls.frames is None:

@@ -23,6 +23,9 @@ from statekit.spark.column_records import ColumnRecords
 from statekit.spark.tws.grouping_key import Getter, GroupingKey
 from statekit.spark.tws.sql_conversions import plain_type
 
+ReaderOf = Callable[[pa.Schema, int], RecordReader]
+"""Returns a reader of batches whose columns from a given one on have a schema."""
+
 
 class Initial(NamedTuple):
     """A row of initial state. Its class distinguishes it from rows of the input."""
@@ -36,11 +39,11 @@ class RowRecords(ColumnRecords):
 
     Parameters:
         widened: returns the values of a row from those of its columns, if a row has more fields.
-        reads: returns the reader of batches with a schema, if records are no `Row`s.
+        reads: returns the reader of batches, if records are no `Row`s.
     """
 
     widened: Getter | None = field(default=None, compare=False)
-    reads: Callable[[pa.Schema], RecordReader] | None = field(default=None, compare=False)
+    reads: ReaderOf | None = field(default=None, compare=False)
 
     @classmethod
     def of_schema(
@@ -49,29 +52,27 @@ class RowRecords(ColumnRecords):
         key: GroupingKey | None = None,
         *,
         grouped: GroupingKey | None = None,
-        derived: Mapping[str, str] | None = None,
-        reads: Callable[[pa.Schema], RecordReader] | None = None,
+        reads: ReaderOf | None = None,
     ) -> Self:
         """Return the record type of rows with this schema.
 
         Parameters:
             key: the grouping key whose columns are the stored key.
             grouped: the grouping key of these rows, if it is another one.
-            derived: SQL expressions of the key columns, if they differ from those of `key`.
         """
-        grouped = grouped or key
-        fields = fields_of(schema)
-        expressions = dict(derived if derived is not None else key.derived if key else {})
-        if key is not None:
-            annotations = dict(zip(key.columns, key.annotations, strict=True))
-            for name in expressions:
-                fields[name] = Field(name, annotations[name] | None, required=True)
+        fields = {of.name: Field(of.name, _annotation(of.dataType), required=True) for of in schema}
+        derived: dict[str, str] = {}
         names, widened = list(schema.names), None
-        if grouped is not None and grouped.in_front:
-            names, widened = [*grouped.in_front, *names], grouped.put_in_front(schema.names)
-        return cls(
-            row_class(names), "Row", "namedtuple", fields, "rows", expressions, widened, reads
-        )
+        if key is not None:
+            derived = key.derived if grouped is None else grouped.as_of(key, names)
+            annotations = dict(zip(key.columns, key.annotations, strict=True))
+            for name in derived:
+                fields[name] = Field(name, annotations[name] | None, required=True)
+            in_front = (grouped or key).in_front
+            if in_front:
+                widened = (grouped or key).put_in_front(names)
+                names = [*in_front, *names]
+        return cls(row_class(names), "Row", "namedtuple", fields, "rows", derived, widened, reads)
 
     @property
     def columns(self) -> list[str]:
@@ -102,13 +103,8 @@ class RowRecords(ColumnRecords):
         if missing:
             raise ProcessError(f"rows have no column {', '.join(map(repr, missing))}")
         if self.reads is not None:
-            return _ColumnSliceReader(self.reads(columns), columns, first_column)
+            return self.reads(columns, first_column)
         return _RowReader(self.cls, columns, first_column, self.widened)
-
-
-def fields_of(schema: sql.StructType) -> dict[str, Field]:
-    """Columns as fields of a record, whatever their names are."""
-    return {of.name: Field(of.name, _annotation(of.dataType), required=True) for of in schema}
 
 
 def row_class(names: Sequence[str]) -> type[Row]:
@@ -142,19 +138,6 @@ class _RowReader(RecordReader):
         values = [read(column) for read, column in zip(self._readers, columns, strict=True)]
         rows = zip(*values, strict=True)
         return list(map(self._row, rows if self._widened is None else map(self._widened, rows)))
-
-
-class _ColumnSliceReader(RecordReader):
-    """Reads consecutive columns of batches."""
-
-    def __init__(self, reader: RecordReader, schema: pa.Schema, first_column: int) -> None:
-        self._reader = reader
-        self._schema = schema
-        self._columns = slice(first_column, first_column + len(schema))
-
-    def read(self, batch: pa.RecordBatch) -> list[Any]:
-        columns = batch.columns[self._columns]
-        return self._reader.read(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
 
 _FIELDS = attrgetter("__fields__")
@@ -202,12 +185,6 @@ class RowOutputs(OutputType):
     def stored(self, records: list[Any]) -> list[Any]:
         self.to_batch(records)
         return records
-
-    def received(self, stored: list[Any]) -> list[Any]:
-        return stored
-
-    def copies(self, stored: list[Any]) -> list[Any]:
-        return stored
 
     def _batch(self, rows: list[Any]) -> pa.RecordBatch:
         schema = self._schema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ _OUTPUT_MODES = ("append", "update", "complete")
 _HEARTBEAT = "1 second"
 
 
+@dataclass(eq=False, repr=False)
 class Transformed:
     """The outputs of a processor, with the job that computes them.
 
@@ -43,25 +45,14 @@ class Transformed:
         stream: the outputs.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        stream: Stream[Any],
-        df: DataFrame,
-        schema: sql.StructType,
-        *,
-        event_time: str | None = None,
-        first_inputs: Mapping[str, FirstInput] | None = None,
-        beats: bool = False,
-    ) -> None:
-        self.job = job
-        self.stream = stream
-        self._df = df
-        self._schema = schema
-        self._event_time = event_time
-        self._first_inputs = dict(first_inputs or {})
-        self._beats = beats
-        self._outputs: dict[str, object] = {}
+    job: Job
+    stream: Stream[Any]
+    _df: DataFrame
+    _schema: sql.StructType
+    _event_time: str | None
+    _first_inputs: Mapping[str, FirstInput]
+    _beats: bool
+    _outputs: dict[str, object] = field(default_factory=dict)
 
     def sink(self, output: object) -> Transformed:
         """Choose the sink of the outputs: a sink of `statekit.sinks`, a format such as "noop", or a
@@ -223,9 +214,9 @@ def transform_with_state(
         emitted,
         source,
         outputs,
-        event_time=event_time_column if event_time_column in outputs.names else None,
-        first_inputs=first_inputs,
-        beats=mode == "processingtime" or (above is not None and above._beats),
+        event_time_column if event_time_column in outputs.names else None,
+        first_inputs,
+        mode == "processingtime" or (above is not None and above._beats),
     )
 
 

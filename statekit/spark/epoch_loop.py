@@ -7,13 +7,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.manifest import EpochManifest, OperatorEpoch
 from statekit.checkpoint.repository import Repository
 from statekit.clock import stopwatch_s
 from statekit.errors import RestoreError, StateTypeError
@@ -23,10 +24,9 @@ from statekit.job.progress import Progress
 from statekit.runtime.coordinator import Coordinator
 from statekit.spark.epoch import EpochRunner
 from statekit.spark.failures import translated
-from statekit.spark.idle import IdleEpochs
+from statekit.spark.idle import IdleEpochs, WholeQuery
 from statekit.spark.merged_inputs import merged, split
 from statekit.spark.offsets import sparks_part
-from statekit.spark.query_facade import WholeQuery
 from statekit.timestamp import duration_to_micros, instant
 
 _MOST_PROGRESS = 100
@@ -312,15 +312,18 @@ def _progress(manifest: EpochManifest, job: Job, batch: int | None, seconds: flo
             for name, operator in operators.items()
             if operator.watermark_us is not None
         },
-        state_rows={
-            f"{name}.{state}": count
-            for name, operator in operators.items()
-            for state, count in operator.rows.items()
-        },
-        state_bytes={
-            f"{name}.{state}": size
-            for name, operator in operators.items()
-            for state, size in operator.bytes.items()
-        },
+        state_rows=_of_states(operators, attrgetter("rows")),
+        state_bytes=_of_states(operators, attrgetter("bytes")),
         changed_bytes=sum(operator.bytes_written for operator in operators.values()),
     )
+
+
+def _of_states(
+    operators: Mapping[str, OperatorEpoch], numbers: Callable[[OperatorEpoch], dict[str, int]]
+) -> dict[str, int]:
+    """Return a number of each state, by `operator.state`."""
+    return {
+        f"{name}.{state}": number
+        for name, operator in operators.items()
+        for state, number in numbers(operator).items()
+    }

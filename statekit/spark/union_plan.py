@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -17,12 +17,10 @@ from statekit.spark.column_records import ColumnRecords
 from statekit.spark.merged_inputs import MergedInputs
 from statekit.spark.plan import (
     FrameOptions,
-    Routing,
+    ShardFrames,
     group_expression,
     key_expression,
-    marks,
     nothing_as,
-    order_of,
     projected_to,
     quoted,
     with_derived,
@@ -70,7 +68,7 @@ def record_types(operator: Operator, job: Job) -> list[RecordType]:
     return [one.members[0] for one in records if one is not None]  # all are connected
 
 
-class UnionFrames:
+class UnionFrames(ShardFrames):
     """Builds the frame of an operator with several input streams, epoch after epoch.
 
     All streams become one frame. Each row has the key fields, by which it is sorted, the number of
@@ -104,7 +102,6 @@ class UnionFrames:
             spark_types.StructField(row_of(number), df.schema)
             for number, df in enumerate(projected)
         ]
-        operator, key, shards = options.operator, options.key, options.shards
         self._selected: list[list[Column]] = []
         for number, df in enumerate(projected):
             own = F.struct(*(F.col(quoted(name)) for name in df.columns)).alias(row_of(number))
@@ -113,27 +110,23 @@ class UnionFrames:
                 *(own if place == number else nothing_as(row) for place, row in enumerate(rows)),
                 F.monotonically_increasing_id().alias(ARRIVAL),
             ]
-            if number < self._inputs:
-                group = F.expr(group_expression(df, options)).cast("int")
-                keys = [F.expr(key_expression(df, name, operator.name)).alias(name) for name in key]
-                columns = [group.alias(GROUP), *keys, *columns]
             self._selected.append(columns)
+            if number < inputs:
+                columns[:0] = _group_and_key(df, options)
         keyed = projected[0].select(*self._selected[0])
-        self._marks = marks(keyed, shards)
-        self._copies = F.sequence(F.lit(FIRST_MARK - shards + 1), F.lit(FIRST_MARK))
-        self._no_group, *self._no_key = map(nothing_as, keyed.schema.fields[: len(key) + 1])
-        self._copied = [F.explode(self._copies).alias(GROUP), *self._no_key]
-        order = order_of(keyed, options, inputs=len(types))
-        self._routing = Routing(order, shards, options.groups)
-        self._schema = options.output_schema
+        no_key = [nothing_as(field) for field in keyed.schema.fields[: len(options.key) + 1]]
+        for columns in self._selected[inputs:]:
+            columns[:0] = no_key
+        super().__init__(keyed, options, inputs=len(types))
+        self._copies = F.sequence(F.lit(FIRST_MARK - options.shards + 1), F.lit(FIRST_MARK))
 
     def frame(self, dfs: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
         """Return the outputs of the operator over a frame per stream."""
         given = map(with_derived, self._types, dfs)
         selected = [df.select(*columns) for df, columns in zip(given, self._selected, strict=True)]
         keyed, broadcast = selected[: self._inputs], selected[self._inputs :]
-        copied = [df.select(*self._copied, "*") for df in broadcast]
-        return self._run([*keyed, *copied], step, tasks)
+        copied = [df.withColumn(GROUP, F.explode(self._copies)) for df in broadcast]
+        return self.run([*keyed, *copied], step, tasks)
 
     def frame_of_merged(
         self, inputs: MergedInputs, streams: Sequence[str], step: ShardStep, tasks: int | None
@@ -143,15 +136,16 @@ class UnionFrames:
         Parameters:
             streams: the names of its streams, each another of the inputs.
         """
-        chosen = dict(zip(streams, self._selected, strict=True))
-        for broadcast in streams[self._inputs :]:
-            chosen[broadcast] = [self._no_group, *self._no_key, *chosen[broadcast]]
-        rows = inputs.selected(chosen)
+        rows = inputs.selected(dict(zip(streams, self._selected, strict=True)))
         if streams[self._inputs :]:
             copies = F.when(F.col(GROUP).isNull(), self._copies).otherwise(F.array(GROUP))
             rows = rows.withColumn(GROUP, F.explode(copies))
-        return self._run([rows], step, tasks)
+        return self.run([rows], step, tasks)
 
-    def _run(self, rows: Sequence[DataFrame], step: ShardStep, tasks: int | None) -> DataFrame:
-        united = reduce(DataFrame.unionAll, [*rows, self._marks])
-        return self._routing.routed(united, tasks).mapInArrow(step, self._schema)
+
+def _group_and_key(df: DataFrame, options: FrameOptions) -> list[Column]:
+    """Return the columns by which the records of an input are routed and sorted."""
+    group = F.expr(group_expression(df, options)).cast("int").alias(GROUP)
+    expressions = [key_expression(df, name, options.operator.name) for name in options.key]
+    keys = zip(expressions, options.key, strict=True)
+    return [group, *(F.expr(expression).alias(name) for expression, name in keys)]

@@ -176,7 +176,7 @@ class ProcessorCalls(StateFunction):
         self.key = key
         self.initial = initial
         self.frames = frames
-        self._running: _Running | None = None
+        self._running: Running | None = None
 
     @property
     def records(self) -> RowRecords:
@@ -189,17 +189,16 @@ class ProcessorCalls(StateFunction):
     def __call__(self, rows: Iterator[Any], context: Context, *states: Any) -> Any:
         running = self._running
         if running is None or context is not running.context:
-            running = self._begin(context, states)
+            running = self.running_in(context, states)
         if running.key_of is None:
             return running.processor.handleInputRows(key_fields(context.key), rows, running.now)
         return running.handle_rows(rows, running.key_of)
 
-    def expired(self, timer: Timer, context: Context, states: Sequence[Any]) -> Iterator[Any]:
-        """Yield the outputs for a due timer."""
-        running = self._running
-        if running is None or context is not running.context:
-            running = self._begin(context, states)
-        return running.handle_timer(datetime_to_micros(timer.at) // 1000)
+    def running_in(self, context: Context, states: Sequence[Any]) -> Running:
+        """Return the processor of a shard, which is created on its first call."""
+        if self._running is None or context is not self._running.context:
+            self._running = Running(self, context, states)
+        return self._running
 
     def end(self, context: Context) -> None:
         """Close the processor of a shard."""
@@ -207,13 +206,8 @@ class ProcessorCalls(StateFunction):
             self._running.processor.close()
             self._running = None
 
-    def _begin(self, context: Context, states: Sequence[Any]) -> _Running:
-        """Create a processor for a shard."""
-        self._running = _Running(self, context, states)
-        return self._running
 
-
-class _Running:
+class Running:
     """The processor of a shard in one epoch.
 
     Attributes:
@@ -291,7 +285,8 @@ class _TimerCalls(StateFunction):
         self._calls = calls
 
     def __call__(self, timer: Timer, context: Context, *states: Any) -> Any:
-        return self._calls.expired(timer, context, states)
+        running = self._calls.running_in(context, states)
+        return running.handle_timer(datetime_to_micros(timer.at) // 1000)
 
 
 class ProcessorProcess(Process[Any, Any, Any]):

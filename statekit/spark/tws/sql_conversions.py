@@ -34,18 +34,19 @@ class MisfitError(Exception):
 
 
 class Rule(NamedTuple):
-    """How values of a SQL type are stored.
+    """How values of a field's type are stored.
 
     Parameters:
         annotation: the stored type.
-        put: converts a value without classes of NumPy and pandas to the stored one, and is given
-            the `Loss` of the field; never called with None.
-        got: converts a stored value to the one for the processor; None for no change.
+        put: converts a value of a processor to the stored one; never called with None, may return
+            it. In `RULES` it is called with a value without classes of NumPy and pandas, and the
+            `Loss` of the field.
+        got: the inverse, for the processor; None for no change.
         kept: a test of values that `put` does not change, as source text; empty for none.
     """
 
     annotation: Any
-    put: Callable[[Any, Loss], Any]
+    put: Callable[..., Any]
     got: Callable[[Any], Any] | None = None
     kept: str = ""
 

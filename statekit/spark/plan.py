@@ -15,10 +15,9 @@ from statekit.errors import ProcessError, StateTypeError
 from statekit.job.job import Job
 from statekit.job.plan import Operator, Source
 from statekit.records.record_type import RecordType
-from statekit.spark.column_records import ColumnRecords
 from statekit.spark.pickling import PickledFunction
 from statekit.spark.worker import CombineStep, LateStep, ShardStep, Stage, output_schema
-from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT
+from statekit.spark.worker_rows import ARRIVAL, FIRST_MARK, GROUP, INPUT, ColumnRecords
 
 _NUMBER_BITS = 63  # bits without the sign of the number that rows are sorted by
 # Of these, bits for the input and the partition of a row.

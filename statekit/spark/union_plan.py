@@ -13,7 +13,6 @@ from pyspark.sql import types as spark_types
 from statekit.job.job import Job
 from statekit.job.plan import Operator
 from statekit.records.record_type import RecordType
-from statekit.spark.column_records import ColumnRecords
 from statekit.spark.merged_inputs import MergedInputs
 from statekit.spark.plan import (
     FrameOptions,
@@ -31,6 +30,7 @@ from statekit.spark.worker_rows import (
     FIRST_MARK,
     GROUP,
     INPUT,
+    ColumnRecords,
     UnionReader,
     UnionRows,
     input_types,

@@ -7,7 +7,7 @@ import gc
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from statekit.backend.rocksdb_options import RocksOptions
-from statekit.checkpoint.manifest import ShardPlan
+from statekit.checkpoint.manifest import ShardPlan, ShardReport
 from statekit.checkpoint.repository import Repository
 from statekit.errors import ProcessError
 from statekit.functions.process import Process
@@ -26,7 +26,7 @@ from statekit.runtime.shard import RARE_COLLECTION, run_shard
 from statekit.runtime.shard_input import ShardInput
 from statekit.spark.commit_records import Reporter
 from statekit.spark.pickling import PickledFunction, PickledPlans, unpickled
-from statekit.spark.worker_chaining import Outputs
+from statekit.spark.worker_chaining import passed_batches
 from statekit.spark.worker_rows import INPUT, UnionReader, batches_of_rows, shards_in_turn
 from statekit.spark.worker_sort import in_order
 from statekit.watermark import is_late
@@ -100,35 +100,49 @@ class ShardStep:
     def _shard(
         self, shard: int, batches: Iterator[pa.RecordBatch], copies: DiskCopies, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        first = self.stages[0]
-        declared, plan = unpickled(first.function), first.plans[shard]
-        if self.reader is None:
-            batches = in_order(batches, declared.key, plan.operator)
-            if declared.traits.combiner is not None and not self.is_combined:
-                batches = _combined(declared.traits.combiner, batches, plan, declared.late_us(plan))
-            shard_input = ShardInput((), batches_of_rows(declared, batches, self.key_groups))
-        else:
-            batches = in_order(batches, (*declared.key, INPUT), plan.operator)
-            shard_input = self.reader(declared, batches, self.key_groups).shard_input()
         repository = _repository(self.url)
-        running = Outputs(declared, run_shard(declared, plan, shard_input, repository, copies))
-        started = [running]
+        processes = [unpickled(stage.function) for stage in self.stages]
+        reports: list[ShardReport] = []
+        running: list[Generator[list[Any], None, None]] = []
         try:
-            for stage in self.stages[1:]:
-                declared, plan = unpickled(stage.function), stage.plans[shard]
-                shard_input = ShardInput((), running.batches_for(declared, plan, self.key_groups))
-                shard_run = run_shard(declared, plan, shard_input, repository, copies)
-                running = Outputs(declared, shard_run)
-                started.append(running)
-            batches_out = (_output_batch(declared, schema, outputs) for outputs in running)
+            for place, process in enumerate(processes):
+                plan = self.stages[place].plans[shard]
+                if place == 0:
+                    shard_input = self._input(process, plan, batches)
+                else:
+                    emitted, emits = running[-1], processes[place - 1]
+                    passed = passed_batches(emitted, emits, process, plan, self.key_groups)
+                    shard_input = ShardInput((), passed)
+                run = run_shard(process, plan, shard_input, repository, copies)
+                running.append(_outputs(run, reports))
+            batches_out = (_output_batch(processes[-1], schema, some) for some in running[-1])
             # Large batches, as each that crosses over to Spark takes time of its own.
             for group in rebatched(batches_out, rows=_BATCH_ROWS, size=_BATCH_BYTES):
                 yield from pa.Table.from_batches(group).combine_chunks().to_batches()
-            for each in started:
-                self.reporter.report(each.report)
+            for report in reports:
+                self.reporter.report(report)
         finally:
-            for each in reversed(started):
-                each.close()
+            for outputs in reversed(running):
+                outputs.close()
+
+    def _input(
+        self, declared: Process[Any, Any, Any], plan: ShardPlan, batches: Iterator[pa.RecordBatch]
+    ) -> ShardInput:
+        """Return the records of a shard of the first operator."""
+        if self.reader is not None:
+            batches = in_order(batches, (*declared.key, INPUT), plan.operator)
+            return self.reader(declared, batches, self.key_groups).shard_input()
+        batches = in_order(batches, declared.key, plan.operator)
+        if declared.traits.combiner is not None and not self.is_combined:
+            batches = _combined(declared.traits.combiner, batches, plan, declared.late_us(plan))
+        return ShardInput((), batches_of_rows(declared, batches, self.key_groups))
+
+
+def _outputs(
+    run: Generator[list[Any], None, ShardReport], reports: list[ShardReport]
+) -> Generator[list[Any], None, None]:
+    """Yield the outputs of a shard, and append its report in the end."""
+    reports.append((yield from run))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ with the same number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
@@ -24,7 +25,6 @@ from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
 from statekit.records.record_type import RecordReader, RecordType
 from statekit.runtime.batch_builder import KeyedBatchBuilder
 from statekit.runtime.shard_input import ShardInput
-from statekit.spark.column_records import ColumnRecords
 
 GROUP = "__statekit_group"
 ARRIVAL = "__statekit_arrival"
@@ -70,6 +70,17 @@ def _cut_at_marks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.R
         for start, end in zip(starts, ends[1:], strict=True):
             shard = FIRST_MARK - groups[start].as_py()
             yield shard, batch.slice(start + 1, end - start - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRecords(RecordType):
+    """Records whose keys and times are read from their columns, without a conversion.
+
+    Parameters:
+        derived: SQL expressions of the key columns that a record does not contain, by column name.
+    """
+
+    derived: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 class RowBatchBuilder(KeyedBatchBuilder):

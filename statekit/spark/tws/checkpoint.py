@@ -281,20 +281,17 @@ class TwsCheckpoint:
 
     def _names(self, folder: str) -> list[str]:
         """Return the paths of all files in a folder and below it."""
+        at, names = self._path(f"{self.url}/{folder}"), []
         try:
-            return list(self._listed(folder))
+            if self._files.exists(at):
+                above = len(self._files.makeQualified(at).toString())
+                files = self._files.listFiles(at, True)
+                while files.hasNext():
+                    path: str = files.next().getPath().toString()
+                    names.append(f"{folder}{path[above:]}")
         except Py4JJavaError as error:
             raise _unopened(f"{self.url}/{folder}", error) from error
-
-    def _listed(self, folder: str) -> Iterator[str]:
-        at = self._path(f"{self.url}/{folder}")
-        if not self._files.exists(at):
-            return
-        above = len(self._files.makeQualified(at).toString())
-        files = self._files.listFiles(at, True)
-        while files.hasNext():
-            path: str = files.next().getPath().toString()
-            yield f"{folder}{path[above:]}"
+        return names
 
     def _numbers(self, log: str) -> set[int]:
         """Return the micro-batches in one of Spark's logs."""

@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Annotated, Any
 
 import cloudpickle
+import pyarrow as pa
 from pyspark.sql import types as sql
 from pyspark.sql.streaming import stateful_processor as spark
 
@@ -26,11 +27,13 @@ from statekit.functions.context import Context
 from statekit.functions.process import Process, Traits
 from statekit.functions.signature import Signature
 from statekit.keygroup import key_fields
+from statekit.records.keyed_batch import KeyedBatch
 from statekit.spark.tws.grouping_key import Getter, GroupingKey
 from statekit.spark.tws.pandas_frames import FrameOptions, FrameReader, frames_of, rows_of
 from statekit.spark.tws.row_records import Initial, RowOutputs, RowRecords
 from statekit.spark.tws.sql_values import SqlValues, parsed_schema, plain_name, widths
 from statekit.spark.tws.state_handles import Declared, Handle, Kind, StateHandle, TimeMode, now_ms
+from statekit.spark.worker_rows import UnionRows
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.options import TTL
@@ -333,6 +336,32 @@ class ProcessorProcess(Process[Any, Any, Any]):
 
     def ended(self, context: Context) -> None:
         self.calls.end(context)
+
+
+class InitialRows(UnionRows):
+    """Reads the rows of a processor's first epoch: its initial state, and then its input.
+
+    Rows of initial state are wrapped in `Initial`. They count as input and are never late.
+    """
+
+    def __init__(
+        self, declared: ProcessorProcess, batches: Iterator[pa.RecordBatch], key_groups: int
+    ) -> None:
+        super().__init__(declared, batches, key_groups, types=())
+        self._types = [declared.initial_records, *declared.record_type.members]
+
+    def _batch(self, rows: pa.RecordBatch) -> KeyedBatch:
+        return super()._batch(rows)._replace(inputs=())
+
+    def _read(self, number: int, rows: pa.RecordBatch) -> list[Any]:
+        records = super()._read(number, rows)
+        return records if number else list(map(Initial, records))
+
+    def _times(self, number: int, rows: pa.RecordBatch, records: list[Any]) -> Sequence[int]:
+        return super()._times(number, rows, records) if number else [_FIRST_TIME_US] * len(records)
+
+
+_FIRST_TIME_US = 1  # in the first epoch of a processor, an event time of 0 would be late
 
 
 def process_of(

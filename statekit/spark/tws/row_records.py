@@ -19,9 +19,9 @@ from statekit.errors import ProcessError
 from statekit.records.arrow_reader import timestamp_reader
 from statekit.records.output_type import OutputType
 from statekit.records.record_type import RecordReader
-from statekit.spark.column_records import ColumnRecords
 from statekit.spark.tws.grouping_key import Getter, GroupingKey
 from statekit.spark.tws.sql_conversions import plain_type
+from statekit.spark.worker_rows import ColumnRecords
 
 ReaderOf = Callable[[pa.Schema, int], RecordReader]
 """Returns a reader of batches whose columns from a given one on have a schema."""

@@ -19,9 +19,8 @@ from statekit.spark.query import Query
 from statekit.spark.start import check_classic, start
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.importer import SparkImport
-from statekit.spark.tws.initial_rows import InitialRows
 from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames
-from statekit.spark.tws.process import InitialInput, process_of
+from statekit.spark.tws.process import InitialInput, InitialRows, process_of
 from statekit.spark.tws.sql_values import parsed_schema
 from statekit.spark.tws.state_handles import TimeMode
 from statekit.spark.union_plan import FirstInput

@@ -131,10 +131,8 @@ def _microseconds(spark: Any) -> Iterator[None]:
     """
     name = "spark.sql.parquet.outputTimestampType"
     chosen = spark.conf.get(name)
-    if chosen != "INT96":
-        yield
-        return
-    spark.conf.set(name, "TIMESTAMP_MICROS")
+    if chosen == "INT96":
+        spark.conf.set(name, "TIMESTAMP_MICROS")
     try:
         yield
     finally:

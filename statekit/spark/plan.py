@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -195,6 +195,7 @@ class CombinedFrames:
         return df.selectExpr(*self._columns).mapInArrow(step, self._schema)
 
 
+@dataclass
 class Routing:
     """Routes rows to the tasks of their shards, in order.
 
@@ -203,11 +204,10 @@ class Routing:
         shards, groups: their numbers.
     """
 
-    def __init__(self, order: Sequence[Column], shards: int, groups: int) -> None:
-        self._order = order
-        self._shards = shards
-        self._groups = groups
-        self._by_tasks: dict[int, Column] = {}
+    order: Sequence[Column]
+    shards: int
+    groups: int
+    _by_tasks: dict[int, Column] = field(default_factory=dict)
 
     def routed(self, rows: DataFrame, tasks: int | None) -> DataFrame:
         """Return the rows with a key group or a mark in the tasks of their shards.
@@ -216,13 +216,13 @@ class Routing:
             tasks: the number of tasks after the shuffle. None: a single task without a shuffle.
         """
         if tasks is None:
-            return rows.coalesce(1).sortWithinPartitions(*self._order)
+            return rows.coalesce(1).sortWithinPartitions(*self.order)
         if tasks not in self._by_tasks:
-            shard = _shard_of_row(self._shards, self._groups)
-            task = f"cast((bigint({shard}) * {tasks}) div {self._shards} as int)"
+            shard = _shard_of_row(self.shards, self.groups)
+            task = f"cast((bigint({shard}) * {tasks}) div {self.shards} as int)"
             self._by_tasks[tasks] = F.expr(task)
         routed = rows.repartitionById(tasks, self._by_tasks[tasks])
-        return routed.sortWithinPartitions(*self._order)
+        return routed.sortWithinPartitions(*self.order)
 
 
 def late_records(

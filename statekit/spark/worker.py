@@ -223,23 +223,19 @@ def _acknowledge_at_once() -> None:
         with contextlib.suppress(OSError):  # the listing's own descriptor is closed again
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 continue
-            connection = socket.socket(fileno=descriptor)
-            try:
+            with socket.socket(fileno=os.dup(descriptor)) as connection:
                 if _is_from_here(connection):
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     if at_once is not None:
                         connection.setsockopt(socket.IPPROTO_TCP, at_once, 1)
-            finally:
-                connection.detach()  # it stays Spark's
 
 
 def _is_from_here(connection: socket.socket) -> bool:
     """Return whether a connection is between two processes of this host, as Spark and its worker
     are.
     """
-    if connection.family not in (socket.AF_INET, socket.AF_INET6):
-        return False
-    return connection.getpeername()[0] in ("127.0.0.1", "::1")
+    is_internet = connection.family in (socket.AF_INET, socket.AF_INET6)
+    return is_internet and connection.getpeername()[0] in ("127.0.0.1", "::1")
 
 
 def _executors_directory() -> str:

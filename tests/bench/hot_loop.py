@@ -175,7 +175,7 @@ def _drop_in() -> Workload:
     rows = sql.StructType().add("key", "long").add("value", "long").add("ts", "long")
     outputs = sql.StructType([sql.StructField("key", sql.LongType()), *HELD])
     key = GroupingKey(rows, ["key"])
-    declared = process_of(CountProcessor(), key=key, rows=rows, outputs=outputs, time_mode="none")
+    declared = process_of(CountProcessor(), key=key, outputs=outputs, time_mode="none")
     return replace(
         WORKLOADS[0],
         title="running count of a StatefulProcessor",

@@ -61,6 +61,11 @@ class GroupingKey:
         schema: the schema of the rows.
         names: names of columns, or of fields within them, as in `groupBy`.
 
+    Attributes:
+        rows: the schema of the rows.
+        columns: the columns with the stored key.
+        types: the SQL types of the key.
+
     Raises:
         StateTypeError: there is no such column, or it cannot be grouped by.
 
@@ -71,6 +76,7 @@ class GroupingKey:
     """
 
     def __init__(self, schema: sql.StructType, names: Sequence[str]) -> None:
+        self.rows = schema
         self._parts = [_part(schema, name) for name in names]
         self.columns = tuple(part.column for part in self._parts)
         if not names or len(set(self.columns)) != len(names):
@@ -103,23 +109,28 @@ class GroupingKey:
         """The stored type of each column."""
         return tuple(part.annotation for part in self._parts)
 
-    def getter(self, names: Sequence[str], skip: int = 0) -> Getter:
-        """Return a function that reads the key for a processor from a row with these columns.
+    def getter(self, skip: int = 0) -> Getter:
+        """Return a function that reads the key for a processor from a row.
 
         Parameters:
-            skip: number of fields before these columns.
+            skip: number of fields before the columns of a row.
         """
-        return _reader((part.path for part in self._parts), names, skip)
+        return self._reader(self._parts, skip)
 
     @property
     def in_front(self) -> list[str]:
         """Names of key fields within columns. Spark puts these fields before the row's own."""
         return [part.name for part in self._parts if len(part.path) > 1]
 
-    def put_in_front(self, names: Sequence[str]) -> Getter:
+    def put_in_front(self) -> Getter:
         """Return a function that puts the key fields within columns before a row's values."""
-        in_front = _reader((part.path for part in self._parts if len(part.path) > 1), names)
+        in_front = self._reader([part for part in self._parts if len(part.path) > 1])
         return lambda row: (*in_front(row), *row)
+
+    def _reader(self, parts: Iterable[_Part], skip: int = 0) -> Getter:
+        names = self.rows.names
+        places = [(skip + names.index(part.path[0]), part.path[1:]) for part in parts]
+        return lambda row: tuple([_field_at(row[place], path) for place, path in places])
 
     def of_timer(self, key: Any) -> Row:
         """Return the key that a timer's handler receives, from a stored key."""
@@ -130,11 +141,8 @@ class GroupingKey:
             )
         )
 
-    def as_of(self, other: GroupingKey, names: Sequence[str]) -> dict[str, str]:
+    def as_of(self, other: GroupingKey) -> dict[str, str]:
         """Return SQL expressions of another key's columns, for rows that this key groups.
-
-        Parameters:
-            names: names of the columns of these rows.
 
         Raises:
             StateTypeError: the other key has other types, or a column has the name of a key column.
@@ -149,19 +157,13 @@ class GroupingKey:
         for part, column in zip(self._parts, other.columns, strict=True):
             if part.expression is None and part.column == column:
                 continue
-            if column in names:
+            if column in self.rows.names:
                 raise StateTypeError(
                     f"initial_state= has a column {column!r} that it is not grouped by, and rows "
                     "are grouped by one of that name: rename it"
                 )
             expressions[column] = part.expression or _path_expression(part.path)
         return expressions
-
-
-def _reader(paths: Iterable[Sequence[str]], names: Sequence[str], skip: int = 0) -> Getter:
-    """Return a function that reads fields of a row with these columns, after some others."""
-    places = [(skip + names.index(path[0]), path[1:]) for path in paths]
-    return lambda row: tuple([_field_at(row[place], path) for place, path in places])
 
 
 def _field_at(value: Any, path: Sequence[str]) -> Any:

@@ -11,7 +11,7 @@ import datetime as dt
 import inspect
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Annotated, Any
@@ -41,19 +41,6 @@ from statekit.state.single_row_states import ValueState
 from statekit.state.timers import Timer
 from statekit.timestamp import datetime_to_micros
 from statekit.watermark import BEGINNING
-
-
-@dataclass(frozen=True)
-class InitialInput:
-    """The initial state.
-
-    Parameters:
-        schema: of its rows.
-        key: its grouping key.
-    """
-
-    schema: sql.StructType
-    key: GroupingKey
 
 
 class _DeclaredStates(StateHandle):
@@ -142,10 +129,10 @@ class ProcessorCalls(StateFunction):
 
     Parameters:
         processor: the original, of which each shard gets a copy.
-        rows, outputs: the schemas of its input and of its output.
+        outputs: the schema of its output.
         time_mode: whether there are timers, and by which clock.
         key: the grouping key of rows.
-        initial: the initial state, if there is any.
+        initial: the grouping key of the initial state, if there is any.
         frames: options for frames of pandas, if it takes those.
 
     Attributes:
@@ -158,11 +145,10 @@ class ProcessorCalls(StateFunction):
     def __init__(
         self,
         processor: spark.StatefulProcessor,
-        rows: sql.StructType,
         outputs: sql.StructType,
         time_mode: TimeMode,
         key: GroupingKey,
-        initial: InitialInput | None,
+        initial: GroupingKey | None,
         frames: FrameOptions | None,
     ) -> None:
         self.packed = cloudpickle.dumps(processor)
@@ -173,7 +159,6 @@ class ProcessorCalls(StateFunction):
         self.declared = handle.declared
         self.deleted = frozenset(handle.deleted - handle.declared.keys())
         super().__init__(type(processor).__name__, "_rows", self.declared)
-        self.rows = rows
         self.outputs = outputs
         self.time_mode = time_mode
         self.key = key
@@ -184,7 +169,7 @@ class ProcessorCalls(StateFunction):
     @property
     def records(self) -> RowRecords:
         reads = None if self.frames is None else partial(FrameReader, self.frames)
-        return RowRecords.of_schema(self.rows, self.key, reads=reads)
+        return RowRecords.grouped(self.key, reads=reads)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_running": None}
@@ -232,13 +217,13 @@ class Running:
         self.key_of: Getter | None = None
         self._key_of_initial: Getter | None = None
         if calls.frames is not None or calls.initial is not None or not calls.key.is_plain:
-            self.key_of = self._getter(calls.key, calls.rows)
+            self.key_of = self._getter(calls.key)
         if calls.initial is not None:
-            self._key_of_initial = self._getter(calls.initial.key, calls.initial.schema)
+            self._key_of_initial = self._getter(calls.initial)
 
-    def _getter(self, key: GroupingKey, schema: sql.StructType) -> Getter:
+    def _getter(self, key: GroupingKey) -> Getter:
         """Return a function that reads the key from a row, or from a row of a frame."""
-        return key.getter(schema.names, len(key.in_front) if self._frames is None else 0)
+        return key.getter(len(key.in_front) if self._frames is None else 0)
 
     def handle_rows(self, rows: Iterator[Any], key_of: Getter) -> Any:
         """Pass the rows of a key to the processor, after those of the initial state."""
@@ -324,10 +309,9 @@ class ProcessorProcess(Process[Any, Any, Any]):
     @property
     def initial_records(self) -> RowRecords:
         """The record type of initial state."""
-        initial, key = self.calls.initial, self.calls.key
+        initial = self.calls.initial
         assert initial is not None, "there is some"
-        reads = self.calls.records.reads
-        return RowRecords.of_schema(initial.schema, key, grouped=initial.key, reads=reads)
+        return RowRecords.grouped(initial, self.calls.key, self.calls.records.reads)
 
     def hint(self, error: Exception) -> str:
         if isinstance(error, AttributeError) and self.calls.frames is None:
@@ -368,12 +352,11 @@ def process_of(
     processor: spark.StatefulProcessor,
     *,
     key: GroupingKey,
-    rows: sql.StructType,
     outputs: sql.StructType,
     time_mode: TimeMode,
     event_time: str | None = None,
     lateness_us: int = 0,
-    initial: InitialInput | None = None,
+    initial: GroupingKey | None = None,
     frames: FrameOptions | None = None,
     row: Any = None,
 ) -> ProcessorProcess:
@@ -381,9 +364,9 @@ def process_of(
 
     Parameters:
         key: the grouping key of rows.
-        rows, outputs: their schemas.
+        outputs: the schema of the outputs.
         event_time, lateness_us: as for `process`.
-        initial: the initial state, if there is any.
+        initial: the grouping key of the initial state, if there is any.
         frames: options for frames of pandas, if it takes those.
         row: the class of rows, after another processor.
 
@@ -391,8 +374,8 @@ def process_of(
         StateTypeError: a state is not valid; the message names it.
     """
     if initial is not None:
-        initial.key.as_of(key, initial.schema.names)
-    calls = ProcessorCalls(processor, rows, outputs, time_mode, key, initial, frames)
+        initial.as_of(key)
+    calls = ProcessorCalls(processor, outputs, time_mode, key, initial, frames)
     states = calls.declared.values()
     hints: dict[str, Any] = {
         "_rows": calls.records if row is None else replace(calls.records, cls=row),

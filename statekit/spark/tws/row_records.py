@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, Self
@@ -46,33 +46,31 @@ class RowRecords(ColumnRecords):
     reads: ReaderOf | None = field(default=None, compare=False)
 
     @classmethod
-    def of_schema(
-        cls,
-        schema: sql.StructType,
-        key: GroupingKey | None = None,
-        *,
-        grouped: GroupingKey | None = None,
-        reads: ReaderOf | None = None,
+    def of_schema(cls, schema: sql.StructType) -> Self:
+        """Return the record type of rows with this schema."""
+        fields = {of.name: Field(of.name, _annotation(of.dataType), required=True) for of in schema}
+        return cls(row_class(schema.names), "Row", "namedtuple", fields, "rows")
+
+    @classmethod
+    def grouped(
+        cls, by: GroupingKey, key: GroupingKey | None = None, reads: ReaderOf | None = None
     ) -> Self:
-        """Return the record type of rows with this schema.
+        """Return the record type of the rows that a key groups.
 
         Parameters:
-            key: the grouping key whose columns are the stored key.
-            grouped: the grouping key of these rows, if it is another one.
+            by: the grouping key of these rows.
+            key: the grouping key whose columns are the stored key, if it is another one.
         """
-        fields = {of.name: Field(of.name, _annotation(of.dataType), required=True) for of in schema}
-        derived: dict[str, str] = {}
-        names, widened = list(schema.names), None
-        if key is not None:
-            derived = key.derived if grouped is None else grouped.as_of(key, names)
-            annotations = dict(zip(key.columns, key.annotations, strict=True))
-            for name in derived:
-                fields[name] = Field(name, annotations[name] | None, required=True)
-            in_front = (grouped or key).in_front
-            if in_front:
-                widened = (grouped or key).put_in_front(names)
-                names = [*in_front, *names]
-        return cls(row_class(names), "Row", "namedtuple", fields, "rows", derived, widened, reads)
+        plain = cls.of_schema(by.rows)
+        derived = by.derived if key is None else by.as_of(key)
+        types = dict(zip((key or by).columns, by.annotations, strict=True))
+        keys = {name: Field(name, types[name] | None, required=True) for name in derived}
+        fields = {**(plain.fields or {}), **keys}
+        records = replace(plain, fields=fields, derived=derived, reads=reads)
+        if not by.in_front:
+            return records
+        rows = row_class([*by.in_front, *by.rows.names])
+        return replace(records, cls=rows, widened=by.put_in_front())
 
     @property
     def columns(self) -> list[str]:

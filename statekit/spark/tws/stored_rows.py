@@ -253,7 +253,7 @@ class StoredRows(Process[Any, Any, Any]):
         """Return the process function for the rows of `stored_frame`."""
         calls, key = declared.calls, declared.calls.key
         grouped = GroupingKey(frame, [quoted(name) for name in key.schema.names])
-        records = RowRecords.of_schema(frame, key, grouped=grouped)
+        records = RowRecords.grouped(grouped, key)
         annotations = {declared.signature.first: records, "return": None}
         puts = _Puts(declared.name, calls, frame.names)
         process = cls(puts, declared.key, {**declared.signature.hints, **annotations})

@@ -20,7 +20,7 @@ from statekit.spark.start import check_classic, start
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.importer import SparkImport
 from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames
-from statekit.spark.tws.process import InitialInput, InitialRows, process_of
+from statekit.spark.tws.process import InitialRows, process_of
 from statekit.spark.tws.sql_values import parsed_schema
 from statekit.spark.tws.state_handles import TimeMode
 from statekit.spark.union_plan import FirstInput
@@ -190,12 +190,11 @@ def transform_with_state(
     declared = process_of(
         processor,
         key=key,
-        rows=schema,
         outputs=outputs,
         time_mode=mode,
         event_time=event_time,
         lateness_us=lateness_us,
-        initial=initial and InitialInput(initial[0].schema, initial[1]),
+        initial=initial and initial[1],
         frames=FrameOptions.of_session(source.sparkSession) if in_frames else None,
         row=_row_of(above),
     )

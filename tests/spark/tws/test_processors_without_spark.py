@@ -100,7 +100,7 @@ class Does(StatefulProcessor):
 
 def declared(processor: StatefulProcessor, mode: Any = "none", **timed: Any) -> ProcessorProcess:
     """A processor as a process function of rows by `key`."""
-    return process_of(processor, key=KEY, rows=ROWS, outputs=OUTPUTS, time_mode=mode, **timed)
+    return process_of(processor, key=KEY, outputs=OUTPUTS, time_mode=mode, **timed)
 
 
 class Both:
@@ -119,7 +119,6 @@ class Both:
         process = process_of(
             made(),
             key=GroupingKey(rows, key),
-            rows=rows,
             outputs=OUTPUTS,
             time_mode=mode,
             event_time="at" if mode == "eventtime" else None,

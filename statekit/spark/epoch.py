@@ -85,7 +85,7 @@ class EpochRunner:
         self._frames: dict[tuple[Chain, bool], OperatorFrames | UnionFrames] = {}
         self._strayed: set[str] = set()
         self._unsorted: set[str] = set()
-        self._adapts = True
+        self._plans_again = all(sink.reads_once for sink in outputs.values())
         self._chains = chains(coordinator.job)
         self._inputs: Mapping[str, DataFrame] = {}
         self._read: list[DataFrame] = []
@@ -106,13 +106,12 @@ class EpochRunner:
         self._inputs = inputs
         self._read = [inputs.whole] if isinstance(inputs, MergedInputs) else [*inputs.values()]
         self._is_small = cache(lambda: batch is not None and _is_small(self._read))
-        if batch is not None and self._adapts:
-            self._adapts = not all(sink.reads_once for sink in self._outputs.values())
-            if not self._adapts:
-                # Have Spark plan micro-batches before they run, as for its own stateful queries: to
-                # plan again after each shuffle takes some 40 ms. The session is the stream's own.
-                # Users' functions keep adaptive planning: they may join the frames.
-                self._read[0].sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
+        if batch is not None and self._plans_again:
+            # Have Spark plan micro-batches before they run, as for its own stateful queries: to
+            # plan again after each shuffle takes some 40 ms. The session is the stream's own.
+            # Users' functions keep adaptive planning: they may join the frames.
+            self._read[0].sparkSession.conf.set("spark.sql.adaptive.enabled", "false")
+            self._plans_again = False
         while True:
             self._coordinator.begin(what=what)
             self._reporter = self._reports.begin()

@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 
@@ -35,6 +36,7 @@ RUNNING: weakref.WeakValueDictionary[str, EpochLoop] = weakref.WeakValueDictiona
 """Loops over streams of this process, by checkpoint URL."""
 
 
+@dataclass(eq=False, repr=False)
 class EpochLoop:
     """The epochs of a job from its start to its end.
 
@@ -48,22 +50,19 @@ class EpochLoop:
         progress: metrics of the last epochs, oldest first.
     """
 
-    def __init__(
-        self, coordinator: Coordinator, runner: EpochRunner, options: StartOptions
-    ) -> None:
-        self.query: StreamingQuery | None = None
-        self.progress: deque[Progress] = deque(maxlen=_MOST_PROGRESS)
-        self._coordinator = coordinator
-        self._runner = runner
-        self._options = options
-        self._stream: StreamingQuery | None = None
-        self._idle: IdleEpochs | None = None
-        self._first_error: BaseException | None = None
-        self._is_stopped = False
-        # Micro-batches run in Spark's thread, heartbeats in one of ours: one epoch at a time.
-        self._lock = threading.RLock()
-        self._no_input: Mapping[str, DataFrame] = {}
-        self._last_epoch_s = stopwatch_s()
+    _coordinator: Coordinator
+    _runner: EpochRunner
+    _options: StartOptions
+    query: StreamingQuery | None = None
+    progress: deque[Progress] = field(default_factory=partial(deque, maxlen=_MOST_PROGRESS))
+    _stream: StreamingQuery | None = None
+    _idle: IdleEpochs | None = None
+    _first_error: BaseException | None = None
+    _is_stopped: bool = False
+    # Micro-batches run in Spark's thread, heartbeats in one of ours: one epoch at a time.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _no_input: Mapping[str, DataFrame] = field(default_factory=dict)
+    _last_epoch_s: float = field(default_factory=stopwatch_s)
 
     @property
     def job(self) -> Job:

@@ -28,9 +28,7 @@ from statekit.functions.process import Process
 _StructMeta: Any = type(msgspec.Struct)
 _CACHE = "__msgspec_cache__"
 # What msgspec makes itself when it builds a Struct class.
-_MADE_BY_MSGSPEC = frozenset(
-    {"__dict__", "__weakref__", "__match_args__", "__slots__", "__doc__", _CACHE}
-)
+_MADE_BY_MSGSPEC = frozenset({"__dict__", "__weakref__", "__match_args__", "__slots__", _CACHE})
 
 
 class PickledFunction(NamedTuple):
@@ -122,23 +120,18 @@ def _struct_recipe(cls: Any) -> tuple[Any, ...]:
 
     Annotations come second, since they may refer to the class itself.
     """
-    members = vars(cls)
     own = inspect.get_annotations(cls)
+    left_out = {*_MADE_BY_MSGSPEC, *cls.__struct_fields__, "__annotations__"}
     namespace = {
         name: value
-        for name, value in members.items()
-        if name not in _MADE_BY_MSGSPEC
-        and name not in cls.__struct_fields__
-        and not name.startswith("__struct_")
-        and name != "__annotations__"
+        for name, value in vars(cls).items()
+        if name not in left_out and not name.startswith("__struct_")
     }
-    namespace["__doc__"] = members.get("__doc__")
     config = cls.__struct_config__
     options = {name: getattr(config, name) for name in dir(config) if not name.startswith("_")}
     fields_of_own = [field for field in msgspec.structs.fields(cls) if field.name in own]
     options["kw_only"] = any(field.name not in cls.__match_args__ for field in fields_of_own)
-    by_name = {field.name: _field_recipe(field) for field in fields_of_own}
-    fields = [(name, by_name[name]) for name in own if name in by_name]
+    fields = [(field.name, _field_recipe(field)) for field in fields_of_own]
     arguments = (cls.__name__, cls.__bases__, namespace, fields, options)
     return _struct_of, arguments, own, None, None, _annotate
 

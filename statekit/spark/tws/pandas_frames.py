@@ -92,6 +92,7 @@ class FrameOptions:
         )
 
 
+@dataclass
 class FrameReader(RecordReader):
     """Reads batches as the tuples that pandas creates from the rows of a frame.
 
@@ -101,19 +102,19 @@ class FrameReader(RecordReader):
         first_column: the number of the first of them in batches.
     """
 
-    def __init__(self, options: FrameOptions, schema: pa.Schema, first_column: int) -> None:
-        self._options = options
-        self._schema = schema
-        self._columns = slice(first_column, first_column + len(schema))
+    options: FrameOptions
+    schema: pa.Schema
+    first_column: int
 
     def read(self, batch: pa.RecordBatch) -> list[Any]:
         import pandas as pd
         from pyspark.sql.conversion import ArrowBatchTransformer
 
+        own = batch.columns[self.first_column : self.first_column + len(self.schema)]
         columns = ArrowBatchTransformer.to_pandas(
-            pa.RecordBatch.from_arrays(batch.columns[self._columns], schema=self._schema),
-            timezone=self._options.timezone,
-            prefer_int_ext_dtype=self._options.integers_extended,
+            pa.RecordBatch.from_arrays(own, schema=self.schema),
+            timezone=self.options.timezone,
+            prefer_int_ext_dtype=self.options.integers_extended,
         )
         return list(pd.concat(columns, axis=1).itertuples(index=False))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from operator import index
 from typing import Any, Literal, NoReturn, TypeVar
@@ -84,6 +84,7 @@ class StateHandle(spark.StatefulProcessorHandle, ABC):
         return self._state(stateName, "map", valueSchema, userKeySchema, ttlDurationMs)
 
 
+@dataclass(eq=False, repr=False)
 class Handle(StateHandle):
     """The handle that a processor's `init` gets, and keeps.
 
@@ -95,32 +96,24 @@ class Handle(StateHandle):
         time_mode: of the processor.
     """
 
-    def __init__(
-        self,
-        declared: Mapping[str, Declared],
-        deleted: Collection[str],
-        states: Mapping[str, Any],
-        context: Context,
-        time_mode: TimeMode,
-    ) -> None:
-        self._declared = declared
-        self._deleted_states = deleted
-        self._states = states
-        self._context = context
-        self._time_mode = time_mode
-        self._fired_ms: int | None = None
-        """The timer that is being handled: it is listed until that has been done."""
-        self._is_firing = False
-        self._fired_key: Any = None
-        self._deleted: set[int] = set()
-        """What was deleted while timers of `_fired_key` were handled. They fire all the same."""
+    declared: Mapping[str, Declared]
+    deleted: Collection[str]
+    states: Mapping[str, Any]
+    context: Context
+    time_mode: TimeMode
+    _fired_ms: int | None = None
+    """The timer that is being handled: it is listed until that has been done."""
+    _is_firing: bool = False
+    _fired_key: Any = None
+    _deleted_timers: set[int] = field(default_factory=set)
+    """Timers that were deleted while those of `_fired_key` were handled. They fire all the same."""
 
     def start_timer(self, at_ms: int, key: Any) -> None:
         """Start to handle a timer of a key."""
         if key != self._fired_key:
             self._fired_key = key
-            self._deleted.clear()
-        self._fired_ms = None if at_ms in self._deleted else at_ms
+            self._deleted_timers.clear()
+        self._fired_ms = None if at_ms in self._deleted_timers else at_ms
         self._is_firing = True
 
     def end_timer(self, at_ms: int) -> None:
@@ -133,26 +126,26 @@ class Handle(StateHandle):
     def _state(
         self, name: str, kind: Kind, values: object, keys: object, ttl_ms: int | None
     ) -> Any:
-        if name in self._deleted_states:
+        if name in self.deleted:
             return _Deleted(name, "map" if kind == "map" else "value")  # so Spark calls a list
-        declared = self._declared.get(name)
+        declared = self.declared.get(name)
         if declared is None or declared.kind != kind:
             raise StateTypeError(
                 f"the processor asks for a {kind} state {name!r}, and did not when the job was "
                 "put together: init() has to ask for the same states each time it is called"
             )
-        return _OF_KIND[kind](self._states[name], declared)
+        return _OF_KIND[kind](self.states[name], declared)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         timers, clock = self._timers()
         timers.set(_at(expiryTimestampMs), clock=clock)
-        self._deleted.discard(expiryTimestampMs)
+        self._deleted_timers.discard(expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         timers, clock = self._timers()
         timers.delete(_at(expiryTimestampMs), clock=clock)
         if self._is_firing:
-            self._deleted.add(expiryTimestampMs)
+            self._deleted_timers.add(expiryTimestampMs)
         if expiryTimestampMs == self._fired_ms:
             self._fired_ms = None
 
@@ -167,17 +160,17 @@ class Handle(StateHandle):
 
     def _timers(self) -> tuple[Timers, Clock]:
         """Return the timers of the key, and their clock."""
-        clock = CLOCKS.get(self._time_mode)
+        clock = CLOCKS.get(self.time_mode)
         if clock is None:
             raise PySparkValueError(
                 errorClass="UNSUPPORTED_OPERATION",
                 messageParameters={"operation": "Timers with TimeMode.None"},
             )
-        return self._context.timers, clock
+        return self.context.timers, clock
 
     def deleteIfExists(self, stateName: str) -> None:
         """Do nothing in `init`: the states were deleted when the job was built."""
-        if stateName not in self._deleted_states:
+        if stateName not in self.deleted:
             raise StateTypeError(
                 f"the processor deletes state {stateName!r}, and did not when the job was put "
                 "together: call deleteIfExists() in init(), and clear() to remove what a key has"

@@ -11,6 +11,7 @@ import base64
 import datetime as dt
 import decimal
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -209,17 +210,15 @@ def _found(schema: sql.StructType, name: object) -> tuple[tuple[str, ...], sql.D
     return tuple(path), type_
 
 
+_NAME = r"(?:`(?:[^`]|``)+`|[^.`]+)"
+
+
 def _split(name: str) -> list[str]:
     """Return the parts of a name such as a.b, or `a.b`.c where a part has a dot itself."""
-    parts, quotes = [""], False
-    for letter in name:
-        if letter == "`":
-            quotes = not quotes
-        elif letter == "." and not quotes:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts
+    if not re.fullmatch(rf"{_NAME}(?:\.{_NAME})*", name):
+        return [name]
+    parts = re.findall(_NAME, name)
+    return [part[1:-1].replace("``", "`") if part[0] == "`" else part for part in parts]
 
 
 def _path_expression(path: Sequence[str]) -> str:

@@ -103,6 +103,22 @@ def declared(processor: StatefulProcessor, mode: Any = "none", **timed: Any) -> 
     return process_of(processor, key=KEY, outputs=OUTPUTS, time_mode=mode, **timed)
 
 
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("a`b", "a`b"),
+        ("`a``b`", "a`b"),
+        ("`a.b`", "a.b"),
+        ("a.n", "a n as key"),
+        ("`a`.n", "a n as key"),
+    ],
+)
+def test_a_key_may_be_named_in_quotes_as_in_sql(name: str, column: str) -> None:
+    rows = schema(**{"a`b": LongType, "a.b": LongType})
+    rows.add("a", schema(n=LongType))
+    assert GroupingKey(rows, [name]).columns == (column,)
+
+
 class Both:
     """A processor in the harness, and one that does the same in Spark's tester.
 

@@ -65,7 +65,12 @@ class GroupingKey:
     Attributes:
         rows: the schema of the rows.
         columns: the columns with the stored key.
-        types: the SQL types of the key.
+        types: the SQL type of each of them.
+        annotations: the stored type of each of them.
+        schema: the types by the names that a processor receives.
+        derived: SQL expressions of the columns that rows do not contain, by column name.
+        in_front: names of key fields within columns. Spark puts these fields before the row's own.
+        has_floats: whether a key has floats, so that -0.0 and 0.0 are the same key.
 
     Raises:
         StateTypeError: there is no such column, or it cannot be grouped by.
@@ -78,37 +83,17 @@ class GroupingKey:
 
     def __init__(self, schema: sql.StructType, names: Sequence[str]) -> None:
         self.rows = schema
-        self._parts = [_part(schema, name) for name in names]
-        self.columns = tuple(part.column for part in self._parts)
+        self._parts = parts = [_part(schema, name) for name in names]
+        self.columns = tuple(part.column for part in parts)
         if not names or len(set(self.columns)) != len(names):
             raise StateTypeError(f"keys={list(names)}: give one column to group by, or several")
-        self.types = tuple(part.type for part in self._parts)
-        self._row = Row(*(part.name for part in self._parts))
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether rows contain the stored key."""
-        return not any(part.expression for part in self._parts)
-
-    @property
-    def schema(self) -> sql.StructType:
-        """The SQL types of the key."""
-        return sql.StructType([sql.StructField(part.name, part.type) for part in self._parts])
-
-    @property
-    def derived(self) -> dict[str, str]:
-        """SQL expressions of the key columns that rows do not contain, by column name."""
-        return {part.column: part.expression for part in self._parts if part.expression}
-
-    @property
-    def has_floats(self) -> bool:
-        """Whether a key has floats, so that -0.0 and 0.0 are the same key."""
-        return any(_without_minus_zero(type_, "value") != "value" for type_ in self.types)
-
-    @property
-    def annotations(self) -> tuple[Any, ...]:
-        """The stored type of each column."""
-        return tuple(part.annotation for part in self._parts)
+        self.types = tuple(part.type for part in parts)
+        self.annotations = tuple(part.annotation for part in parts)
+        self.schema = sql.StructType([sql.StructField(part.name, part.type) for part in parts])
+        self._row = Row(*self.schema.names)
+        self.derived = {part.column: part.expression for part in parts if part.expression}
+        self.in_front = [part.name for part in parts if len(part.path) > 1]
+        self.has_floats = any(_without_minus_zero(of, "value") != "value" for of in self.types)
 
     def getter(self, skip: int = 0) -> Getter:
         """Return a function that reads the key for a processor from a row.
@@ -117,11 +102,6 @@ class GroupingKey:
             skip: number of fields before the columns of a row.
         """
         return self._reader(self._parts, skip)
-
-    @property
-    def in_front(self) -> list[str]:
-        """Names of key fields within columns. Spark puts these fields before the row's own."""
-        return [part.name for part in self._parts if len(part.path) > 1]
 
     def put_in_front(self) -> Getter:
         """Return a function that puts the key fields within columns before a row's values."""

@@ -102,6 +102,7 @@ class SparkImport:
         self._shards = check_parallelism(parallelism, self._groups)
         with self.found.as_written():
             self._frame = stored_frame(self.found, self._declared)
+        self._stored_rows = StoredRows.of(self._declared, self._frame.schema)
 
     def carry_out(
         self, *, working_directory: str | Path | None = None, rocksdb: RocksOptions | None = None
@@ -160,10 +161,6 @@ class SparkImport:
         )
         repository.commit(manifest)
         return manifest
-
-    @property
-    def _stored_rows(self) -> StoredRows:
-        return StoredRows.of(self._declared, self._frame.schema)
 
     def _job_file(self) -> JobFile:
         stored = self.repository.job_file()  # of a start or an import that never committed

@@ -140,6 +140,9 @@ class ProcessorCalls(StateFunction):
         declared: the states that it declares, by name and in order.
         deleted: the states that it deletes, if they exist.
         records: the record type of rows.
+
+    Raises:
+        StateTypeError: a state, or the key of the initial state, is not valid.
     """
 
     def __init__(
@@ -148,9 +151,11 @@ class ProcessorCalls(StateFunction):
         outputs: sql.StructType,
         time_mode: TimeMode,
         key: GroupingKey,
-        initial: GroupingKey | None,
-        frames: FrameOptions | None,
+        initial: GroupingKey | None = None,
+        frames: FrameOptions | None = None,
     ) -> None:
+        if initial is not None:
+            initial.as_of(key)
         self.packed = cloudpickle.dumps(processor)
         handle = _DeclaredStates(time_mode)
         first = pickle.loads(self.packed)  # noqa: S301 (what was just packed)
@@ -216,7 +221,7 @@ class Running:
         self._rows_of = None if calls.frames is None else rows_of(calls.outputs, calls.frames)
         self.key_of: Getter | None = None
         self._key_of_initial: Getter | None = None
-        if calls.frames is not None or calls.initial is not None or not calls.key.is_plain:
+        if calls.frames is not None or calls.initial is not None or calls.key.derived:
             self.key_of = self._getter(calls.key)
         if calls.initial is not None:
             self._key_of_initial = self._getter(calls.initial)
@@ -349,41 +354,22 @@ _FIRST_TIME_US = 1  # in the first epoch of a processor, an event time of 0 woul
 
 
 def process_of(
-    processor: spark.StatefulProcessor,
-    *,
-    key: GroupingKey,
-    outputs: sql.StructType,
-    time_mode: TimeMode,
-    event_time: str | None = None,
-    lateness_us: int = 0,
-    initial: GroupingKey | None = None,
-    frames: FrameOptions | None = None,
-    row: Any = None,
+    calls: ProcessorCalls, *, event_time: str | None = None, lateness_us: int = 0, row: Any = None
 ) -> ProcessorProcess:
     """Return a process function that calls a processor.
 
     Parameters:
-        key: the grouping key of rows.
-        outputs: the schema of the outputs.
         event_time, lateness_us: as for `process`.
-        initial: the grouping key of the initial state, if there is any.
-        frames: options for frames of pandas, if it takes those.
         row: the class of rows, after another processor.
-
-    Raises:
-        StateTypeError: a state is not valid; the message names it.
     """
-    if initial is not None:
-        initial.as_of(key)
-    calls = ProcessorCalls(processor, outputs, time_mode, key, initial, frames)
     states = calls.declared.values()
     hints: dict[str, Any] = {
         "_rows": calls.records if row is None else replace(calls.records, cls=row),
         "_context": Context,
-        "return": Iterator[RowOutputs.annotation(outputs)],  # type: ignore[misc]
+        "return": Iterator[RowOutputs.annotation(calls.outputs)],  # type: ignore[misc]
         **{of.stored: _annotation(of) for of in states},
     }
-    by_event_time = time_mode == "eventtime"
+    by_event_time = calls.time_mode == "eventtime"
     traits = Traits(
         widths=dict(chain.from_iterable(map(_widths, states))),
         timers_join=False,
@@ -394,7 +380,9 @@ def process_of(
         earliest_us=0 if by_event_time else BEGINNING,  # as in Spark, 1970
         dropped_states=frozenset(map(plain_name, calls.deleted)),
     )
-    return ProcessorProcess(calls, key.columns, hints, event_time, lateness_us, False, None, traits)
+    return ProcessorProcess(
+        calls, calls.key.columns, hints, event_time, lateness_us, False, None, traits
+    )
 
 
 _STATES: dict[Kind, Any] = {"value": ValueState, "list": ListState, "map": MapState}

@@ -20,7 +20,7 @@ from statekit.spark.start import check_classic, start
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.importer import SparkImport
 from statekit.spark.tws.pandas_frames import FrameOptions, takes_frames
-from statekit.spark.tws.process import InitialRows, process_of
+from statekit.spark.tws.process import InitialRows, ProcessorCalls, process_of
 from statekit.spark.tws.sql_values import parsed_schema
 from statekit.spark.tws.state_handles import TimeMode
 from statekit.spark.union_plan import FirstInput
@@ -187,17 +187,9 @@ def transform_with_state(
     name = name or type(processor).__name__
     initial = None if initial_state is None else _initial(initial_state)
     in_frames = takes_frames(processor) if pandas is None else pandas
-    declared = process_of(
-        processor,
-        key=key,
-        outputs=outputs,
-        time_mode=mode,
-        event_time=event_time,
-        lateness_us=lateness_us,
-        initial=initial and initial[1],
-        frames=FrameOptions.of_session(source.sparkSession) if in_frames else None,
-        row=_row_of(above),
-    )
+    frames = FrameOptions.of_session(source.sparkSession) if in_frames else None
+    calls = ProcessorCalls(processor, outputs, mode, key, initial and initial[1], frames)
+    declared = process_of(calls, event_time=event_time, lateness_us=lateness_us, row=_row_of(above))
     if above is None:
         job = Job(name)
         stream: Stream[Any] = job.source(_INPUT, cast(Any, declared.record_type))

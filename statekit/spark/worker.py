@@ -7,7 +7,7 @@ import gc
 import os
 import socket
 import stat
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,7 +18,6 @@ from statekit.backend.rocksdb_options import RocksOptions
 from statekit.checkpoint.manifest import ShardPlan, ShardReport
 from statekit.checkpoint.repository import Repository
 from statekit.errors import ProcessError
-from statekit.functions.process import Process
 from statekit.records.output_type import OutputType
 from statekit.records.preaggregate import Combiner, with_operator_name
 from statekit.records.rebatch import rebatched
@@ -27,7 +26,14 @@ from statekit.runtime.shard_input import ShardInput
 from statekit.spark.commit_records import Reporter
 from statekit.spark.pickling import PickledFunction, PickledPlans, unpickled
 from statekit.spark.worker_chaining import passed_batches
-from statekit.spark.worker_rows import INPUT, UnionReader, batches_of_rows, shards_in_turn
+from statekit.spark.worker_rows import (
+    INPUT,
+    AnyProcess,
+    Batches,
+    UnionReader,
+    batches_of_rows,
+    shards_in_turn,
+)
 from statekit.spark.worker_sort import in_order
 from statekit.watermark import is_late
 from statekit.working_copy.base_options import BaseOptions
@@ -86,7 +92,7 @@ class ShardStep:
     reader: UnionReader | None = None
     is_combined: bool = False
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         _collect_rarely()
         directory = self.directory or _executors_directory()
@@ -98,8 +104,8 @@ class ShardStep:
             yield from self._shard(shard, rows, copies, schema)
 
     def _shard(
-        self, shard: int, batches: Iterator[pa.RecordBatch], copies: DiskCopies, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
+        self, shard: int, batches: Batches, copies: DiskCopies, schema: pa.Schema
+    ) -> Batches:
         repository = _repository(self.url)
         processes = [unpickled(stage.function) for stage in self.stages]
         reports: list[ShardReport] = []
@@ -125,9 +131,7 @@ class ShardStep:
             for outputs in reversed(running):
                 outputs.close()
 
-    def _input(
-        self, declared: Process[Any, Any, Any], plan: ShardPlan, batches: Iterator[pa.RecordBatch]
-    ) -> ShardInput:
+    def _input(self, declared: AnyProcess, plan: ShardPlan, batches: Batches) -> ShardInput:
         """Return the records of a shard of the first operator."""
         if self.reader is not None:
             batches = in_order(batches, (*declared.key, INPUT), plan.operator)
@@ -159,7 +163,7 @@ class CombineStep:
     operator: str
     late_us: int
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         combiner = unpickled(self.function).traits.combiner
         assert combiner is not None
@@ -180,7 +184,7 @@ class LateStep:
     function: PickledFunction
     watermark_us: int
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Batches) -> Batches:
         _acknowledge_at_once()
         declared = unpickled(self.function)
         time_of = declared.time_of()
@@ -191,9 +195,7 @@ class LateStep:
             yield batch.filter(pa.array(late, pa.bool_()))
 
 
-def _combined(
-    combiner: Combiner, batches: Iterator[pa.RecordBatch], plan: ShardPlan, late_us: int
-) -> Iterator[pa.RecordBatch]:
+def _combined(combiner: Combiner, batches: Batches, plan: ShardPlan, late_us: int) -> Batches:
     """Yield the combined rows of the batches of a shard."""
     with with_operator_name(plan.operator):
         yield from combiner.combined_sorted(batches, late_us)
@@ -253,9 +255,7 @@ def _repository(url: str) -> Repository:
     return Repository(url)
 
 
-def _output_batch(
-    declared: Process[Any, Any, Any], schema: pa.Schema, outputs: list[Any]
-) -> pa.RecordBatch:
+def _output_batch(declared: AnyProcess, schema: pa.Schema, outputs: list[Any]) -> pa.RecordBatch:
     if declared.output_type is None:
         raise ProcessError(
             f"operator {declared.name!r} yielded {outputs[0]!r} and is declared to return None: "

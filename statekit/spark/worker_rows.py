@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from statekit.errors import IncompleteEpochError, ProcessError
 from statekit.functions.process import Process
-from statekit.keygroup import key_group
 from statekit.records.keyed_batch import BroadcastRecords, KeyedBatch
 from statekit.records.record_type import RecordReader, RecordType
 from statekit.runtime.batch_builder import KeyedBatchBuilder
@@ -34,14 +33,16 @@ FIRST_MARK = -1
 """The mark of shard 0 in the column of the key group, before all records; that of shard 1 is -2."""
 
 
+Batches = Iterator[pa.RecordBatch]
+AnyProcess = Process[Any, Any, Any]
+
+
 def row_of(number: int) -> str:
     """Return the column with the record of an input."""
     return f"__statekit_row_{number}"
 
 
-def shards_in_turn(
-    batches: Iterator[pa.RecordBatch],
-) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+def shards_in_turn(batches: Batches) -> Iterator[tuple[int, Batches]]:
     """Yield the number of each shard of a Spark partition, and an iterator over its batches.
 
     Read the batches of one shard before the next shard; unread ones are skipped.
@@ -50,7 +51,7 @@ def shards_in_turn(
         yield shard, (rows for _, rows in pieces)
 
 
-def _cut_at_marks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _cut_at_marks(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Cut batches at marks: yield pieces without marks, each with the number of its shard."""
     shard: int | None = None
     for batch in batches:
@@ -131,18 +132,17 @@ class RowBatchBuilder(KeyedBatchBuilder):
         The JVM computed the key group from the columns. A validator or `__post_init__` may have
         changed the field.
         """
-        last: Any = self  # equals no key
-        for key, group, record in zip(keys, groups, records, strict=True):
-            if key != last:
-                last = key
-                if key_group(key, self._key_groups) != group:
-                    fields = ", ".join(self._process.key)
-                    raise ProcessError(
-                        f"operator {self._operator!r}: {self._process.record_type.name} changes "
-                        f"its key ({fields}) to {key!r} while {record!r} is made, after the "
-                        "records were routed by the columns: change the column in the DataFrame "
-                        "instead"
-                    )
+        place = 0
+        for key, group, size in self.key_runs(keys, records):
+            if group != groups[place]:
+                fields = ", ".join(self._process.key)
+                raise ProcessError(
+                    f"operator {self._operator!r}: {self._process.record_type.name} changes "
+                    f"its key ({fields}) to {key!r} while {records[place]!r} is made, after the "
+                    "records were routed by the columns: change the column in the DataFrame "
+                    "instead"
+                )
+            place += size
 
     def batch_of_columns(self, columns: list[list[Any]], groups: list[int]) -> KeyedBatch:
         """Return a batch of rows of the combiner: the key's columns first, the time last."""
@@ -156,9 +156,7 @@ class RowBatchBuilder(KeyedBatchBuilder):
         return KeyedBatch(keys, groups, keys, records, columns[-1])
 
 
-def batches_of_rows(
-    process: Process[Any, Any, Any], rows: Iterator[pa.RecordBatch], key_groups: int
-) -> Iterator[KeyedBatch]:
+def batches_of_rows(process: AnyProcess, rows: Batches, key_groups: int) -> Iterator[KeyedBatch]:
     """Yield keyed batches of the rows of one stream: of one each, unless a combiner merges them."""
     builder = RowBatchBuilder(process, key_groups)
     (record_type,) = process.taken.members
@@ -178,7 +176,7 @@ def batches_of_rows(
             yield builder.batch_of_columns(reader.columns(batch), groups)
 
 
-def input_types(process: Process[Any, Any, Any]) -> list[RecordType]:
+def input_types(process: AnyProcess) -> list[RecordType]:
     """Return the types of the records that a process function takes, and those of its handlers."""
     handled = process.handlers.record_type
     return [*process.record_type.members, *(() if handled is None else handled.members)]
@@ -195,11 +193,7 @@ class UnionRows:
     """
 
     def __init__(
-        self,
-        process: Process[Any, Any, Any],
-        batches: Iterator[pa.RecordBatch],
-        key_groups: int,
-        types: Sequence[int],
+        self, process: AnyProcess, batches: Batches, key_groups: int, types: Sequence[int]
     ) -> None:
         self._process = process
         self._batches = batches
@@ -261,5 +255,5 @@ class UnionRows:
         return reader.read(rows)
 
 
-UnionReader = Callable[[Process[Any, Any, Any], Iterator[pa.RecordBatch], int], UnionRows]
+UnionReader = Callable[[AnyProcess, Batches, int], UnionRows]
 """`UnionRows` without its last argument: reads the rows of a shard of one operator."""

@@ -64,9 +64,7 @@ class _DeclaredStates(StateHandle):
     def listTimers(self) -> Iterator[int]:
         raise StateTypeError(_NO_KEY.format("timers"))
 
-    def _state(
-        self, name: str, kind: Kind, values: object, keys: object, ttl_ms: int | None
-    ) -> Any:
+    def _state(self, name: str, kind: Kind, ttl_ms: int | None, *schemas: object) -> Any:
         where = f"state {name!r}"
         if name in self.deleted:
             raise StateTypeError(
@@ -84,9 +82,10 @@ class _DeclaredStates(StateHandle):
                 f"{where} has a TTL, which Spark counts in processing time: use "
                 'time_mode="processingTime"'
             )
+        values, *keys = schemas
         value_types, key_types = SqlValues(parsed_schema(values, where), where, name), None
-        if keys is not None:
-            of_keys = parsed_schema(keys, f"{where}, key")
+        if keys:
+            of_keys = parsed_schema(keys[0], f"{where}, key")
             key_types = SqlValues(of_keys, f"{where}, key", f"{name}_entry", as_key=True)
         self.declared[name] = Declared(name, plain_name(name), kind, value_types, key_types, ttl_ms)
         return _NotYet(name)

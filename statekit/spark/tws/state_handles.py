@@ -60,28 +60,26 @@ class StateHandle(spark.StatefulProcessorHandle, ABC):
     """A handle with one method for the states of all kinds."""
 
     @abstractmethod
-    def _state(
-        self, name: str, kind: Kind, values: object, keys: object, ttl_ms: int | None
-    ) -> Any:
+    def _state(self, name: str, kind: Kind, ttl_ms: int | None, *schemas: object) -> Any:
         """Return a state.
 
         Parameters:
             name: its name.
             kind: value, list or map.
-            values, keys: schemas of the values, and of the keys of a map.
             ttl_ms: time to live in milliseconds; None or 0 without.
+            schemas: of the values, and of the keys of a map.
         """
 
     def getValueState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
-        return self._state(stateName, "value", schema, None, ttlDurationMs)
+        return self._state(stateName, "value", ttlDurationMs, schema)
 
     def getListState(self, stateName: str, schema: Any, ttlDurationMs: int | None = None) -> Any:
-        return self._state(stateName, "list", schema, None, ttlDurationMs)
+        return self._state(stateName, "list", ttlDurationMs, schema)
 
     def getMapState(
         self, stateName: str, userKeySchema: Any, valueSchema: Any, ttlDurationMs: int | None = None
     ) -> Any:
-        return self._state(stateName, "map", valueSchema, userKeySchema, ttlDurationMs)
+        return self._state(stateName, "map", ttlDurationMs, valueSchema, userKeySchema)
 
 
 @dataclass(eq=False, repr=False)
@@ -123,9 +121,7 @@ class Handle(StateHandle):
         self.deleteTimer(at_ms)
         self._is_firing = False
 
-    def _state(
-        self, name: str, kind: Kind, values: object, keys: object, ttl_ms: int | None
-    ) -> Any:
+    def _state(self, name: str, kind: Kind, ttl_ms: int | None, *schemas: object) -> Any:
         if name in self.deleted:
             return _Deleted(name, "map" if kind == "map" else "value")  # so Spark calls a list
         declared = self.declared.get(name)

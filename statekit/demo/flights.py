@@ -170,22 +170,17 @@ def write_input(csv: Path, directory: Path) -> tuple[int, float]:
 
     Returns their number, and the share of them that left before a flight that arrives earlier.
     """
-    nothing = pyarrow.csv.ConvertOptions(null_values=["", "NA"], strings_can_be_null=True)
-    table = pyarrow.csv.read_csv(csv, convert_options=nothing)
+    options = pyarrow.csv.ConvertOptions(
+        column_types={"arr_delay": pa.float64()}, null_values=["", "NA"], strings_can_be_null=True
+    )
+    table = pyarrow.csv.read_csv(csv, convert_options=options)
     table = table.sort_by([(name, "ascending") for name in ORDER])
     table = table.filter(pc.is_valid(table["dep_delay"]))
     hours = table["time_hour"].cast(pa.timestamp("us", "UTC"))
     minutes = pc.add(table["minute"], table["dep_delay"].cast(pa.int64()))
     departed = pc.add(hours, pc.multiply(minutes, 60_000_000).cast(pa.duration("us")))
-    flights = pa.table(
-        {
-            "tailnum": table["tailnum"],
-            "origin": table["origin"],
-            "dest": table["dest"],
-            "departed": departed,
-            "arr_delay": table["arr_delay"].cast(pa.float64()),
-        }
-    )
+    columns = ["tailnum", "origin", "dest", "arr_delay"]
+    flights = table.select(columns).append_column("departed", departed)
     micros = departed.cast(pa.int64()).combine_chunks()
     behind = pc.mean(pc.less(micros, pc.cumulative_max(micros))).as_py()
     directory.mkdir(parents=True)

@@ -392,10 +392,8 @@ def _origin(inputs: int, bits: int) -> str:
 
 
 def _sort_type(df: DataFrame, name: str) -> spark_types.DataType:
-    type_found = df.schema[name].dataType
-    return (
-        spark_types.BinaryType() if isinstance(type_found, spark_types.StringType) else type_found
-    )
+    own = df.schema[name].dataType
+    return spark_types.BinaryType() if isinstance(own, spark_types.StringType) else own
 
 
 def _is_integral(df: DataFrame, name: str) -> bool:

@@ -42,16 +42,30 @@ _TIME_MODES: dict[str, TimeMode] = {
 _KINDS: dict[str, Kind] = {"ValueState": "value", "ListState": "list", "MapState": "map"}
 
 
+class KeptState(NamedTuple):
+    """A state in Spark's checkpoint.
+
+    Parameters:
+        name: its name.
+        kind: value, list or map.
+        expires: whether its rows have an expiry time.
+    """
+
+    name: str
+    kind: Kind
+    expires: bool
+
+
 class TwsOperator(NamedTuple):
     """The metadata of a `transformWithState`.
 
     Parameters:
         time_mode: of its processor.
-        states: the kind of each state, and whether its rows have an expiry time, by name.
+        states: by name.
     """
 
     time_mode: TimeMode
-    states: dict[str, tuple[Kind, bool]]
+    states: dict[str, KeptState]
 
 
 class Position(NamedTuple):
@@ -206,11 +220,11 @@ class TwsCheckpoint:
         try:
             properties = parse_json(row.operatorProperties)
             time_mode = _TIME_MODES[properties["timeMode"].lower()]
-            states = {
-                of["stateName"]: (_KINDS[of["stateVariableType"]], bool(of["ttlEnabled"]))
+            states = [
+                KeptState(of["stateName"], _KINDS[of["stateVariableType"]], bool(of["ttlEnabled"]))
                 for of in properties["stateVariables"]
                 if not of["stateName"].startswith("$")  # what Spark keeps timers in
-            }
+            ]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RestoreError(
                 f"{self.url} has metadata of a transformWithState that this statekit does not know "
@@ -218,7 +232,7 @@ class TwsCheckpoint:
                 f"{row.operatorProperties!r:.300}): upgrade statekit, or run a micro-batch with "
                 "Spark 4.1 or newer"
             ) from error
-        return TwsOperator(time_mode, states)
+        return TwsOperator(time_mode, {state.name: state for state in states})
 
     @contextlib.contextmanager
     def as_written(self) -> Iterator[None]:

@@ -33,7 +33,7 @@ from statekit.spark.tws.pandas_frames import FrameOptions, FrameReader, frames_o
 from statekit.spark.tws.row_records import Initial, RowOutputs, RowRecords
 from statekit.spark.tws.sql_values import SqlValues, parsed_schema, plain_name, widths
 from statekit.spark.tws.state_handles import Declared, Handle, Kind, StateHandle, TimeMode, now_ms
-from statekit.spark.worker_rows import UnionRows
+from statekit.spark.worker_rows import AnyProcess, Batches, UnionRows
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.options import TTL
@@ -332,10 +332,9 @@ class InitialRows(UnionRows):
     Rows of initial state are wrapped in `Initial`. They count as input and are never late.
     """
 
-    def __init__(
-        self, declared: ProcessorProcess, batches: Iterator[pa.RecordBatch], key_groups: int
-    ) -> None:
+    def __init__(self, declared: AnyProcess, batches: Batches, key_groups: int) -> None:
         super().__init__(declared, batches, key_groups, types=())
+        assert isinstance(declared, ProcessorProcess), "no others have initial state"
         self._types = [declared.initial_records, *declared.record_type.members]
 
     def _batch(self, rows: pa.RecordBatch) -> KeyedBatch:

@@ -21,7 +21,7 @@ from statekit.errors import StateSchemaError, StateTypeError
 from statekit.functions.context import Context
 from statekit.functions.process import Process
 from statekit.spark.plan import quoted
-from statekit.spark.tws.checkpoint import TwsCheckpoint
+from statekit.spark.tws.checkpoint import KeptState, TwsCheckpoint
 from statekit.spark.tws.grouping_key import GroupingKey
 from statekit.spark.tws.process import ProcessorCalls, ProcessorProcess, StateFunction
 from statekit.spark.tws.row_records import RowRecords
@@ -114,17 +114,17 @@ def _check_declared(checkpoint: TwsCheckpoint, calls: ProcessorCalls) -> None:
             "the processor that wrote it. Drop the state after the import"
         )
     for name, of in calls.declared.items():
-        wanted = (of.kind, of.ttl_ms is not None)
+        wanted = KeptState(name, of.kind, of.ttl_ms is not None)
         stored = operator.states.get(name, wanted)
         if stored != wanted:
             raise StateSchemaError(
-                f"state {name!r} is {_shown(*stored)} in {url}, and the processor asks for "
-                f"{_shown(*wanted)}: pass the processor that made it"
+                f"state {name!r} is {_shown(stored)} in {url}, and the processor asks for "
+                f"{_shown(wanted)}: pass the processor that made it"
             )
 
 
-def _shown(kind: str, expires: bool) -> str:
-    return f"a {kind} state {'with' if expires else 'without'} a TTL"
+def _shown(state: KeptState) -> str:
+    return f"a {state.kind} state {'with' if state.expires else 'without'} a TTL"
 
 
 def _check_type(stored: sql.DataType, wanted: sql.DataType, what: str, url: str) -> None:

@@ -61,7 +61,7 @@ def run(home: Path) -> bool:
     ]
     headings = "airport", "turnarounds", "mean hours", "longest hours"
     _print_table("turnarounds per airport", headings, rows)
-    comparisons = [Comparison(**comparison) for comparison in results["comparisons"]]
+    comparisons = [Comparison(*comparison) for comparison in results["comparisons"]]
     _print_comparisons(comparisons)
     _inspect(home)
     return all(comparison.agrees for comparison in comparisons)

@@ -242,9 +242,8 @@ class TwsCheckpoint:
         try:
             yield
         finally:
-            if before is None:
-                self._spark.conf.unset(_VERSION)
-            else:
+            self._spark.conf.unset(_VERSION)
+            if before is not None:
                 self._spark.conf.set(_VERSION, before)
 
     def rows(self, **options: object) -> DataFrame:
@@ -282,11 +281,8 @@ class TwsCheckpoint:
             StorageError: Spark cannot read it.
         """
         try:
-            stream = self._files.open(self._path(f"{self.url}/{name}"))
-            try:
+            with contextlib.closing(self._files.open(self._path(f"{self.url}/{name}"))) as stream:
                 return bytes(stream.readAllBytes())
-            finally:
-                stream.close()
         except Py4JJavaError as error:
             raise _unopened(f"{self.url}/{name}", error) from error
 

@@ -164,9 +164,6 @@ class _Puts(StateFunction):
         self._context: Context | None = None
         self._puts: list[tuple[_Put, int]] = []
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_context": None, "_puts": []}
-
     def __call__(self, rows: Iterator[Any], context: Context, *states: Any) -> None:
         if context is not self._context:
             self._context = context

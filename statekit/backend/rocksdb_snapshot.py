@@ -30,6 +30,10 @@ Failure = Callable[[str, Exception], StatekitError]
 """Returns the error for an exception of RocksDB while something was done, such as "read"."""
 
 
+PointGetter = Callable[[bytes], bytes | None]
+"""Returns the row of a key; None if there is none."""
+
+
 class FrozenRows(Protocol):
     """Rows per state that never change. Thread-safe."""
 

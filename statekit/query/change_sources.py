@@ -14,9 +14,8 @@ from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.own_files import own_files
-from statekit.checkpoint.replay import local_rows
 from statekit.checkpoint.repository import Repository, group_bounds
-from statekit.checkpoint.restore_plan import restore_plan
+from statekit.checkpoint.restore_plan import local_rows, restore_plan
 from statekit.checkpoint.retention import still_kept
 from statekit.checkpoint.sealed_json import FileRef
 from statekit.errors import QueryError

@@ -23,6 +23,7 @@ from statekit.job.job import Job
 from statekit.job.stream import Stream, Windowed
 from statekit.job.windows.definitions import session, sliding, tumbling
 from statekit.job.windows.field_aggregates import Count, FieldAggregate, Max, Mean, Min, Sum
+from statekit.query.read import read
 from statekit.state.list_state import ListState
 from statekit.state.map_state import MapState
 from statekit.state.operator_state import (
@@ -80,6 +81,7 @@ __all__ = [
     "ValueState",
     "Windowed",
     "process",
+    "read",
     "session",
     "sinks",
     "sliding",

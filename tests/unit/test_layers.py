@@ -32,6 +32,7 @@ RANKS = [
     "job/windows",
     "job",
     "sinks",
+    "query",
     "maintenance",
     "maintenance/savepoint",
     "maintenance/verify",
@@ -50,7 +51,7 @@ USERS = {"demo"}
 
 DOORS = {
     "rocksdict": {"backend/rocksdb.py"},
-    "numpy": {"codec/vectorized.py", "backend/change_file_sums.py"},
+    "numpy": {"codec/vectorized.py", "backend/change_file_sums.py", "query"},
     "obstore": {"checkpoint/object_store.py"},
     "pandas": {"spark"},
     "pyspark": {"spark", "demo"},

@@ -1,0 +1,1 @@
+"""Reading state from outside: tables of states, and what follows a checkpoint."""

@@ -56,6 +56,7 @@ PUBLIC = [
     "ValueState",
     "Windowed",
     "process",
+    "read",
     "session",
     "sinks",
     "sliding",

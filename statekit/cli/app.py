@@ -24,6 +24,7 @@ from statekit.cli import verify as cli_verify
 from statekit.cli.copies import copies
 from statekit.cli.gc import gc
 from statekit.cli.import_spark import import_spark
+from statekit.cli.read_state import export_state, scan, top_keys
 from statekit.cli.savepoint import inspect_savepoint, savepoint
 from statekit.cli.tables import print_error, print_json
 from statekit.errors import StatekitError
@@ -220,6 +221,21 @@ app.command(
     epilog="Examples: statekit gc ./checkpoint --dry-run  ·  "
     "statekit gc ./checkpoint --epochs 10 --age '7 days'"
 )(gc)
+
+
+app.command(
+    name="export",
+    epilog="Example: statekit export ./checkpoint turnaround visits --to parquet --into v.parquet",
+)(export_state)
+app.command(
+    epilog="Examples: statekit scan ./checkpoint turnaround visits --limit 5  ·  "
+    "statekit scan ./checkpoint turnaround _timers --key N14228 --json"
+)(scan)
+app.command(
+    name="top",
+    epilog="Examples: statekit top ./checkpoint  ·  "
+    "statekit top ./checkpoint turnaround --by writes",
+)(top_keys)
 
 
 app.command(epilog="Example: statekit savepoint ./checkpoint before-upgrade")(savepoint)

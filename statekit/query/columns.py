@@ -339,3 +339,8 @@ def _bounds(values: Values) -> pa.Array:
 def _mask(values: Values) -> pa.Array | None:
     """Return which values are None; None if there are none."""
     return pa.array([value is None for value in values]) if None in values else None
+
+
+def is_json_text(field: pa.Field) -> bool:
+    """Return whether a column of a table is JSON text."""
+    return (field.metadata or {}).get(b"statekit.json") == b"all"

@@ -119,9 +119,10 @@ class StateRows:
         allow_pickle: bool = False,
     ) -> pa.RecordBatchReader:
         """Return the rows as record batches: as `read`."""
-        table = table_for_reading(
-            self.family, wanted=columns, wide=wide_ints, allow_pickle=allow_pickle
-        )
+        with self._located():
+            table = table_for_reading(
+                self.family, wanted=columns, wide=wide_ints, allow_pickle=allow_pickle
+            )
         batches = self.batches() if key is None else self._batches_of_key(self._encoded(key))
 
         def filled() -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ A change file is an Arrow IPC file, zstd compressed, that any Arrow tool can rea
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import compress, repeat
 from typing import IO, Any, NamedTuple
 
@@ -141,13 +141,13 @@ class Batch:
         """Whether the batch should be flushed before it grows further."""
         return len(self.keys) >= BATCH_ROWS_MAX or self.size_bytes >= BATCH_BYTES_MAX
 
-    def within(self, start: bytes, end: bytes, states: frozenset[str]) -> Batch:
+    def within(self, start: bytes, end: bytes, states: Collection[str]) -> Batch:
         """Return the mutations of these states with a key in `start <= key < end`.
 
         A `DeleteRange` never crosses a key group, so its first key decides.
         """
         keys = self.keys
-        if keys and start <= min(keys) and max(keys) < end and states >= set(self.states):
+        if keys and start <= min(keys) and max(keys) < end and set(self.states).issubset(states):
             return self
         wanted = [s in states and start <= k < end for s, k in zip(self.states, keys, strict=True)]
         return Batch.of_columns(

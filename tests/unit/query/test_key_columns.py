@@ -51,12 +51,15 @@ def _composite(typed: Typed) -> st.SearchStrategy[Typed]:
     annotation, values = typed
 
     def pair(other: Typed) -> Typed:
-        return tuple[(annotation, other[0])], st.tuples(values, other[1])  # type: ignore[misc]
+        annotations = (annotation, other[0])
+        return tuple.__class_getitem__(annotations), st.tuples(values, other[1])
 
     return st.one_of(
         st.just(typed),
         st.just((Optional[annotation], st.none() | values)),  # noqa: UP045 - built at run time
-        st.just((tuple[(annotation, ...)], st.lists(values, max_size=3).map(tuple))),
+        st.just(
+            (tuple.__class_getitem__((annotation, ...)), st.lists(values, max_size=3).map(tuple))
+        ),
         st.sampled_from(_SCALARS).map(pair),
     )
 

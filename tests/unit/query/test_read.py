@@ -245,8 +245,8 @@ def test_rows_of_earlier_generations_are_json_text_in_a_column_of_their_own() ->
 
     repository = _sent(Harness(total), Seen("a", 1), Seen("b", 2))
 
-    @sk.process(key="key", migrate={"total": lambda number: str(number)})
-    def total(record: Seen, total: sk.ValueState[str]) -> None:  # type: ignore[no-redef]
+    @sk.process(key="key", migrate={"total": lambda number: str(number)})  # type: ignore[no-redef]
+    def total(record: Seen, total: sk.ValueState[str]) -> None:
         total.update(f"{total.get()}+{record.n}")
 
     _sent(Harness(total, checkpoint=repository), Seen("b", 3))

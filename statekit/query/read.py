@@ -51,7 +51,7 @@ def read(
         state: its name; "_timers" for timers, "_waiting" for buffered records.
         epoch: which epoch; None for the last one.
         key: read the rows of this key alone, from its key group: as text or JSON; several key
-            fields as a list.
+            fields as a list; the key None as "null".
         columns: the columns to read, in order; None for all. Others are not decoded.
         wide_ints: give ints the type decimal(20, 0), for states with ints of 2^63 or more.
         allow_pickle: unpickle values, which can run any code that whoever wrote the checkpoint

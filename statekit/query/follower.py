@@ -247,14 +247,11 @@ class Follower:
         """Return whether change files lead from the copies to an epoch."""
         if not follows_by_files(last, after):
             return False
-        positions = [copy.position for copy in self._copies.values()]
-        part = Position.at(after).manifest  # what an earlier try may have applied
-        if any(position.applying not in (None, part) for position in positions):
-            return False
-        if any(
-            position.epoch != last.epoch and position.manifest != part for position in positions
-        ):
-            return False
+        applied = Position.at(after).manifest  # by an earlier try, completely or in part
+        for position in (copy.position for copy in self._copies.values()):
+            is_there = position.epoch == last.epoch or position.manifest == applied
+            if not is_there or position.applying not in (None, applied):
+                return False
         records = self._records(self.reader.job_file(after))
         states = {record.name: record.holds for record in records}
         return states == {name: copy.states for name, copy in self._copies.items()}

@@ -22,6 +22,7 @@ from obstore import exceptions as store_errors
 from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
 from statekit.backend.hard_link import linked
+from statekit.checkpoint.paths import TMP
 from statekit.checkpoint.regular_files import inside, open_regular, regular_file
 from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, StateTypeError
@@ -141,7 +142,7 @@ class Objects(Protocol):
         """
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
-        """Write a file, or replace it."""
+        """Write a file, or replace it. Readers see the old content or the new one."""
 
     def create(self, path: str, data: bytes) -> None:
         """Write a file atomically, if it is absent.
@@ -285,9 +286,13 @@ class LocalObjects:
             return Stored(path, status.st_size, modified)
 
     def put(self, path: str, data: bytes | IO[bytes]) -> None:
-        with _failures(lasting=True):
+        with _failures(lasting=True), _nothing_there_is_a_failure():
             inside(self.root, path)
-            obstore.put(self._store, path, data)
+            if isinstance(data, bytes):
+                # It may replace a file, which must not be lost to a power failure.
+                obstore.rename(self._store, self._draft(data), path)
+            else:
+                obstore.put(self._store, path, data)
             self._sync(path)
 
     def link(self, source: Path, path: str) -> bool:
@@ -302,18 +307,23 @@ class LocalObjects:
 
     def create(self, path: str, data: bytes) -> None:
         with _failures(lasting=True):
-            draft = f"tmp/{unique_id()}"
-            for name in (draft, path):
-                inside(self.root, name)
+            inside(self.root, path)
             with _nothing_there_is_a_failure():
-                obstore.put(self._store, draft, data)
-                self._sync(draft)
+                draft = self._draft(data)
                 try:
                     obstore.rename(self._store, draft, path, overwrite=False)
                 except store_errors.AlreadyExistsError:
                     obstore.delete(self._store, draft)
                     raise
             self._sync(path)
+
+    def _draft(self, data: bytes) -> str:
+        """Write a file durably under a name of its own, and return its path."""
+        draft = f"{TMP}/{unique_id()}"
+        inside(self.root, draft)
+        obstore.put(self._store, draft, data)
+        self._sync(draft)
+        return draft
 
     def page(self, under: str, behind: str | None = None) -> Page:
         with _failures(lasting=True):

@@ -5,6 +5,7 @@ A commit is one create-if-absent of one manifest. If the name is taken, the writ
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Iterator
 from typing import IO
 
@@ -17,6 +18,7 @@ from statekit.checkpoint.job_file import JobFile
 from statekit.checkpoint.manifest import EpochInstant, EpochManifest
 from statekit.checkpoint.sealed_json import FORMAT, FileRef
 from statekit.checkpoint.store import Store
+from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, RestoreError
 from statekit.keygroup import pack_group
 
@@ -301,13 +303,29 @@ class Repository(Store):
         names = (path.rsplit("/", 1)[-1] for path in self.names(f"{paths.SPARK}/{log}"))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
-    # ---------------------------------------------------------------------------------- copying
+    # -------------------------------------------------------------------------- time and copying
+
+    def store_time(self) -> dt.datetime:
+        """Return the time of the store's clock, as of a file that is written for that.
+
+        Raises:
+            CorruptCheckpointError: another process deletes the file.
+        """
+        path = f"{paths.TMP}/{unique_id()}"
+        self.create(path, b"")
+        marker = self.stored(path)
+        self.discard(path)
+        if marker is None:
+            raise CorruptCheckpointError(
+                f"{self.at(path)} is gone as soon as it was written: something else deletes files "
+                "of this checkpoint. Stop that, then try again"
+            )
+        return marker.modified
 
     def copy_to(self, target: Repository) -> None:
-        """Copy every file to an empty checkpoint, manifests last."""
-        names = list(self.tree(""))
-        left_out = (f"{paths.TMP}/", f"{paths.SPARK}/", f"{paths.SAVEPOINTS}/")
-        wanted = [path for path in names if not path.startswith(left_out)]
+        """Copy the files to an empty checkpoint, manifests last. Readers' leases stay behind."""
+        folders = (paths.TMP, paths.SPARK, paths.SAVEPOINTS, paths.READERS)
+        wanted = [path for path in self.tree("") if path.split("/", 1)[0] not in folders]
         for path in sorted(wanted, key=lambda path: path.startswith(f"{paths.EPOCHS}/")):
             target.create(path, self.read(path))
 

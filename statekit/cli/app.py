@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from statekit.checkpoint import rollback as rollbacks
+from statekit.checkpoint.gc.readers import readers_of
 from statekit.checkpoint.repository import Repository
 from statekit.cli import diff as cli_diff
 from statekit.cli import inspect as cli_inspect
@@ -110,10 +111,11 @@ def inspect(
     if operator is not None:
         names = [reader.operator(operator).name]
     counted = cli_inspect.counted(reader, names, fast=fast)
+    readers = readers_of(reader.repository, cli_inspect.INSPECTED, measured=not fast)
     if as_json:
-        print_json(cli_inspect.as_data(reader, counted))
+        print_json(cli_inspect.as_data(reader, counted, readers))
     else:
-        cli_inspect.print_checkpoint(reader, counted)
+        cli_inspect.print_checkpoint(reader, counted, readers)
 
 
 @app.command(

@@ -11,13 +11,20 @@ from rich.text import Text
 
 from statekit.backend.interface import StateSize
 from statekit.backend.scratch import scratch_directory
+from statekit.checkpoint.gc.readers import Readers
 from statekit.checkpoint.job_file import TIMERS, WAITING
 from statekit.checkpoint.manifest import ShardState
+from statekit.checkpoint.retention import Retention
+from statekit.cli.readers import print_readers, readers_as_data
 from statekit.cli.rollback import rolled_back_text
 from statekit.cli.tables import add_rows_of_shards, empty_table, out, range_text, say, size_cells
 from statekit.reader import CheckpointReader, key_text, state_text, time_text
 from statekit.timestamp import instant
 from statekit.working_copy.base_options import replay_seconds
+
+INSPECTED = Retention(readers="5000 weeks")
+"""The retention that the cost of readers is compared with: a checkpoint does not contain its own.
+"""
 
 
 @dataclass(frozen=True)
@@ -67,8 +74,10 @@ def _from_manifest(reader: CheckpointReader, operator: str) -> Counted:
     return Counted(sizes, shards, None)
 
 
-def print_checkpoint(reader: CheckpointReader, operators: Mapping[str, Counted]) -> None:
-    """Print the job, then a table of states and one of shards per operator."""
+def print_checkpoint(
+    reader: CheckpointReader, operators: Mapping[str, Counted], readers: Readers
+) -> None:
+    """Print the job and its readers, then a table of states and one of shards per operator."""
     manifest, epochs = reader.manifest, reader.epochs
     out.print(f"[bold]job {reader.job.name}[/]  {reader.repository.url}", soft_wrap=True)
     out.print(
@@ -78,6 +87,7 @@ def print_checkpoint(reader: CheckpointReader, operators: Mapping[str, Counted])
     )
     if reader.abandoned:
         say(rolled_back_text(reader.abandoned))
+    print_readers(readers, otherwise=f"the last {INSPECTED.epochs} epochs")
     for name, counts in operators.items():
         out.print()
         _print_states(reader, name, counts.sizes)
@@ -164,7 +174,9 @@ def _restores_as_data(shards: Sequence[ShardState]) -> dict[str, Any]:
     }
 
 
-def as_data(reader: CheckpointReader, operators: Mapping[str, Counted]) -> dict[str, object]:
+def as_data(
+    reader: CheckpointReader, operators: Mapping[str, Counted], readers: Readers
+) -> dict[str, object]:
     """Return the contents of a checkpoint as JSON-able data."""
     return {
         "job": reader.job.name,
@@ -174,6 +186,7 @@ def as_data(reader: CheckpointReader, operators: Mapping[str, Counted]) -> dict[
         "rolled_back": reader.abandoned,
         "parallelism": reader.manifest.parallelism,
         "key_groups": reader.job.key_groups,
+        **readers_as_data(readers),
         "operators": [
             {
                 "name": operator.name,

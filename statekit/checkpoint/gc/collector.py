@@ -10,9 +10,9 @@ There are two ways to find garbage.
 - **By a sweep.** Attempts that lost leave orphans, which no manifest ever referenced. A sweep lists
   all files. Those that no kept epoch references and that are old enough are garbage.
 
-The order of writes is: the mark that epochs are collected; then, for each of them, oldest first,
-its files, its bases and histories, its manifest. So the next collector finds everything that a
-killed one has not done.
+The order of writes is: the note that epochs take no new leases; the mark that they are collected;
+then, for each of them, oldest first, its files, its bases and histories, its manifest. So the next
+collector finds everything that a killed one has not done.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from statekit.checkpoint import paths
-from statekit.checkpoint.gc.kept_files import KeptFiles
+from statekit.checkpoint.gc.kept_files import KeptFiles, Size, manifests_before_gaps
+from statekit.checkpoint.gc.readers import ReaderBound
+from statekit.checkpoint.leases import SKEW, stored_leases
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.object_store import Stored
 from statekit.checkpoint.references import named_by
 from statekit.checkpoint.repository import Repository
-from statekit.checkpoint.retention import STAGED_FOR, EpochMark, Retention, going_back, held_epochs
+from statekit.checkpoint.retention import STAGED_FOR, Retention, going_back, held_epochs
 from statekit.checkpoint.sealed_json import FileRef
-from statekit.clock import unique_id
 from statekit.errors import CorruptCheckpointError, FencedError, StateTypeError
 
 GRACE = dt.timedelta(days=1)
@@ -39,18 +40,6 @@ GRACE = dt.timedelta(days=1)
 
 Progress = Callable[[int, int | None], None]
 """Called with the number of processed epochs and their total."""
-
-
-@dataclass
-class Size:
-    """A number of files, and their bytes."""
-
-    files: int = 0
-    bytes: int = 0
-
-    def add(self, size: int) -> None:
-        self.files += 1
-        self.bytes += size
 
 
 @dataclass
@@ -82,15 +71,20 @@ class _Numbers:
     committed: Mapping[int, Stored]
     firsts: Mapping[int, Stored]
     swept: Mapping[int, Stored]
+    closed: Sequence[str]
+    """Notes of collections that are going on, or were killed."""
 
     @classmethod
     def of(cls, repository: Repository) -> _Numbers:
         marks: dict[str, dict[int, Stored]] = {"json": {}, "first": {}, "swept": {}}
+        closed: list[str] = []
         for file in repository.listed("epochs"):
             match = paths.EPOCH_NAME.fullmatch(file.path)
             if match is not None:
                 marks[match[2]][int(match[1])] = file
-        return cls(*marks.values())
+            elif paths.CLOSED_NAME.fullmatch(file.path):
+                closed.append(file.path)
+        return cls(marks["json"], marks["first"], marks["swept"], closed)
 
     @property
     def first(self) -> int:
@@ -175,7 +169,7 @@ class Collector:
         done = Collected(first=first, last=kept[-1], kept=len(kept))
         sweeps = self._is_due(numbers) if sweep is None else sweep
         gone = [number for number in sorted(numbers.committed) if number < first]
-        history = self._standing_on(kept, last)
+        history = manifests_before_gaps(self._repository, kept, last)
         held_manifests = self._held(gone, kept[-1], history, done)
         waiting = [number for number in gone if number not in done.held]
         total = len(waiting) + (len(kept) if sweeps else 0)
@@ -207,10 +201,10 @@ class Collector:
         last = self._repository.manifest(numbers.kept[-1])
         self._check_job_file(last)
         committed = {number: numbers.committed[number].modified for number in numbers.kept}
-        first = max(numbers.first, self._retention.first(committed, last))
+        readers = ReaderBound(self._repository, self._retention, committed, last)
+        first = max(numbers.first, readers.first(self._retention.first(committed, last)))
         if first not in numbers.firsts and first > numbers.kept[0] and not self._dry_run:
-            with contextlib.suppress(FencedError):  # another collector gives up the same
-                self._repository.create(paths.first_path(first), EpochMark(epoch=first).to_bytes())
+            first = readers.agree(first)
         # Notes are listed after the mark was written, and epochs after that.
         self._back = going_back(self._repository.names("begun"))
         self._read = set(held_epochs(self._repository.listed(paths.HELD), max(committed.values())))
@@ -234,19 +228,6 @@ class Collector:
                 f"{self._repository.at(last.job_file.path)} is missing, which epoch {last.epoch} "
                 "needs: nothing was deleted. Restore it from a backup, then collect again"
             )
-
-    def _standing_on(self, kept: list[int], last: EpochManifest) -> list[EpochManifest]:
-        """Return the kept epochs that follow no kept one. They reference all older files that are
-        needed.
-        """
-        history = next(number for number in kept if not last.has_abandoned(number))
-        manifests = [self._repository.manifest(history)]
-        for number in kept:
-            if number != history and last.has_abandoned(number):
-                manifest = self._repository.manifest(number)
-                if manifest.previous is None or manifest.previous < kept[0]:
-                    manifests.append(manifest)
-        return manifests
 
     def _held(
         self, gone: list[int], last: int, history: list[EpochManifest], done: Collected
@@ -289,11 +270,16 @@ class Collector:
 
     @staticmethod
     def _superseded(first: int, numbers: _Numbers) -> list[str]:
-        """Return marks that a later one replaces."""
+        """Return marks and notes that a later mark replaces."""
         last_sweep = max(numbers.swept, default=0)
         return [
             *(paths.first_path(number) for number in numbers.firsts if number < first),
             *(paths.swept_path(number) for number in numbers.swept if number < last_sweep),
+            *(
+                n
+                for n in numbers.closed
+                if max(paths.numbers(paths.CLOSED_NAME, [n])) <= numbers.first
+            ),
         ]
 
     # ------------------------------------------------------------------------------- the sweep
@@ -317,7 +303,7 @@ class Collector:
 
         Files are listed before manifests, so every file that is referenced by then is found to be.
         """
-        now = self._now()
+        now = self._repository.store_time()
         bound = self._bound(now)
         unnamed = {
             file.path: (file.size, bound is None or file.modified < bound)
@@ -338,6 +324,7 @@ class Collector:
                 done.young.add(size)
         self._delete_all({path: size for path, (size, is_old) in unnamed.items() if is_old}, done)
         self._delete_all(self._notes(kept[-1], now), done)
+        self._delete_all(self._expired_leases(now), done)
         self._delete_all(self._job_files(jobs), done)
         leftovers = {f.path: f.size for f in self._repository.leftovers() if self._is_old(f, now)}
         self._count(leftovers, done)
@@ -372,19 +359,6 @@ class Collector:
             if number >= self._repository.first_kept():
                 raise  # not collected by another collector meanwhile
 
-    def _now(self) -> dt.datetime:
-        """Return the time of the store's clock."""
-        path = f"tmp/{unique_id()}"
-        self._repository.create(path, b"")
-        marker = self._repository.stored(path)
-        self._repository.discard(path)
-        if marker is None:
-            raise CorruptCheckpointError(
-                f"{self._repository.at(path)} is gone as soon as it was written: something else "
-                "deletes files of this checkpoint. Stop that, then try again"
-            )
-        return marker.modified
-
     def _bound(self, now: dt.datetime) -> dt.datetime | None:
         """Return the time before which orphans are garbage; None for all files.
 
@@ -412,6 +386,15 @@ class Collector:
         }
         drafts = [*self._repository.listed(paths.TMP), *self._repository.listed(paths.HELD)]
         return notes | {file.path: file.size for file in drafts if self._is_old(file, now)}
+
+    def _expired_leases(self, now: dt.datetime) -> dict[str, int]:
+        """Return leases that expired long ago. Files in `readers/` that are none are left alone."""
+        leases, _ = stored_leases(self._repository)
+        return {
+            paths.lease_path(lease.lease.name): len(lease.lease.to_bytes())
+            for lease in leases
+            if not lease.is_valid(now, skew=max(self._grace, SKEW))
+        }
 
     def _job_files(self, named: set[int]) -> dict[str, int]:
         """Return job files that no kept epoch references and no start can use again.

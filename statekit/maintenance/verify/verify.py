@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import islice
 
 from statekit.checkpoint.job_file import JobFile
+from statekit.checkpoint.leases import stored_leases
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.paths import SPARK, epoch_path, instant_path
 from statekit.checkpoint.repository import TRANSFERS, Repository
@@ -364,6 +365,7 @@ class _Pass:
         """
         self._at_job_files()
         self._at_notes()
+        self._at_leases()
         self._at_spark()
         for folder in savepoint_folders(self._repository):
             _verify_savepoint(self._repository, folder, self._verification, rows=rows)
@@ -390,6 +392,12 @@ class _Pass:
             self._repository.begun(number)
         except (CorruptCheckpointError, RestoreError, StorageError) as error:
             self._note(Finding(kind_of(error, "note"), str(error), instant_path(number)))
+
+    def _at_leases(self) -> None:
+        """Check the leases of readers. Files of others beside them are orphans."""
+        for file in stored_leases(self._repository)[1]:
+            if file.error is not None:
+                self._note(Finding(kind_of(file.error, "lease"), str(file.error), file.path))
 
     def _at_spark(self) -> None:
         """Check Spark's part. A query may run meanwhile, so a finding counts if it appears

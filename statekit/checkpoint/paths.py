@@ -47,7 +47,7 @@ CLOSED_NAME = re.compile(r"epochs/([0-9]{20})-[0-9a-f]{32}\.closed")
 BEGUN_NAME = re.compile(r"begun/([0-9]{20})\..*")
 ROLLBACK_NAME = re.compile(r"begun/([0-9]{20})\.to-([0-9]{20})\.json")
 HELD_NAME = re.compile(r"held/([0-9]{20})-[0-9a-f]{32}\.json")
-LEASE_NAME = re.compile(r"readers/([^/]+)\.json")
+LEASE_NAME = re.compile(r"readers/([A-Za-z_][A-Za-z0-9_.-]*)\.json")
 JOB_NAME = re.compile(r"job(?:-([0-9]+))?\.json")
 
 

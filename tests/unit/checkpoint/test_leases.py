@@ -271,6 +271,60 @@ def test_a_reader_of_epochs_that_were_rolled_back_keeps_them() -> None:
 # ----------------------------------------------------------------------------- collectors beside it
 
 
+def _prepared(kind: str) -> tuple[Ledger, TimedRepository, Callable[[], object]]:
+    """Five epochs, and a reader that is about to take epoch 3, or to move its lease there."""
+    ledger, _ = ledger_of(5, repository := TimedRepository.empty())
+    if kind == "new":
+        return ledger, repository, lambda: ReaderLease.take(repository, "index", 3)
+    lease = ReaderLease.take(repository, "index", 1, ttl=TTL)
+    if kind == "lapsed":
+        repository.now += 2 * TTL
+    if kind == "left behind":
+        collect(repository, 3, readers=None)
+    return ledger, repository, lambda: lease.commit(3)
+
+
+def _met(kind: str, step: int, *, is_reader_first: bool) -> bool | None:
+    """Do one of two things within the other, before its request of this number. Return whether the
+    reader has its epochs; None if there was no such request.
+    """
+    ledger, repository, move = _prepared(kind)
+    results: list[bool] = []
+    left = itertools.count(step, -1)
+
+    def read() -> None:
+        with contextlib.suppress(sk.QueryError):
+            move()
+            results.append(True)
+
+    both: list[Callable[[], object]] = [read, lambda: collect(repository)]
+    outer, inner = both if is_reader_first else reversed(both)
+
+    def meet() -> None:
+        if next(left) == 1:
+            repository.before = lambda: None
+            inner()
+
+    repository.before = meet
+    outer()
+    has_met, repository.before = repository.before is not meet, lambda: None
+    if results:
+        assert repository.first_kept() <= 3
+        ledger.check(3)
+    ledger.check_all()
+    return bool(results) if has_met else None
+
+
+@pytest.mark.parametrize("is_reader_first", [True, False])
+@pytest.mark.parametrize("kind", ["new", "lapsed", "left behind", "valid"])
+def test_wherever_a_reader_and_a_collection_meet_epochs_are_kept_or_the_reader_gets_an_error(
+    kind: str, is_reader_first: bool
+) -> None:
+    steps = (_met(kind, step, is_reader_first=is_reader_first) for step in itertools.count(1))
+    outcomes = set(itertools.takewhile(lambda outcome: outcome is not None, steps))
+    assert outcomes == ({True} if kind == "valid" else {True, False})
+
+
 @settings(max_examples=2_000 if SOAK else 60, deadline=None)
 @given(bursts=BURSTS, epoch=st.integers(0, 5), keep=st.integers(1, 3))
 def test_a_reader_beside_two_collectors_and_epochs_finds_all_it_has_a_lease_on(

@@ -4,7 +4,7 @@ StatekitError
 ├── StateTypeError          (TypeError)   a declaration or a value that a type cannot hold
 ├── StateSchemaError                      stored state and declared state do not match
 ├── CorruptCheckpointError                a stored file is missing, truncated or altered
-├── FencedError                           another writer owns this checkpoint, or this reader's lease
+├── FencedError                           another writer owns this checkpoint or lease
 ├── IncompleteEpochError                  a sink did not consume the whole output once
 ├── RestoreError                          this checkpoint cannot be continued as requested
 ├── RescaleError            (ValueError)  a parallelism or key group count that cannot be

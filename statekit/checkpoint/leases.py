@@ -58,6 +58,8 @@ UNREADABLE_FOR = dt.timedelta(days=1)
 
 LEASE_BYTES_MAX = 1 << 16
 
+_LATEST = dt.datetime.max.replace(tzinfo=dt.UTC)
+
 
 # ------------------------------------------------------------------------------------ stored leases
 
@@ -149,10 +151,13 @@ class UnreadableLease:
 def stored_leases(repository: Repository) -> tuple[list[StoredLease], list[UnreadableLease]]:
     """Return the leases of a checkpoint by name, and the files beside them that are none.
 
-    Raises:
-        StorageError: the store cannot be listed.
+    If the folder cannot be listed, it counts as an unreadable lease: a local disk may have a file
+    whose name no store takes.
     """
-    files = sorted(repository.listed(paths.READERS))
+    try:
+        files = sorted(repository.listed(paths.READERS))
+    except StorageError as error:
+        return [], [UnreadableLease(paths.READERS, _LATEST, error)]
     with ThreadPoolExecutor(TRANSFERS) as threads:
         results = list(threads.map(lambda file: _read(repository, file), files))
     leases = [result for result in results if isinstance(result, StoredLease)]

@@ -475,7 +475,9 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _told(error: Exception) -> str:
-    """Return the first line of an error without anything that may be a credential."""
+    """Return the first line of an error without anything that may be a credential, and with its
+    control characters escaped: it may have the name of a file of somebody else.
+    """
     line = str(error).split("\n", 1)[0].split(": <", 1)[0]
     if (code := _CODE.search(str(error))) is not None:
         line += f" ({code[1]})"
@@ -485,4 +487,4 @@ def _told(error: Exception) -> str:
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name) and len(value) >= _SECRET_LENGTH_MIN:
             line = line.replace(value, "…")
-    return line
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +21,7 @@ from statekit.checkpoint import leases, paths
 from statekit.checkpoint.gc.collector import Collected, Collector
 from statekit.checkpoint.gc.readers import readers_of
 from statekit.checkpoint.leases import SKEW, Lease, ReaderLease, resync_error, stored_leases
+from statekit.checkpoint.object_store import Objects
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import checksum_of
 from statekit.maintenance.savepoint.write import write_savepoint
@@ -361,6 +362,29 @@ def test_a_reader_beside_two_collectors_and_epochs_finds_all_it_has_a_lease_on(
     else:
         assert repository.first_kept() <= epoch + 1
     ledger.check_all()
+
+
+class RemovingNotes:
+    """A store in which another collector removes each note as soon as it is there."""
+
+    def __init__(self, inner: Objects) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def create(self, path: str, data: bytes) -> None:
+        self._inner.create(path, data)
+        if path.endswith(".closed"):
+            self._inner.delete([path])
+            raise FileNotFoundError
+
+
+def test_a_collector_whose_note_another_one_removes_at_once_continues() -> None:
+    ledger, _ = ledger_of(5, Repository.in_memory())
+    removing = ledger.repository.through(lambda objects: cast("Objects", RemovingNotes(objects)))
+    assert collect(removing, 2).first == 3
+    assert removing.epochs() == [3, 4]
 
 
 def test_the_notes_of_a_killed_collector_refuse_new_leases_until_the_next_collection(

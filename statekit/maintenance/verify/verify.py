@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 
 from statekit.checkpoint.job_file import JobFile
-from statekit.checkpoint.leases import stored_leases
+from statekit.checkpoint.lease_files import stored_leases
 from statekit.checkpoint.manifest import EpochManifest
 from statekit.checkpoint.paths import SPARK, epoch_path, instant_path
 from statekit.checkpoint.repository import TRANSFERS, Repository

@@ -20,7 +20,8 @@ import statekit as sk
 from statekit.checkpoint import leases, paths
 from statekit.checkpoint.gc.collector import Collected, Collector
 from statekit.checkpoint.gc.readers import readers_of
-from statekit.checkpoint.leases import SKEW, Lease, ReaderLease, resync_error, stored_leases
+from statekit.checkpoint.lease_files import LEASE_BYTES_MAX, SKEW, Lease, stored_leases
+from statekit.checkpoint.leases import ReaderLease, resync_error
 from statekit.checkpoint.object_store import Objects
 from statekit.checkpoint.repository import Repository
 from statekit.checkpoint.sealed_json import checksum_of
@@ -604,7 +605,7 @@ def test_files_that_are_no_leases_stop_neither_job_nor_collector_and_are_reporte
     foreign = {
         "torn.json": lease[:-9],
         "empty.json": b"",
-        "large.json": b" " * (leases.LEASE_BYTES_MAX + 1),
+        "large.json": b" " * (LEASE_BYTES_MAX + 1),
         "renamed.json": lease,
         "notes.txt": b"x",
         "a b.json": lease,

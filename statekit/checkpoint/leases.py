@@ -115,14 +115,17 @@ class ReaderLease:
 
     @property
     def name(self) -> str:
+        """The reader."""
         return self._lease.name
 
     @property
     def epoch(self) -> int:
+        """The epoch that it has consumed up to."""
         return self._lease.epoch
 
     @property
     def token(self) -> str:
+        """The token with which `take` continues this lease."""
         return self._lease.token
 
     @classmethod

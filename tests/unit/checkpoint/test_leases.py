@@ -203,8 +203,6 @@ def test_readers_keep_nothing_if_the_retention_gives_them_nothing(
     repository: TimedRepository, readers: Any
 ) -> None:
     ReaderLease.take(repository, "index", 2)
-    requests: list[int] = []
-    repository.before = lambda: requests.append(1)
     collect(repository, readers=readers)
     assert repository.epochs() == [9]
 

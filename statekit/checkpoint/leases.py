@@ -31,7 +31,7 @@ from typing import Self
 
 from statekit.checkpoint import paths
 from statekit.checkpoint.lease_files import SKEW, Holder, Lease, StoredLease, lease_of
-from statekit.checkpoint.repository import Repository
+from statekit.checkpoint.repository import EpochFiles, Repository
 from statekit.checkpoint.sealed_json import COUNT_MAX
 from statekit.clock import now_us, unique_id
 from statekit.errors import FencedError, QueryError, StateTypeError
@@ -56,20 +56,17 @@ def resync_error(
     >>> resync_error(Repository.in_memory(), 12) is None
     True
     """
-    names = list(repository.names(paths.EPOCHS))
-    first = max(paths.numbers(paths.FIRST_NAME, names), default=0)
-    return None if epoch >= first else _resync_error(repository, names, first, epoch, reader)
+    files = repository.epoch_files()
+    if epoch >= files.first:
+        return None
+    return _resync_error(repository, files, files.first, epoch, reader)
 
 
 def _resync_error(
-    repository: Repository, names: list[str], first: int, epoch: int, reader: str | None
+    repository: Repository, files: EpochFiles, first: int, epoch: int, reader: str | None
 ) -> QueryError:
-    """Return the error that epochs before `first` were collected, or are about to be.
-
-    Parameters:
-        names: of the files in `epochs/`.
-    """
-    last = max(paths.numbers(paths.MANIFEST_NAME, names), default=first)
+    """Return the error that epochs before `first` were collected, or are about to be."""
+    last = max(files.committed, default=first)
     who = "this reader" if reader is None else f"reader {reader!r}"
     return QueryError(
         f"{who} cannot continue after epoch {epoch} of {repository.url}, which was collected: the "
@@ -346,14 +343,14 @@ def _write(repository: Repository, lease: Lease, before: StoredLease | None) -> 
             f"{repository.at(path)} was removed as soon as it was written: another process has "
             "released this lease. State is not affected. Start one of the two readers again"
         )
-    names = list(repository.names(paths.EPOCHS))
-    first = max(paths.numbers(paths.FIRST_NAME, names), default=0)
+    files = repository.epoch_files()
+    first = files.first
     if not _is_protected(before, file.modified, first):
         # A collector that has written its note may have listed the leases already.
-        first = max([first, *paths.numbers(paths.CLOSED_NAME, names)])
+        first = max([first, *files.closed.values()])
     if lease.epoch < first:
         repository.discard(path)
-        raise _resync_error(repository, names, first, lease.epoch, lease.name)
+        raise _resync_error(repository, files, first, lease.epoch, lease.name)
     return file.modified
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.text import Text
 
 from statekit.checkpoint.gc.readers import Reader, Readers
-from statekit.cli.tables import empty_table, out, range_text, say
+from statekit.cli.tables import print_table, range_text, say
 
 
 def print_readers(readers: Readers, *, otherwise: str) -> None:
@@ -23,15 +25,18 @@ def print_readers(readers: Readers, *, otherwise: str) -> None:
         return
     is_measured = readers.readers[0].extra is not None
     title = "readers" + (f"; files and bytes beyond {otherwise}" if is_measured else "")
-    table = empty_table(
-        ("files", "bytes") if is_measured else (), texts=("reader", "keeps", "who"), title=title
+    print_table(
+        ("files", "bytes") if is_measured else (),
+        map(_cells, readers.readers),
+        texts=("reader", "keeps", "who"),
+        title=title,
     )
-    for reader in readers.readers:
-        extra = reader.extra
-        sizes = () if extra is None else (f"{extra.files:,}", f"{extra.bytes:,}")
-        who = str(reader.lease.lease.holder)
-        table.add_row(reader.lease.lease.name, Text(_keeps(reader)), Text(who), *sizes)
-    out.print(table)
+
+
+def _cells(reader: Reader) -> Sequence[str | Text]:
+    lease, extra = reader.lease.lease, reader.extra
+    sizes = () if extra is None else (f"{extra.files:,}", f"{extra.bytes:,}")
+    return (lease.name, Text(_keeps(reader)), Text(str(lease.holder)), *sizes)
 
 
 def _keeps(reader: Reader) -> str:
@@ -58,9 +63,7 @@ def readers_as_data(readers: Readers) -> dict[str, Any]:
                 "until": reader.lease.until.isoformat(),
                 "host": reader.lease.lease.holder.host,
                 "process": reader.lease.lease.holder.process,
-                "extra": None
-                if reader.extra is None
-                else {"files": reader.extra.files, "bytes": reader.extra.bytes},
+                "extra": reader.extra and asdict(reader.extra),
             }
             for reader in readers.readers
         ],

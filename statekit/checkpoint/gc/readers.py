@@ -152,15 +152,10 @@ def readers_of(repository: Repository, retention: Retention, *, measured: bool =
         CorruptCheckpointError: a manifest, base or history that was measured is damaged.
     """
     leases, unreadable = stored_leases(repository)
-    first_kept = repository.first_kept() if leases else 0
-    files = {
-        number: file
-        for file in (repository.listed(paths.EPOCHS) if leases else ())
-        for number in paths.numbers(paths.MANIFEST_NAME, [file.path])
-        if number >= first_kept
-    }
-    if not files:
+    epochs = repository.epoch_files()
+    if not (leases and epochs.kept):
         return Readers([], unreadable)
+    files = {number: epochs.committed[number] for number in epochs.kept}
     committed = {number: file.modified for number, file in files.items()}
     last = repository.manifest(max(files))
     oldest = retention.first_for_readers(committed, last)

@@ -562,7 +562,7 @@ class Leases(RuleBasedStateMachine):
         return paths.lease_path(name) in self.repository.names(paths.READERS)
 
     def _closed(self) -> list[int]:
-        return list(paths.numbers(paths.CLOSED_NAME, self.repository.names("epochs")))
+        return list(self.repository.epoch_files().closed.values())
 
     def _forget(self, name: str) -> None:
         model = self.models.pop(name, None)

@@ -12,8 +12,8 @@ import statekit as sk
 from statekit.checkpoint.gc.readers import readers_of
 from statekit.checkpoint.leases import ReaderLease
 from statekit.checkpoint.repository import Repository
-from statekit.cli.app import inspect
 from statekit.cli.gc import gc
+from statekit.cli.inspect import inspect
 from tests.support.counting_job import entries, tally_job
 from tests.support.printed import printed
 

@@ -45,7 +45,9 @@ from statekit.working_copy.uploader import uploader
 from tests.support.full_checkpoint import Files, job, make, make_with_bases, steps
 
 SOAK = bool(os.environ.get("STATEKIT_SOAK"))
-SEALED = re.compile(r"job.*\.json|(epochs|begun)/.*\.(json|first)|.*(savepoint|base|history)\.json")
+SEALED = re.compile(
+    r"job.*\.json|(epochs|begun|readers)/.*\.(json|first)|.*(savepoint|base|history)\.json"
+)
 
 COMMANDS = typer.main.get_command(app)
 

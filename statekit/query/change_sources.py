@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,7 +13,7 @@ from statekit.backend.mutation import BATCH_ROWS_MAX, Batch, Put
 from statekit.backend.rocksdb import RocksBackend
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import EpochManifest, ShardState
-from statekit.checkpoint.own_files import own_files
+from statekit.checkpoint.own_files import follows_by_files, own_files
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.restore_plan import local_rows, restore_plan
 from statekit.checkpoint.retention import still_kept
@@ -97,8 +97,15 @@ class FileChanges(ChangeSource):
         if rows.is_local and have_other_shards(self.before, self.after, operator):
             yield from self._all_of_shards()
             return
-        for _, refs in own_files(self.repository, self.before, self.after, operator):
-            yield from self._of_shard([ref for ref in refs if rows.is_local or not ref.local])
+        for _, refs in self.files_of_shards():
+            yield from self._of_shard(refs)
+
+    def files_of_shards(self) -> Iterator[tuple[ShardState, Sequence[FileRef]]]:
+        """Yield the shards that changed, each with the change files to read in order."""
+        operator = self.rows.operator.name
+        for shard, refs in own_files(self.repository, self.before, self.after, operator):
+            if own := [ref for ref in refs if self.rows.is_local or not ref.local]:
+                yield shard, own
 
     def _of_shard(self, refs: Sequence[FileRef]) -> Iterator[Change]:
         rows, numbers = self.rows, self._numbers()
@@ -127,26 +134,30 @@ class Comparison(ChangeSource):
         if self.rows.is_local:
             yield from self._all_of_shards()
             return
-        for groups_before, groups in self._pieces():
-            with scratch_directory("feed") as place, contextlib.ExitStack() as closing:
-                before: Iterator[Row] = iter(())
-                if groups_before is not None:
-                    before = self._rows_before(groups_before, place, closing)
-                now_us = expiry_time_us(self.after, self.rows.operator.name, self.rows.state)
-                after = self._unpacked(self.after, self.rows, groups, place / "after", closing)
-                yield from self._compared(before, self.rows.unexpired(after, now_us))
+        for groups_before, groups in self.pieces():
+            for row_key, row in self.changed_rows(groups_before, groups):
+                yield self._delete(row_key) if row is None else self._upsert(row_key, row)
 
-    def _compared(self, before: Iterator[Row], after: Iterator[Row]) -> Iterator[Change]:
-        """Yield how the rows before become the rows after. Rows that are the same are left out."""
-        for row_key, old, new in joined(before, after):
-            if new is None:
-                yield self._delete(row_key)
-            elif (
-                old is None
-                or self.rows_before is None
-                or not is_same(self.rows_before, old, self.rows, new)
-            ):
-                yield self._upsert(row_key, new)
+    def changed_rows(
+        self, groups_before: tuple[int, int] | None, groups: tuple[int, int]
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yield the row keys of rows that differ, and the rows after; None for deleted ones.
+
+        Parameters:
+            groups_before, groups: one of the `pieces`.
+        """
+        with scratch_directory("feed") as place, contextlib.ExitStack() as closing:
+            before: Iterator[Row] = iter(())
+            if groups_before is not None:
+                before = self._rows_before(groups_before, place, closing)
+            now_us = expiry_time_us(self.after, self.rows.operator.name, self.rows.state)
+            after = self._unpacked(self.after, self.rows, groups, place / "after", closing)
+            for row_key, old, new in joined(before, self.rows.unexpired(after, now_us)):
+                if new is None or old is None or not self._is_same(old, new):
+                    yield row_key, new
+
+    def _is_same(self, old: bytes, new: bytes) -> bool:
+        return self.rows_before is not None and is_same(self.rows_before, old, self.rows, new)
 
     def _rows_before(
         self, groups: tuple[int, int], place: Path, closing: contextlib.ExitStack
@@ -174,7 +185,7 @@ class Comparison(ChangeSource):
         closing.callback(backend.close)
         return backend.scan(name, *group_bounds(*groups))
 
-    def _pieces(self) -> list[tuple[tuple[int, int] | None, tuple[int, int]]]:
+    def pieces(self) -> list[tuple[tuple[int, int] | None, tuple[int, int]]]:
         """Return the key groups of both states that are compared with each other."""
         before, after = self.before, self.after
         own = [shard.groups for shard in self._shards]
@@ -185,8 +196,27 @@ class Comparison(ChangeSource):
         return [((0, before.key_groups - 1), (0, after.key_groups - 1))]
 
 
-"""
-"""
+def change_source(
+    repository: Repository,
+    before: EpochManifest | None,
+    after: EpochManifest,
+    rows_of: Callable[[EpochManifest], StateRows],
+) -> FileChanges | Comparison:
+    """Return where the changes of a state from one epoch to the next are read from.
+
+    Parameters:
+        repository: the checkpoint.
+        before: the manifest of the epoch before; None for a consumer without anything.
+        after: the manifest of the epoch.
+        rows_of: returns how the rows of the state are read in an epoch.
+    """
+    rows = rows_of(after)
+    if before is None or rows.operator.name not in before.operators:
+        return Comparison("snapshot", repository, after, rows)
+    rows_before = rows_of(before)
+    if rows_before.state == rows.state and follows_by_files(before, after):
+        return FileChanges("changes", repository, after, rows, before)
+    return Comparison("difference", repository, after, rows, before, rows_before)
 
 
 def have_other_shards(before: EpochManifest, after: EpochManifest, operator: str) -> bool:

@@ -92,9 +92,12 @@ class EpochReader:
             QueryError: the epoch was collected, and the file with it.
             CorruptCheckpointError: it is missing or altered.
         """
-        path = manifest.job_file.path
+        return self.job_file_at(manifest.job_file.path, manifest.epoch)
+
+    def job_file_at(self, path: str, epoch: int) -> JobFile:
+        """Return the job file at a path, which is in force in an epoch: as `job_file`."""
         if path not in self._job_files:
-            with still_kept(self.repository, manifest.epoch, QueryError):
+            with still_kept(self.repository, epoch, QueryError):
                 stored = self.repository.job_file(path)
             assert stored is not None, "the manifest references it"
             self._job_files[path] = stored[0]

@@ -18,12 +18,11 @@ from typing import Any, Self
 
 from statekit.backend.scratch import scratch_directory
 from statekit.checkpoint.manifest import Cause, EpochManifest
-from statekit.checkpoint.own_files import follows_by_files
 from statekit.checkpoint.repository import Repository
 from statekit.clock import sleep_s
 from statekit.functions.process import Process
 from statekit.query.change import Change, Kind
-from statekit.query.change_sources import ChangeSource, Comparison, FileChanges
+from statekit.query.change_sources import ChangeSource, change_source
 from statekit.query.epochs import EpochReader, next_manifest
 from statekit.query.resolved_changes import Resolver
 from statekit.query.state_rows import StateRows
@@ -206,13 +205,7 @@ class Feed:
     def _source(self, after: EpochManifest, rows: StateRows) -> ChangeSource:
         if self._resolver is not None:
             return self._resolver.advance(after, rows)
-        before, repository = self._last, self._reader.repository
-        if before is None or self._operator not in before.operators:
-            return Comparison("snapshot", repository, after, rows)
-        rows_before = self._rows(before)
-        if rows_before.state == rows.state and follows_by_files(before, after):
-            return FileChanges("changes", repository, after, rows, before)
-        return Comparison("difference", repository, after, rows, before, rows_before)
+        return change_source(self._reader.repository, self._last, after, self._rows)
 
     def _rows(self, manifest: EpochManifest) -> StateRows:
         return StateRows(

@@ -22,7 +22,7 @@ from statekit.errors import CorruptCheckpointError, QueryError
 from statekit.keygroup import key_group, pack_group
 from statekit.query.packed_bytes import RowBatch, row_batches
 from statekit.query.row_parts import Family
-from statekit.query.stored_batches import keyed_batches, local_batches
+from statekit.query.stored_batches import keyed_batches, local_batches, shard_batches
 from statekit.query.table import TooWide, table_for_reading
 from statekit.reader import CheckpointReader, encoded_keys, key_schema
 from statekit.watermark import BEGINNING
@@ -114,16 +114,28 @@ class StateRows:
         self,
         *,
         key: Any = None,
+        encoded_key: bytes | None = None,
+        shard: int | None = None,
         columns: Sequence[str] | None = None,
         wide_ints: bool = False,
         allow_pickle: bool = False,
     ) -> pa.RecordBatchReader:
-        """Return the rows as record batches: as `read`."""
+        """Return the rows as record batches: as `read`.
+
+        Parameters:
+            encoded_key: read the rows of this key alone.
+            shard: read the rows of this shard alone; of keyed state, timers and buffered records.
+        """
         with self._located():
             table = table_for_reading(
                 self.family, wanted=columns, wide=wide_ints, allow_pickle=allow_pickle
             )
-        batches = self.batches() if key is None else self._batches_of_key(self._encoded(key))
+        if encoded_key is not None:
+            batches = self._batches_of_key([encoded_key])
+        elif key is not None:
+            batches = self._batches_of_key(self._encoded(key))
+        else:
+            batches = self.batches() if shard is None else self._batches_of_shard(shard)
 
         def filled() -> Iterator[pa.RecordBatch]:
             until = self.expired_until
@@ -134,6 +146,21 @@ class StateRows:
                         yield batch
 
         return pa.RecordBatchReader.from_batches(table.schema, filled())
+
+    def schema(self, *, wide_ints: bool = False, allow_pickle: bool = False) -> pa.Schema:
+        """Return the columns.
+
+        Raises:
+            QueryError: the values are pickled and `allow_pickle` is False.
+        """
+        with self._located():
+            return table_for_reading(self.family, wide=wide_ints, allow_pickle=allow_pickle).schema
+
+    @property
+    def key_names(self) -> Sequence[str]:
+        """The names of the columns of the key, which come first."""
+        names: list[str] = self.schema(allow_pickle=True).names
+        return names[: len(self._operator.key)]
 
     @property
     def expired_until(self) -> int | None:
@@ -162,9 +189,31 @@ class StateRows:
         with contextlib.closing(keyed_batches(*source, (name,))) as batches:
             yield from (rows for _, rows in batches)
 
-    def _encoded(self, key: Any) -> list[bytes]:
+    @property
+    def shards(self) -> Sequence[int]:
+        """The numbers of the shards that have rows; none for operator state."""
+        epoch = self._manifest.operators.get(self._operator.name)
+        if self.family.is_local or epoch is None:
+            return []
+        return [number for number, shard in enumerate(epoch.shards) if shard.attempt is not None]
+
+    def _batches_of_shard(self, number: int) -> Generator[RowBatch]:
+        unpacked = ShardRows(self._repository, self._operator.name, self._manifest)
+        shard = self._manifest.operators[self._operator.name].shards[number]
+        with contextlib.closing(shard_batches(unpacked, shard, (self.family.name,))) as batches:
+            yield from (rows for _, rows in batches)
+
+    def check_keyed(self) -> None:
+        """Check that the rows belong to keys.
+
+        Raises:
+            QueryError: they belong to shards.
+        """
         if self.family.is_local:
             raise QueryError(f"{self.place} belongs to shards, and not to keys: leave the key out")
+
+    def _encoded(self, key: Any) -> list[bytes]:
+        self.check_keyed()
         return encoded_keys(self._operator, key)
 
     def _batches_of_key(self, readings: Sequence[bytes]) -> Generator[RowBatch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 
 from statekit.checkpoint.job_file import OperatorRecord
-from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.manifest import EpochManifest, ShardState
 from statekit.checkpoint.repository import Repository, group_bounds
 from statekit.checkpoint.restore_plan import local_rows
 from statekit.errors import CorruptCheckpointError
@@ -32,13 +32,9 @@ def keyed_batches(
     counts = dict.fromkeys(families, 0)
     unpacked = ShardRows(repository, operator.name, manifest)
     for shard in epoch.shards if epoch else ():
-        if shard.attempt is None:
-            continue
-        with unpacked.opened(shard, families) as backend:
-            for family in families:
-                for batch in row_batches(backend.scan(family, *group_bounds(*shard.groups))):
-                    counts[family] += len(batch.keys)
-                    yield family, batch
+        for family, batch in shard_batches(unpacked, shard, families):
+            counts[family] += len(batch.keys)
+            yield family, batch
     counted = {} if epoch is None else epoch.rows
     for family, count in counts.items():
         if count != counted.get(family, 0):
@@ -47,6 +43,18 @@ def keyed_batches(
                 f"{operator.name}.{family}, the manifest has {counted.get(family, 0)}. Restore the "
                 "checkpoint from a backup, or start from an earlier epoch or a savepoint"
             )
+
+
+def shard_batches(
+    unpacked: ShardRows, shard: ShardState, families: Sequence[str]
+) -> Generator[tuple[str, RowBatch]]:
+    """Yield the rows of one shard: as `keyed_batches`, but for the check of their number."""
+    if shard.attempt is None:
+        return
+    with unpacked.opened(shard, families) as backend:
+        for family in families:
+            for batch in row_batches(backend.scan(family, *group_bounds(*shard.groups))):
+                yield family, batch
 
 
 def local_batches(

@@ -109,10 +109,8 @@ def table_for_reading(
         QueryError: there is no such column, or its values are pickled and `allow_pickle` is False.
     """
     before, after = list(_of_row_keys(family, wide)), list(_of_stamps(family))
-    values = list(value_columns(family, wide=wide, allow_pickle=allow_pickle))
-    used = [offered.name for offered in (*before, *after)]
-    values = renamed(values, used, "value_")
-    keys = renamed(key_columns(family), [*used, *(value.name for value in values)], "key_")
+    stored = value_columns(family, wide=wide, allow_pickle=allow_pickle)
+    keys, values = renamed_columns(family, stored, [*before, *after])
     offered = {column.name: column for column in (*keys, *before, *values, *after)}
     chosen = offered if wanted is None else _checked(family, wanted, [*offered])
     return Table(family, [offered[name].build(name) for name in chosen])
@@ -128,6 +126,15 @@ def _checked(family: Family, wanted: Sequence[str], names: Sequence[str]) -> Seq
             f"columns={list(wanted)} of {where}: name at least one column, and each one once"
         )
     return wanted
+
+
+def renamed_columns(
+    family: Family, values: Iterable[Offered], others: Iterable[Offered]
+) -> tuple[list[Offered], list[Offered]]:
+    """Return the columns of the key and of the value, with names that no other column has."""
+    used = [offered.name for offered in others]
+    values = renamed(values, used, "value_")
+    return renamed(key_columns(family), [*used, *(value.name for value in values)], "key_"), values
 
 
 def renamed(columns: Iterable[Offered], used_names: Sequence[str], prefix: str) -> list[Offered]:
@@ -216,14 +223,23 @@ def written_column() -> Offered:
     return plain_column("written", TIMESTAMP, lambda parts: instants(parts.written))
 
 
+def expires_column(family: Family) -> Offered:
+    """Return the column of deadlines; nulls for rows that do not expire."""
+    ttl = None if family.state is None else family.state.ttl
+    duration = 0 if ttl is None else min(ttl.duration_us, MAX_MICROS - MIN_MICROS)
+
+    def array(parts: RowParts) -> pa.Array:
+        if ttl is None:
+            return pa.nulls(len(parts.rows.keys), TIMESTAMP)
+        return instants(_deadlines(parts.written, duration))
+
+    return plain_column("expires", TIMESTAMP, array)
+
+
 def _of_stamps(family: Family) -> Iterator[Offered]:
-    if family.state is None or family.state.ttl is None:
-        return
-    duration = min(family.state.ttl.duration_us, MAX_MICROS - MIN_MICROS)
-    yield written_column()
-    yield plain_column(
-        "expires", TIMESTAMP, lambda parts: instants(_deadlines(parts.written, duration))
-    )
+    if family.state is not None and family.state.ttl is not None:
+        yield written_column()
+        yield expires_column(family)
 
 
 def _deadlines(written: Times, duration: int) -> Times:

@@ -2,7 +2,8 @@
 
 from statekit.job.progress import Progress
 from statekit.spark.query import Query
+from statekit.spark.sources.register import register
 from statekit.spark.start import start
 from statekit.spark.tws.transform import Transformed, transform_with_state
 
-__all__ = ["Progress", "Query", "Transformed", "start", "transform_with_state"]
+__all__ = ["Progress", "Query", "Transformed", "register", "start", "transform_with_state"]

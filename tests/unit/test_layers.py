@@ -40,6 +40,7 @@ RANKS = [
     "runtime",
     "spark",
     "spark/tws",
+    "spark/sources",
     "testing",
     "demo",
     "cli",

@@ -1,0 +1,1 @@
+"""Spark data sources: state and changes of checkpoints as DataFrames."""

@@ -1,0 +1,277 @@
+"""What a user wants to read of the changes of a state, and how it is divided among tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.checkpoint.repository import Repository
+from statekit.errors import QueryError
+from statekit.names import name_fault
+from statekit.query.epochs import EpochReader, collected
+from statekit.query.state_changes import Piece, StateChanges
+from statekit.reader import CheckpointReader
+from statekit.spark.sources.frame import Frame
+from statekit.spark.sources.options import Given, Options
+from statekit.spark.sources.state_source import OPERATOR, PATH, STATE
+from statekit.timestamp import duration_to_micros
+
+FORMAT = "statekit-changes"
+OF_STREAMS = ("maxEpochsPerTrigger", "reader", "leaseTtl")
+OF_BATCHES = ("endingEpoch",)
+_OPTIONS = (
+    *("path", "operator", "state", "startingEpoch", *OF_BATCHES),
+    *OF_STREAMS,
+    *("wideInts", "allowPickle"),
+)
+EPOCHS_PER_TRIGGER = 1000
+LEASE_TTL = "10 minutes"
+
+MUTATIONS_PER_TASK = 1_000_000
+"""A task reads the change files of one shard in several epochs, up to about so many mutations."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where changes begin.
+
+    Parameters:
+        epoch: an epoch.
+        is_snapshot: whether all rows of the state after it come first. Otherwise the consumer has
+            them, and the changes of the next epoch come first.
+    """
+
+    epoch: int
+    is_snapshot: bool
+
+    @property
+    def first(self) -> int:
+        """The first epoch to read."""
+        return self.epoch if self.is_snapshot else self.epoch + 1
+
+
+@dataclass(frozen=True)
+class ChangesRequest:
+    """The options of a user. Small, and picklable.
+
+    Parameters:
+        checkpoint: the URL of the checkpoint, or an absolute path.
+        operator, state: their names.
+        starting: the first epoch to read; "earliest", "latest"; None for the default.
+        ending: the last epoch to read in a batch. Loading determines it if the user gave none. The
+            types of the columns are those of this epoch.
+        epochs_per_trigger: the number of epochs of a micro-batch.
+        reader: the name of the reader that keeps epochs; None for none.
+        lease_ttl: how long the lease of the reader is valid.
+        wide_ints, allow_pickle: as in `statekit.read`.
+    """
+
+    checkpoint: str
+    operator: str
+    state: str
+    starting: int | str | None
+    ending: int
+    epochs_per_trigger: int
+    reader: str | None
+    lease_ttl: str
+    wide_ints: bool
+    allow_pickle: bool
+
+    @classmethod
+    def of(cls, given: Given) -> ChangesRequest:
+        """Return the request of a user after checking it.
+
+        Raises:
+            StateTypeError: an option is missing or not valid.
+            QueryError: there is no such epoch, operator or state, or it has no changes.
+            RestoreError: the path does not exist.
+        """
+        options = Options(FORMAT, given, _OPTIONS)
+        repository = Repository(options.required("path", PATH), create=False)
+        ending = options.number("endingEpoch")
+        request = cls(
+            checkpoint=repository.url,
+            operator=options.required("operator", OPERATOR),
+            state=options.required("state", STATE),
+            starting=_starting(options),
+            ending=CheckpointReader(repository, epoch=ending).manifest.epoch,
+            epochs_per_trigger=options.number("maxEpochsPerTrigger", least=1) or EPOCHS_PER_TRIGGER,
+            reader=_reader(options),
+            lease_ttl=_lease_ttl(options),
+            wide_ints=options.flag("wideInts"),
+            allow_pickle=options.flag("allowPickle"),
+        )
+        if isinstance(request.starting, int) and ending is not None and request.starting > ending:
+            raise options.wrong("startingEpoch", f"give an epoch up to endingEpoch={ending}")
+        request.columns()
+        return request
+
+    def changes(self, wanted: Collection[str] | None = None) -> StateChanges:
+        """Open the checkpoint.
+
+        Parameters:
+            wanted: lower-case names of columns; None for all.
+        """
+        return StateChanges(
+            self.checkpoint,
+            self.operator,
+            self.state,
+            wanted=wanted,
+            wide_ints=self.wide_ints,
+            allow_pickle=self.allow_pickle,
+        )
+
+    def columns(self) -> pa.Schema:
+        """Return the columns, with the types of the epoch `ending`."""
+        changes = self.changes()
+        return changes.table(changes.epochs.manifest(self.ending)).schema
+
+    @property
+    def place(self) -> str:
+        """The state, for messages."""
+        return f"{self.operator}.{self.state} of {self.checkpoint}"
+
+    def start(self, epochs: EpochReader, default: str) -> Start:
+        """Return where to begin.
+
+        Parameters:
+            default: for a user who gave no start: "earliest" or "latest".
+
+        Raises:
+            QueryError: the epoch before the first was collected.
+        """
+        starting = default if self.starting is None else self.starting
+        if starting == "latest":
+            latest = epochs.latest()
+            return Start(self.ending if latest is None else latest.epoch, is_snapshot=True)
+        if starting == "earliest":
+            return Start(epochs.repository.epochs()[0], is_snapshot=True)
+        assert isinstance(starting, int)
+        if starting > 0:
+            return Start(epochs.manifest(starting - 1).epoch, is_snapshot=False)
+        if epochs.repository.first_kept() > 0:
+            raise collected(epochs.repository, 0)
+        return Start(0, is_snapshot=True)
+
+
+def _starting(options: Options) -> int | str | None:
+    value = options.text("startingEpoch")
+    if value is None or value.lower() in ("earliest", "latest"):
+        return value and value.lower()
+    if not (value.isascii() and value.isdigit()):
+        raise options.wrong(
+            "startingEpoch", 'give the first epoch to read, or "earliest" or "latest"'
+        )
+    return int(value)
+
+
+def _reader(options: Options) -> str | None:
+    name = options.text("reader")
+    fault = None if name is None else name_fault(name)
+    if fault is not None:
+        raise options.wrong("reader", fault)
+    return name
+
+
+def _lease_ttl(options: Options) -> str:
+    ttl = options.text("leaseTtl")
+    if ttl is None:
+        return LEASE_TTL
+    if options.text("reader") is None:
+        raise options.wrong("leaseTtl", 'a lease has a reader: add .option("reader", "…")')
+    if duration_to_micros(ttl, "leaseTtl") < 1_000_000:
+        raise options.wrong("leaseTtl", 'give a second or more, such as "10 minutes"')
+    return ttl
+
+
+# ------------------------------------------------------------------------------------- division
+
+
+class Plan:
+    """The epochs of a read, and its tasks.
+
+    Parameters:
+        changes: the changes of the state.
+        start: where to begin.
+        last: the last epoch.
+
+    Raises:
+        QueryError: an epoch was collected, or the checkpoint was replaced.
+    """
+
+    def __init__(self, changes: StateChanges, start: Start, last: int) -> None:
+        self._changes = changes
+        begin = changes.epochs.manifest(start.epoch)
+        following = changes.manifests(begin, last)
+        self._before = None if start.is_snapshot else begin
+        self.epochs: list[EpochManifest] = list(
+            chain([begin], following) if start.is_snapshot else following
+        )
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the pieces of the tasks: one task without any if nothing changed, because Spark
+        runs a task in any case.
+        """
+        pieces = self._changes.pieces(self._before, self.epochs)
+        return [InputPartition(bundle) for bundle in bundles(pieces)] or [InputPartition(())]
+
+
+def bundles(pieces: Iterable[Piece]) -> list[Sequence[Piece]]:
+    """Put what a shard changed in successive epochs together. Comparisons are read one by one."""
+    finished = list[Sequence[Piece]]()
+    of_shards = dict[int, list[Piece]]()
+    for piece in pieces:
+        if not piece.files:
+            finished.append([piece])
+            continue
+        bundle = of_shards.setdefault(piece.shard, [])
+        bundle.append(piece)
+        if sum(part.mutations for part in bundle) >= MUTATIONS_PER_TASK:
+            finished.append(of_shards.pop(piece.shard))
+    return [*finished, *of_shards.values()]
+
+
+def read_bundle(
+    request: ChangesRequest, frame: Frame, bundle: Sequence[Piece]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of a task. Runs in a worker.
+
+    Raises:
+        QueryError: an epoch was collected meanwhile; or a column has another type than Spark
+            expects.
+    """
+    changes = request.changes(frame.wanted)
+    for piece in bundle:
+        yield from map(frame.conformed, changes.batches(piece))
+
+
+def check_columns(
+    changes: StateChanges, epochs: Iterable[EpochManifest], loaded: int, offered: pa.Schema
+) -> None:
+    """Check that the columns of a running query have all that newer epochs have.
+
+    Parameters:
+        changes: the changes of the state.
+        epochs: the epochs.
+        loaded: the epoch whose types the query has.
+        offered: the columns of that epoch.
+
+    Raises:
+        QueryError: they do not.
+    """
+    for manifest in epochs:
+        if manifest.epoch <= loaded:
+            continue
+        for field in changes.table(manifest).schema:
+            place = offered.get_field_index(field.name)
+            if place < 0 or offered.field(place).type != field.type:
+                raise QueryError(
+                    f"epoch {manifest.epoch} has another type than the query was loaded with: "
+                    f"column {field.name} of type {field.type} is new. No change was lost: load "
+                    "the frame again, and start the query again from its Spark checkpoint"
+                )

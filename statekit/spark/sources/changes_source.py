@@ -1,0 +1,85 @@
+"""Format "statekit-changes": what epochs changed in a state as a frame, batch and streaming."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from statekit.spark.sources.changes_request import (
+    FORMAT,
+    OF_BATCHES,
+    OF_STREAMS,
+    ChangesRequest,
+    Plan,
+    read_bundle,
+)
+from statekit.spark.sources.changes_stream import ChangesStream
+from statekit.spark.sources.frame import Frame, spark_schema
+from statekit.spark.sources.options import Options
+
+
+class ChangesSource(DataSource):
+    """Changes of a state. Created by Spark when a frame is loaded, in a process of its own."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self.request = ChangesRequest.of(options)
+        self._has_all_columns = False
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the columns. Spark does not call this if the user gave a schema."""
+        self._has_all_columns = True
+        return spark_schema(self.request.columns())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch."""
+        self._options().refuse(OF_STREAMS, "streams, read with spark.readStream")
+        return ChangesReader(self.request, self._frame(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """Return the reader of a stream."""
+        self._options().refuse(OF_BATCHES, "batches, read with spark.read")
+        offered = self.request.columns() if self._has_all_columns else None
+        return ChangesStream(self.request, self._frame(schema), offered)
+
+    def _options(self) -> Options:
+        return Options(FORMAT, self.options, [*self.options])
+
+    def _frame(self, schema: StructType) -> Frame:
+        return Frame.of(schema, self.request.place, self.request.columns())
+
+
+class ChangesReader(DataSourceReader):
+    """Reads the changes of some epochs.
+
+    Parameters:
+        request: what to read.
+        frame: the columns.
+    """
+
+    def __init__(self, request: ChangesRequest, frame: Frame) -> None:
+        self._request = request
+        self._frame = frame
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return a partition per shard and up to a million mutations."""
+        changes = self._request.changes()
+        start = self._request.start(changes.epochs, default="earliest")
+        return Plan(changes, start, self._request.ending).partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of a partition. Runs in a worker."""
+        return read_bundle(self._request, self._frame, partition.value)

@@ -1,0 +1,232 @@
+"""Changes of a state as a stream: offsets are epochs.
+
+Spark stores the offset of each micro-batch before it runs it, and commits the offset afterwards. So
+a query that starts again reads the same epochs again, or the next ones. A reader's lease moves with
+the commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+
+from statekit.checkpoint.manifest import EpochManifest
+from statekit.clock import stopwatch_s
+from statekit.query.epochs import EpochReader, replaced
+from statekit.spark.sources.changes_request import (
+    ChangesRequest,
+    Plan,
+    Start,
+    check_columns,
+    read_bundle,
+)
+from statekit.spark.sources.frame import Frame
+from statekit.spark.sources.stream_lease import StreamLease
+
+
+@dataclass(frozen=True)
+class Offset:
+    """What Spark stores of the progress of a query.
+
+    Parameters:
+        epoch: the last epoch that was read.
+        is_snapshot: whether nothing was read, and the state after the epoch comes first.
+        writer: the run that committed the epoch: another one if a backup has replaced it.
+        token: the token of the reader's lease; None without one.
+    """
+
+    epoch: int
+    is_snapshot: bool
+    writer: str
+    token: str | None
+
+    @property
+    def start(self) -> Start:
+        """Where a micro-batch begins that begins at this offset."""
+        return Start(self.epoch, self.is_snapshot)
+
+
+class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads changes epoch by epoch. Lives in a process of the query, and in workers as a copy.
+
+    Parameters:
+        request: what to read.
+        frame: the columns.
+        offered: all columns that the state had when the query was loaded; None if the user chose
+            columns.
+    """
+
+    def __init__(self, request: ChangesRequest, frame: Frame, offered: pa.Schema | None) -> None:
+        self._request = request
+        self._frame = frame
+        self._offered = offered
+        self._driver: _Driver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker needs."""
+        return {**self.__dict__, "_driver": None}
+
+    @property
+    def _own(self) -> _Driver:
+        """What the process of the query keeps open."""
+        if self._driver is None:
+            self._driver = _Driver(self._request)
+        return self._driver
+
+    # ---------------------------------------------------------------------------------- offsets
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the offset of a new query. A reader's lease keeps its epoch from now on."""
+        return asdict(self._own.initial_offset())
+
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """Return where the next micro-batch ends; its start if there is nothing to read."""
+        epochs = limit.max_files if isinstance(limit, ReadMaxFiles) else None
+        return asdict(self._own.next_offset(Offset(**start), epochs))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the limit of a micro-batch: an epoch counts as a file."""
+        return ReadMaxFiles(self._request.epochs_per_trigger)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return the last known epoch, for the progress of the query."""
+        latest = self._own.known_epoch
+        return None if latest is None else {"epoch": latest}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Read up to the last epoch of now, and no further."""
+        self._own.end_at_latest()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let the lease of the reader move forward."""
+        self._own.commit(Offset(**end))
+
+    def stop(self) -> None:
+        """End the renewal of the lease. It stays valid, so that the query can start again."""
+        if self._driver is not None:
+            self._driver.stop()
+
+    # ---------------------------------------------------------------------------------- reading
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return a partition per shard and up to a million mutations."""
+        plan = self._own.plan(Offset(**start), Offset(**end))
+        if self._offered is not None:
+            check_columns(self._own.changes, plan.epochs, self._request.ending, self._offered)
+        return plan.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of a partition. Runs in a worker."""
+        return read_bundle(self._request, self._frame, partition.value)
+
+
+class _Driver:
+    """What the process of a query keeps open: the checkpoint and the lease.
+
+    Parameters:
+        request: what to read.
+    """
+
+    def __init__(self, request: ChangesRequest) -> None:
+        self._request = request
+        self.changes = request.changes()
+        self._epochs: EpochReader = self.changes.epochs
+        self._lease = None
+        if request.reader is not None:
+            self._lease = StreamLease(self._epochs.repository, request.reader, request.lease_ttl)
+        self._poll_s = self._epochs.poll_s(None)
+        self._asked_s: float | None = None
+        self._target: int | None = None
+        self._manifest: EpochManifest | None = None
+        self.known_epoch: int | None = None
+        """The last epoch, when it was last looked up."""
+
+    def initial_offset(self) -> Offset:
+        """Return the offset of a new query."""
+        if self._lease is None:
+            return self._offset_at(self._start(), None)
+        start, token = self._lease.pinned(self._start)
+        return self._offset_at(start, token)
+
+    def _start(self) -> Start:
+        return self._request.start(self._epochs, default="latest")
+
+    def _offset_at(self, start: Start, token: str | None) -> Offset:
+        manifest = self._epochs.manifest(start.epoch)
+        return Offset(start.epoch, start.is_snapshot, manifest.writer, token)
+
+    def next_offset(self, start: Offset, epochs_max: int | None) -> Offset:
+        """Return the offset of the last epoch to read.
+
+        Parameters:
+            start: where to begin.
+            epochs_max: the number of epochs to read; None for all.
+
+        Raises:
+            QueryError: the next epoch was collected, or the checkpoint was replaced.
+            FencedError: another query holds the lease of the reader.
+        """
+        self._hold(start)
+        last, first = self._latest(), start.start.first
+        if last is None or last < start.epoch:
+            raise replaced(self._epochs.repository, self._manifest_of(start))
+        if self._target is not None:
+            last = min(last, self._target)
+        if epochs_max is not None:
+            last = min(last, first + epochs_max - 1)
+        if last < first:
+            return start
+        self._manifest_of(start)
+        return self._offset_at(Start(last, is_snapshot=False), start.token)
+
+    def _manifest_of(self, offset: Offset) -> EpochManifest:
+        """Return the manifest of an offset's epoch, which has to be kept to read on.
+
+        Raises:
+            QueryError: it was collected, or the checkpoint was replaced.
+        """
+        manifest = self._epochs.manifest(offset.epoch)
+        if manifest.writer != offset.writer:
+            raise replaced(self._epochs.repository, manifest)
+        return manifest
+
+    def _latest(self) -> int | None:
+        """Return the last epoch. Spark asks without a pause, the store is asked now and then."""
+        now_s = stopwatch_s()
+        if self._asked_s is None or now_s - self._asked_s >= self._poll_s:
+            self.known_epoch = self._epochs.repository.latest_epoch()
+            self._asked_s = now_s
+        return self.known_epoch
+
+    def end_at_latest(self) -> None:
+        """Read up to the last epoch of now."""
+        self._target = self._latest()
+
+    def plan(self, start: Offset, end: Offset) -> Plan:
+        """Return the epochs and tasks of a micro-batch."""
+        self._hold(start)
+        self._manifest_of(start)
+        return Plan(self.changes, start.start, end.epoch)
+
+    def commit(self, end: Offset) -> None:
+        """Let the lease move forward to an epoch."""
+        self._hold(end)
+        if self._lease is not None:
+            self._lease.commit(end.epoch)
+
+    def _hold(self, offset: Offset) -> None:
+        """Keep the epochs from an offset on. A query that starts again begins with that."""
+        if self._lease is not None:
+            self._lease.hold(offset.epoch, offset.token)
+
+    def stop(self) -> None:
+        """End the renewal of the lease."""
+        if self._lease is not None:
+            self._lease.stop()

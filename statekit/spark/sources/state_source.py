@@ -1,0 +1,167 @@
+"""Format "statekit": one state after an epoch, its timers or its buffered records as a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from statekit.checkpoint.repository import Repository
+from statekit.query.read import StateRows
+from statekit.reader import CheckpointReader, encoded_keys
+from statekit.spark.sources.frame import Frame, spark_schema
+from statekit.spark.sources.key_filter import encoded_key
+from statekit.spark.sources.options import Given, Options
+
+FORMAT = "statekit"
+_OPTIONS = ("path", "operator", "state", "epoch", "key", "wideInts", "allowPickle")
+PATH = '.load("…") with the directory or URL of a checkpoint'
+OPERATOR = '.option("operator", "…") with the name of an operator'
+STATE = '.option("state", "…") with the name of a state'
+
+
+@dataclass(frozen=True)
+class StateRequest:
+    """What a user wants to read. Small, and picklable.
+
+    Parameters:
+        checkpoint: the URL of the checkpoint, or an absolute path.
+        operator, state: their names.
+        epoch: the epoch; that of the last commit, if the user gave none.
+        key: read this key alone, as text or JSON; None for all.
+        wide_ints, allow_pickle: as in `statekit.read`.
+    """
+
+    checkpoint: str
+    operator: str
+    state: str
+    epoch: int
+    key: str | None
+    wide_ints: bool
+    allow_pickle: bool
+
+    @classmethod
+    def of(cls, given: Given) -> StateRequest:
+        """Return the request of a user after checking it.
+
+        Raises:
+            StateTypeError: an option is missing or not valid.
+            QueryError: there is no such epoch, operator or state.
+            RestoreError: the path does not exist.
+        """
+        options = Options(FORMAT, given, _OPTIONS)
+        repository = Repository(options.required("path", PATH), create=False)
+        epoch = options.number("epoch")
+        request = cls(
+            checkpoint=repository.url,
+            operator=options.required("operator", OPERATOR),
+            state=options.required("state", STATE),
+            epoch=CheckpointReader(repository, epoch=epoch).manifest.epoch,
+            key=options.text("key"),
+            wide_ints=options.flag("wideInts"),
+            allow_pickle=options.flag("allowPickle"),
+        )
+        rows = request.rows()
+        if request.key is not None:
+            rows.check_keyed()
+            encoded_keys(rows.family.operator, request.key)
+        return request
+
+    def rows(self) -> StateRows:
+        """Open the checkpoint."""
+        reader = CheckpointReader(self.checkpoint, epoch=self.epoch)
+        return StateRows(reader, self.operator, self.state)
+
+    @property
+    def place(self) -> str:
+        """The state, for messages."""
+        return f"{self.operator}.{self.state} of {self.checkpoint} in epoch {self.epoch}"
+
+
+class StateSource(DataSource):
+    """Rows of a state. Created by Spark when a frame is loaded, in a process of its own.
+
+    Loading determines the epoch, so that all jobs on the frame read the same rows.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self.request = StateRequest.of(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the columns of the state."""
+        return spark_schema(self._offered())
+
+    def _offered(self) -> pa.Schema:
+        request = self.request
+        return request.rows().schema(wide_ints=request.wide_ints, allow_pickle=request.allow_pickle)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of the columns of the frame."""
+        # A choice of columns may leave pickled values out.
+        offered = self.request.rows().schema(wide_ints=self.request.wide_ints, allow_pickle=True)
+        return StateReader(self.request, Frame.of(schema, self.request.place, offered))
+
+
+class FilteredStateSource(StateSource):
+    """The same, for sessions that push filters down: Spark refuses readers that can, in others."""
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of the columns of the frame."""
+        reader = super().reader(schema)
+        assert isinstance(reader, StateReader)
+        return FilteredStateReader(reader.request, reader.frame)
+
+
+class StateReader(DataSourceReader):
+    """Reads a state, one partition per shard.
+
+    Parameters:
+        request: what to read.
+        frame: the columns.
+    """
+
+    def __init__(self, request: StateRequest, frame: Frame) -> None:
+        self.request = request
+        self.frame = frame
+        self.encoded_key: bytes | None = None
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return a partition per shard; or one with None for a key, and for operator state."""
+        shards: Sequence[int] = ()
+        if self.request.key is None and self.encoded_key is None:
+            shards = self.request.rows().shards
+        return [InputPartition(shard) for shard in shards or (None,)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition. Runs in a worker."""
+        rows, request = self.request.rows(), self.request
+        stored = {name.lower(): name for name in rows.schema(allow_pickle=True).names}
+        batches = rows.reader(
+            key=request.key,
+            encoded_key=self.encoded_key,
+            shard=partition.value,
+            columns=[stored[name.lower()] for name in self.frame.schema.names],
+            wide_ints=request.wide_ints,
+            allow_pickle=request.allow_pickle,
+        )
+        yield from map(self.frame.conformed, batches)
+
+
+class FilteredStateReader(StateReader):
+    """Reads one key group if the filters of a query select one key."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Note the key that the filters select. Spark applies all filters again."""
+        rows = self.request.rows()
+        if self.request.key is None and not rows.family.is_local:
+            self.encoded_key = encoded_key(rows.family.operator, rows.key_names, filters)
+        return filters

@@ -8,14 +8,13 @@ the commits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
-from statekit.checkpoint.manifest import EpochManifest
 from statekit.clock import stopwatch_s
 from statekit.query.epochs import EpochReader, replaced
 from statekit.spark.sources.changes_request import (
@@ -33,22 +32,28 @@ from statekit.spark.sources.stream_lease import StreamLease
 class Offset:
     """What Spark stores of the progress of a query.
 
+    Spark stores where a micro-batch ends, and asks for the begin of the first one again if it runs
+    that one again. So each offset has the begin of the query too.
+
     Parameters:
-        epoch: the last epoch that was read.
-        is_snapshot: whether nothing was read, and the state after the epoch comes first.
-        writer: the run that committed the epoch: another one if a backup has replaced it.
-        token: the token of the reader's lease; None without one.
+        epoch: the last epoch that was read; None if nothing was read.
+        writer: the run that committed the epoch: another one if a backup has replaced it. Without
+            an epoch, of the epoch where the query began.
+        begin: the epoch where the query began.
+        snapshot: whether it began with all rows of the state after that epoch.
     """
 
-    epoch: int
-    is_snapshot: bool
+    epoch: int | None
     writer: str
-    token: str | None
+    begin: int
+    snapshot: bool
 
     @property
     def start(self) -> Start:
         """Where a micro-batch begins that begins at this offset."""
-        return Start(self.epoch, self.is_snapshot)
+        if self.epoch is None:
+            return Start(self.begin, self.snapshot)
+        return Start(self.epoch, is_snapshot=False)
 
 
 class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -142,25 +147,34 @@ class _Driver:
         if request.reader is not None:
             self._lease = StreamLease(self._epochs.repository, request.reader, request.lease_ttl)
         self._poll_s = self._epochs.poll_s(None)
-        self._asked_s: float | None = None
+        self._asked_s = 0.0
         self._target: int | None = None
-        self._manifest: EpochManifest | None = None
+        self._initial: Offset | None = None
         self.known_epoch: int | None = None
         """The last epoch, when it was last looked up."""
 
     def initial_offset(self) -> Offset:
-        """Return the offset of a new query."""
-        if self._lease is None:
-            return self._offset_at(self._start(), None)
-        start, token = self._lease.pinned(self._start)
-        return self._offset_at(start, token)
+        """Return the offset of a new query: the same one each time that Spark asks."""
+        if self._initial is None:
+            start = self._initial_start()
+            writer = self._epochs.manifest(start.epoch).writer
+            self._initial = Offset(None, writer, start.epoch, start.is_snapshot)
+        return self._initial
+
+    def _initial_start(self) -> Start:
+        """Return where a new query begins.
+
+        A query whose first micro-batch runs again begins where its lease is. Its epoch is kept, and
+        the last one is another one by now.
+        """
+        lease = self._lease
+        if lease is None:
+            return self._start()
+        held = None if isinstance(self._request.starting, int) else lease.held_epoch
+        return lease.pin(self._start if held is None else lambda: Start(held, is_snapshot=True))
 
     def _start(self) -> Start:
         return self._request.start(self._epochs, default="latest")
-
-    def _offset_at(self, start: Start, token: str | None) -> Offset:
-        manifest = self._epochs.manifest(start.epoch)
-        return Offset(start.epoch, start.is_snapshot, manifest.writer, token)
 
     def next_offset(self, start: Offset, epochs_max: int | None) -> Offset:
         """Return the offset of the last epoch to read.
@@ -173,37 +187,35 @@ class _Driver:
             QueryError: the next epoch was collected, or the checkpoint was replaced.
             FencedError: another query holds the lease of the reader.
         """
-        self._hold(start)
+        self._hold(start.start)
         last, first = self._latest(), start.start.first
-        if last is None or last < start.epoch:
-            raise replaced(self._epochs.repository, self._manifest_of(start))
         if self._target is not None:
             last = min(last, self._target)
         if epochs_max is not None:
             last = min(last, first + epochs_max - 1)
-        if last < first:
+        if last < first and last >= start.start.epoch:
             return start
-        self._manifest_of(start)
-        return self._offset_at(Start(last, is_snapshot=False), start.token)
+        self._check_is_kept(start)
+        return replace(start, epoch=last, writer=self._epochs.manifest(last).writer)
 
-    def _manifest_of(self, offset: Offset) -> EpochManifest:
-        """Return the manifest of an offset's epoch, which has to be kept to read on.
+    def _check_is_kept(self, offset: Offset) -> None:
+        """Check that a query can read on after an offset.
 
         Raises:
-            QueryError: it was collected, or the checkpoint was replaced.
+            QueryError: its epoch was collected, or the checkpoint was replaced.
         """
-        manifest = self._epochs.manifest(offset.epoch)
+        manifest = self._epochs.manifest(offset.start.epoch)
         if manifest.writer != offset.writer:
             raise replaced(self._epochs.repository, manifest)
-        return manifest
 
-    def _latest(self) -> int | None:
+    def _latest(self) -> int:
         """Return the last epoch. Spark asks without a pause, the store is asked now and then."""
         now_s = stopwatch_s()
-        if self._asked_s is None or now_s - self._asked_s >= self._poll_s:
+        if self.known_epoch is None or now_s - self._asked_s >= self._poll_s:
             self.known_epoch = self._epochs.repository.latest_epoch()
             self._asked_s = now_s
-        return self.known_epoch
+        # Epochs that no reader finds any more were there when the query was loaded.
+        return -1 if self.known_epoch is None else self.known_epoch
 
     def end_at_latest(self) -> None:
         """Read up to the last epoch of now."""
@@ -211,20 +223,25 @@ class _Driver:
 
     def plan(self, start: Offset, end: Offset) -> Plan:
         """Return the epochs and tasks of a micro-batch."""
-        self._hold(start)
-        self._manifest_of(start)
-        return Plan(self.changes, start.start, end.epoch)
+        assert end.epoch is not None, "a micro-batch has epochs"
+        if start.epoch is None:
+            begin = Start(end.begin, end.snapshot)
+        else:
+            begin = start.start
+            self._check_is_kept(start)
+        self._hold(begin)
+        return Plan(self.changes, begin, end.epoch)
 
     def commit(self, end: Offset) -> None:
         """Let the lease move forward to an epoch."""
-        self._hold(end)
-        if self._lease is not None:
+        self._hold(end.start)
+        if self._lease is not None and end.epoch is not None:
             self._lease.commit(end.epoch)
 
-    def _hold(self, offset: Offset) -> None:
-        """Keep the epochs from an offset on. A query that starts again begins with that."""
+    def _hold(self, start: Start) -> None:
+        """Keep the epochs to read. A query that starts again begins with that."""
         if self._lease is not None:
-            self._lease.hold(offset.epoch, offset.token)
+            self._lease.hold(start.epoch)
 
     def stop(self) -> None:
         """End the renewal of the lease."""

@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 
 from statekit.spark.sources.changes_source import ChangesSource
 from statekit.spark.sources.state_source import FilteredStateSource, StateSource
+from statekit.spark.start import check_classic, use_this_python
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -28,6 +29,8 @@ def register(spark: SparkSession) -> None:
     >>> spark.read.format("statekit").option("operator", "count").option(       # doctest: +SKIP
     ...     "state", "seen").load("/checkpoints/words").show()
     """
+    check_classic(spark, {})
+    use_this_python(spark)
     # Spark refuses a reader that could push filters down, unless the session may.
     pushes_down = str(spark.conf.get(_PUSHDOWN, "false")).lower() == "true"
     spark.dataSource.register(FilteredStateSource if pushes_down else StateSource)

@@ -1,9 +1,7 @@
 """Stream lease: the reader's lease of a streaming query, renewed while the query runs.
 
-Each query has a token, which Spark stores with its offsets. So a query that was killed takes its
-lease over when it starts again, and another query of the same name does not. A query that is killed
-before its first offset is stored has no token yet: until then the lease has `STARTING`, which any
-new query of that name takes over.
+All runs of a query have the same token, which follows from the name of the reader. So a query that
+was killed takes its lease over when it starts again.
 """
 
 from __future__ import annotations
@@ -11,14 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from statekit.checkpoint.lease_files import lease_of
 from statekit.checkpoint.leases import ReaderLease
 from statekit.checkpoint.repository import Repository
-from statekit.clock import unique_id
-from statekit.errors import FencedError, QueryError, StatekitError, StorageError
+from statekit.errors import QueryError, StatekitError, StorageError
 from statekit.spark.sources.changes_request import Start
 from statekit.timestamp import duration_to_micros
 
-STARTING = "spark-query-that-starts"
 _PINS_MAX = 10
 _RENEWALS_PER_TTL = 3
 
@@ -36,72 +33,72 @@ class StreamLease:
         self._repository = repository
         self._name = name
         self._ttl = ttl
+        self._token = f"spark-query-{name}"
         self._lease: ReaderLease | None = None
-        self._token: str | None = None
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._error: StatekitError | None = None
         self._renewal: threading.Thread | None = None
 
-    def pinned(self, start: Callable[[], Start]) -> tuple[Start, str]:
-        """Keep the epoch of a new query, and return it with the token of the query.
+    @property
+    def held_epoch(self) -> int | None:
+        """The epoch that an earlier run of the query keeps; None if there is no valid lease."""
+        stored = lease_of(self._repository, self._name)
+        if (
+            stored is None
+            or stored.lease.token != self._token
+            or not stored.is_valid(self._repository.store_time())
+            or stored.lease.epoch < self._repository.first_kept()
+        ):
+            return None
+        return stored.lease.epoch
+
+    def pin(self, begin: Callable[[], Start]) -> Start:
+        """Keep the epoch that a new query begins with, and return where it begins.
 
         Parameters:
-            start: returns where to begin. It is called again if that epoch was just collected.
+            begin: returns where to begin. It is called again if that epoch was just collected.
 
         Raises:
             QueryError: it was collected.
-            FencedError: another query holds the lease.
+            FencedError: a reader that is no Spark query holds the lease.
         """
-        for attempt in range(1, _PINS_MAX + 1):
-            begin = start()
+        for _ in range(_PINS_MAX - 1):
+            start = begin()
             try:
-                self._take(begin.epoch, STARTING)
+                self.hold(start.epoch)
             except QueryError:
-                if attempt == _PINS_MAX:
-                    raise
-            else:
-                break
-        return begin, unique_id()
+                continue
+            return start
+        start = begin()
+        self.hold(start.epoch)
+        return start
 
-    def hold(self, epoch: int, token: str | None) -> None:
-        """Keep an epoch and all later ones, unless this query does so already.
-
-        Parameters:
-            epoch: the epoch.
-            token: of the query; None for a query that was started without a lease.
+    def hold(self, epoch: int) -> None:
+        """Keep an epoch and all later ones, unless this process does so already.
 
         Raises:
             QueryError: the epoch was collected.
-            FencedError: another query holds the lease.
+            FencedError: a reader that is no Spark query holds the lease.
         """
         self._check()
-        if self._token is not None:
+        if self._lease is not None:
             return
-        if token is None:
-            token = unique_id()
-        try:
-            self._take(epoch, token)
-        except FencedError:
-            # It was killed after its first offset was stored, and before it used its token.
-            self._take(epoch, STARTING)
-            self._take(epoch, token)
-        self._token = token
-        self._renewal = threading.Thread(target=self._renew, name="lease", daemon=True)
+        lease = ReaderLease.take(
+            self._repository, self._name, epoch, ttl=self._ttl, token=self._token
+        )
+        self._lease = lease
+        self._renewal = threading.Thread(
+            target=self._renew, args=(lease,), name="lease", daemon=True
+        )
         self._renewal.start()
-
-    def _take(self, epoch: int, token: str) -> None:
-        with self._lock:
-            self._lease = ReaderLease.take(
-                self._repository, self._name, epoch, ttl=self._ttl, token=token
-            )
 
     def commit(self, epoch: int) -> None:
         """Keep an epoch and all later ones; earlier ones no longer.
 
         Raises:
-            QueryError: the epoch was collected.
-            FencedError: another query has taken the lease over.
+            QueryError: the epoch was collected, or another query of this name is further.
+            FencedError: another reader has taken the lease over.
         """
         self._check()
         assert self._lease is not None, "`hold` comes first"
@@ -109,14 +106,13 @@ class StreamLease:
             if epoch > self._lease.epoch:
                 self._lease.commit(epoch)
 
-    def _renew(self) -> None:
+    def _renew(self, lease: ReaderLease) -> None:
         """Renew the lease until the end. Spark may be busy with a micro-batch for hours."""
         interval_s = duration_to_micros(self._ttl, "leaseTtl") / 1e6 / _RENEWALS_PER_TTL
-        assert self._lease is not None, "it was taken"
         while not self._ended.wait(interval_s):
             try:
                 with self._lock:
-                    self._lease.renew()
+                    lease.renew()
             except StorageError:
                 continue  # the next renewal is due before the lease expires
             except StatekitError as error:

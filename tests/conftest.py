@@ -29,6 +29,7 @@ SLOW = (
     "tests/spark/test_kills.py",
     "tests/spark/test_random_jobs.py",
     "tests/spark/test_rescale.py",
+    "tests/spark/test_source_kills.py",
     "tests/spark/tws/test_import.py",
     "tests/spark/tws/test_processors_on_spark.py",
     "tests/spark/tws/test_values.py",

@@ -91,6 +91,7 @@ class StateChanges:
         self._wanted = wanted
         self._wide, self._allow_pickle = wide_ints, allow_pickle
         self._tables: dict[str, ChangeTable] = {}
+        self._rows_by_file: dict[str, StateRows] = {}
 
     def table(self, manifest: EpochManifest) -> ChangeTable:
         """Return the table of changes in an epoch.
@@ -112,8 +113,12 @@ class StateChanges:
         return self._tables[job_file]
 
     def _rows(self, job_file: str, epoch: int) -> StateRows:
-        job = self.epochs.job_file_at(job_file, epoch)
-        return StateRows(job, self._operator, self._state, allow_pickle=self._allow_pickle)
+        if job_file not in self._rows_by_file:
+            job = self.epochs.job_file_at(job_file, epoch)
+            self._rows_by_file[job_file] = StateRows(
+                job, self._operator, self._state, allow_pickle=self._allow_pickle
+            )
+        return self._rows_by_file[job_file]
 
     def _rows_of(self, manifest: EpochManifest) -> StateRows:
         return self._rows(manifest.job_file.path, manifest.epoch)

@@ -16,6 +16,7 @@ from tests.support.timeouts import PATIENCE_S
 
 README = (ROOT / "README.md").read_text()
 _RUN = re.compile(r"<!-- run -->\n```python\n(.*?)```", re.DOTALL)
+_RUN_ON_SPARK = re.compile(r"<!-- run on spark -->\n```python\n(.*?)```", re.DOTALL)
 _NAMED = re.compile(r"`((?:tests|docs|statekit)/[\w/.]+)(?:::(\w+))?`")
 _LINK = re.compile(r"\]\(([\w/.-]*)(?:#([\w-]+))?\)")
 EXAMPLES = _RUN.findall(README)
@@ -27,9 +28,9 @@ PAGES = [
 ]
 
 
-def run(page: str, examples: list[str]) -> None:
+def run(page: str, examples: list[str], **given: Any) -> None:
     """A module's worth of code, run as a user would paste it."""
-    names: dict[str, Any] = {"__name__": page.lower()}
+    names: dict[str, Any] = {"__name__": page.lower(), **given}
     for example in examples:
         exec(compile(example, page, "exec", dont_inherit=True), names)
 
@@ -46,6 +47,18 @@ def test_the_examples_of_the_guide_from_spark_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run(ON_SPARK, _RUN.findall((ROOT / "docs" / ON_SPARK).read_text()))
+
+
+@pytest.mark.spark
+def test_the_spark_examples_of_a_page_run(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "reading-state.md").read_text()
+    first, on_spark = _RUN.search(page), _RUN_ON_SPARK.search(page)
+    assert first is not None
+    assert on_spark is not None
+    run("reading-state.md", [first[1], on_spark[1]], spark=spark)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))

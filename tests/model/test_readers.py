@@ -25,6 +25,7 @@ from statekit.backend.mutation import Batch
 from statekit.backend.rocksdb import RocksBackend
 from statekit.query.replica import Replica
 from tests.model.test_protocol_fuzz import Branch, Protocol
+from tests.support.change_rows import rows_of_feed, rows_of_tables
 from tests.support.feed_tables import FeedTable
 from tests.support.inventory_job import Held
 
@@ -32,6 +33,7 @@ SOAK = bool(os.environ.get("STATEKIT_SOAK"))
 KEYED = ("note", "places", "log", "total", "weight")
 LOCAL = ("handled", "numbers")
 RESOLVED = ("log", "weight", "numbers")
+IN_COLUMNS = ("places", "weight", "numbers")
 
 
 SHAPES = {"places": "map", "log": "list", "numbers": "list"}
@@ -49,6 +51,7 @@ class Readers(Protocol):
         self.tables: dict[Path, dict[str, FeedTable]] = {}
         self.replicas: dict[Path, Replica] = {}
         self.resolving: list[sk.Feed] = []
+        self.compared: dict[Path, int] = {}
         self.copied = 0
         self.writes_before_kill: int | None = None
 
@@ -79,6 +82,7 @@ class Readers(Protocol):
                 )
             for table in tables.values():
                 table.follow()
+        self.check_change_tables(branch, fresh=tables is not self.tables.get(branch.root))
         self.tables[branch.root] = tables
         expected = branch.now.held
         for name in KEYED:
@@ -90,6 +94,14 @@ class Readers(Protocol):
         assert sorted(n for numbers in shards.values() for n in numbers) == sorted(expected.numbers)
         counts = tables["handled"].values()
         assert sum(counts.values()) == len(expected.numbers)
+
+    def check_change_tables(self, branch: Branch, *, fresh: bool) -> None:
+        """Compare the changes as columns with the feed, since the last comparison."""
+        after = None if fresh else self.compared.get(branch.root)
+        for name in IN_COLUMNS:
+            place = (branch.root, "inventory", name, after)
+            assert rows_of_tables(*place) == rows_of_feed(*place), name
+        self.compared[branch.root] = branch.last
 
     # --------------------------------------------------------------------------------- a replica
 

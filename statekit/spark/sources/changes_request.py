@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -192,33 +192,34 @@ def _lease_ttl(options: Options) -> str:
 # ------------------------------------------------------------------------------------- division
 
 
-class Plan:
-    """The epochs of a read, and its tasks.
+def planned(
+    changes: StateChanges,
+    start: Start,
+    last: int,
+    check: Callable[[EpochManifest], None] = lambda manifest: None,
+) -> list[InputPartition]:
+    """Return the tasks that read changes: one task without any if nothing changed, because Spark
+    runs a task in any case.
 
     Parameters:
         changes: the changes of the state.
         start: where to begin.
         last: the last epoch.
+        check: is called with each epoch, and raises an error if the query cannot read it.
 
     Raises:
         QueryError: an epoch was collected, or the checkpoint was replaced.
     """
+    begin = changes.epochs.manifest(start.epoch)
+    following: Iterable[EpochManifest] = changes.manifests(begin, last)
 
-    def __init__(self, changes: StateChanges, start: Start, last: int) -> None:
-        self._changes = changes
-        begin = changes.epochs.manifest(start.epoch)
-        following = changes.manifests(begin, last)
-        self._before = None if start.is_snapshot else begin
-        self.epochs: list[EpochManifest] = list(
-            chain([begin], following) if start.is_snapshot else following
-        )
+    def checked() -> Iterator[EpochManifest]:
+        for manifest in chain([begin], following) if start.is_snapshot else following:
+            check(manifest)
+            yield manifest
 
-    def partitions(self) -> list[InputPartition]:
-        """Return the pieces of the tasks: one task without any if nothing changed, because Spark
-        runs a task in any case.
-        """
-        pieces = self._changes.pieces(self._before, self.epochs)
-        return [InputPartition(bundle) for bundle in bundles(pieces)] or [InputPartition(())]
+    pieces = changes.pieces(None if start.is_snapshot else begin, checked())
+    return [InputPartition(bundle) for bundle in bundles(pieces)] or [InputPartition(())]
 
 
 def bundles(pieces: Iterable[Piece]) -> list[Sequence[Piece]]:
@@ -250,26 +251,31 @@ def read_bundle(
         yield from map(frame.conformed, changes.batches(piece))
 
 
-def check_columns(
-    changes: StateChanges, epochs: Iterable[EpochManifest], loaded: int, offered: pa.Schema
-) -> None:
-    """Check that the columns of a running query have all that newer epochs have.
+@dataclass(frozen=True)
+class ColumnCheck:
+    """Checks that a running query has all columns of newer epochs.
 
     Parameters:
         changes: the changes of the state.
-        epochs: the epochs.
         loaded: the epoch whose types the query has.
         offered: the columns of that epoch.
-
-    Raises:
-        QueryError: they do not.
     """
-    for manifest in epochs:
-        if manifest.epoch <= loaded:
-            continue
-        for field in changes.table(manifest).schema:
-            place = offered.get_field_index(field.name)
-            if place < 0 or offered.field(place).type != field.type:
+
+    changes: StateChanges
+    loaded: int
+    offered: pa.Schema
+
+    def __call__(self, manifest: EpochManifest) -> None:
+        """Check an epoch.
+
+        Raises:
+            QueryError: it has a column, or a type, that the query does not have.
+        """
+        if manifest.epoch <= self.loaded:
+            return
+        for field in self.changes.table(manifest).schema:
+            place = self.offered.get_field_index(field.name)
+            if place < 0 or self.offered.field(place).type != field.type:
                 raise QueryError(
                     f"epoch {manifest.epoch} has another type than the query was loaded with: "
                     f"column {field.name} of type {field.type} is new. No change was lost: load "

@@ -18,7 +18,7 @@ from statekit.spark.sources.changes_request import (
     OF_BATCHES,
     OF_STREAMS,
     ChangesRequest,
-    Plan,
+    planned,
     read_bundle,
 )
 from statekit.spark.sources.changes_stream import ChangesStream
@@ -78,7 +78,7 @@ class ChangesReader(DataSourceReader):
         """Return a partition per shard and up to a million mutations."""
         changes = self._request.changes()
         start = self._request.start(changes.epochs, default="earliest")
-        return Plan(changes, start, self._request.ending).partitions()
+        return planned(changes, start, self._request.ending)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a partition. Runs in a worker."""

@@ -19,9 +19,9 @@ from statekit.clock import stopwatch_s
 from statekit.query.epochs import EpochReader, replaced
 from statekit.spark.sources.changes_request import (
     ChangesRequest,
-    Plan,
+    ColumnCheck,
     Start,
-    check_columns,
+    planned,
     read_bundle,
 )
 from statekit.spark.sources.frame import Frame
@@ -122,10 +122,7 @@ class ChangesStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return a partition per shard and up to a million mutations."""
-        plan = self._own.plan(Offset(**start), Offset(**end))
-        if self._offered is not None:
-            check_columns(self._own.changes, plan.epochs, self._request.ending, self._offered)
-        return plan.partitions()
+        return self._own.partitions(Offset(**start), Offset(**end), self._offered)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a partition. Runs in a worker."""
@@ -141,8 +138,8 @@ class _Driver:
 
     def __init__(self, request: ChangesRequest) -> None:
         self._request = request
-        self.changes = request.changes()
-        self._epochs: EpochReader = self.changes.epochs
+        self._changes = request.changes()
+        self._epochs: EpochReader = self._changes.epochs
         self._lease = None
         if request.reader is not None:
             self._lease = StreamLease(self._epochs.repository, request.reader, request.lease_ttl)
@@ -221,8 +218,14 @@ class _Driver:
         """Read up to the last epoch of now."""
         self._target = self._latest()
 
-    def plan(self, start: Offset, end: Offset) -> Plan:
-        """Return the epochs and tasks of a micro-batch."""
+    def partitions(
+        self, start: Offset, end: Offset, offered: pa.Schema | None
+    ) -> list[InputPartition]:
+        """Return the tasks of a micro-batch.
+
+        Parameters:
+            offered: the columns that newer epochs may have; None for any.
+        """
         assert end.epoch is not None, "a micro-batch has epochs"
         if start.epoch is None:
             begin = Start(end.begin, end.snapshot)
@@ -230,7 +233,10 @@ class _Driver:
             begin = start.start
             self._check_is_kept(start)
         self._hold(begin)
-        return Plan(self.changes, begin, end.epoch)
+        if offered is None:
+            return planned(self._changes, begin, end.epoch)
+        check = ColumnCheck(self._changes, self._request.ending, offered)
+        return planned(self._changes, begin, end.epoch, check)
 
     def commit(self, end: Offset) -> None:
         """Let the lease move forward to an epoch."""

@@ -103,7 +103,7 @@ def test_changes_are_written_once_by_queries_that_are_killed_at_random_points(
     register(spark)
     queries = [follow(spark, home, availableNow=True) for home in homes]
     for query, one in zip(queries, followed, strict=True):
-        assert query.awaitTermination(PATIENCE_S)
+        assert query.awaitTermination(int(PATIENCE_S))
         one.check(spark)
         lease = lease_of(Repository(one.checkpoint), "mirror")
         assert lease is not None, "the last run took it over from the killed one"

@@ -87,7 +87,8 @@ def in_utc(value: Any) -> Any:
     ],
 )
 def test_a_frame_of_a_state_equals_its_table(spark: SparkSession, whole: Path, name: str) -> None:
-    table = sk.read(whole, *name.split(".")).read_all()
+    operator, _, state_name = name.partition(".")
+    table = sk.read(whole, operator, state_name).read_all()
     frame = state(spark, whole, name)
     assert frame.columns == table.schema.names
     assert in_order(dicts(frame)) == in_order(table.to_pylist())
@@ -153,7 +154,8 @@ def test_changes_over_rescales_and_a_rollback_equal_the_feed(
     frame = changes(spark, whole, name)
     key = frame.columns[6]
     rows = in_order(row_of([key], row) for row in dicts(frame))
-    assert rows == rows_of_feed(whole, *name.split("."))
+    operator, _, state_name = name.partition(".")
+    assert rows == rows_of_feed(whole, operator, state_name)
     assert {row["cause"] for row in rows} > {"records"}
 
 
@@ -213,7 +215,7 @@ def follow(spark: SparkSession, root: Path, home: Path, **options: Any) -> list[
         .trigger(availableNow=True)
         .start(str(home / "out"))
     )
-    assert query.awaitTermination(PATIENCE_S), "it does not end"
+    assert query.awaitTermination(int(PATIENCE_S)), "it does not end"
     return [json.loads(batch.json) for batch in query.recentProgress]
 
 
@@ -288,9 +290,9 @@ def test_a_running_stream_refuses_columns_that_it_was_not_loaded_with(
     home = {"checkpointLocation": str(tmp_path / "spark")}
     writer = frame.writeStream.format("parquet").options(**home).trigger(availableNow=True)
     with pytest.raises(Exception, match=r"epoch 3 has another type .* more .* load\s+the frame"):
-        writer.start(str(tmp_path / "out")).awaitTermination(PATIENCE_S)
+        writer.start(str(tmp_path / "out")).awaitTermination(int(PATIENCE_S))
     again = reader.load(str(root)).writeStream.format("parquet").options(**home)
-    again.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination(PATIENCE_S)
+    again.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination(int(PATIENCE_S))
     rows = dicts(spark.read.option("mergeSchema", "true").parquet(str(tmp_path / "out")))
     assert max((row["epoch"], row["more"]) for row in rows) == (3, "new")
 

@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQuery
 
 from statekit.spark import register
 from tests.support.spark_runs import new_session
 
-STATE = {"operator": "tally", "state": "parity", "reader": "mirror", "maxEpochsPerTrigger": 3}
+STATE: dict[str, Any] = {
+    "operator": "tally",
+    "state": "parity",
+    "reader": "mirror",
+    "maxEpochsPerTrigger": 3,
+}
 
 
 def follow(spark: SparkSession, home: Path, **trigger: Any) -> StreamingQuery:

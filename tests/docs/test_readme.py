@@ -91,7 +91,7 @@ def test_every_command_of_the_guide_exists() -> None:
 def test_every_command_is_in_a_document() -> None:
     text = "".join(page.read_text() for page in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
     commands = [
-        command.name or getattr(command.callback, "__name__", "")
+        command.name or getattr(command.callback, "__name__", "").replace("_", "-")
         for command in app.registered_commands
     ]
     assert [n for n in commands if f"statekit {n}" not in text and f"make {n}" not in text] == []

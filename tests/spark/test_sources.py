@@ -164,6 +164,8 @@ def test_changes_between_two_epochs_are_those_of_the_feed(spark: SparkSession, w
     rows = in_order(row_of(["key"], row) for row in dicts(frame))
     assert rows == rows_of_feed(whole, "keep", "by_n", after=1, until=3)
     assert {row["epoch"] for row in rows} == {2, 3}
+    latest = changes(spark, whole, "keep.by_n", startingEpoch="latest", endingEpoch=2)
+    assert {(row["epoch"], row["kind"]) for row in dicts(latest)} == {(2, "snapshot")}
 
 
 class Old(NamedTuple):

@@ -8,6 +8,7 @@ It prints `ready` when the first micro-batch of any query has ended. It does not
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,20 @@ def follow(spark: SparkSession, home: Path, **trigger: Any) -> StreamingQuery:
     return (writer.trigger(**trigger) if trigger else writer).start(str(home / "out"))
 
 
+def started(spark: SparkSession, home: Path) -> StreamingQuery:
+    """Start a query, and wait until its Python process runs.
+
+    Spark gives up on a Python process that has not connected after 10 seconds. On a busy machine
+    several processes that start at once take longer.
+    """
+    while True:
+        query = follow(spark, home)
+        while query.isActive and query.status["message"] == "Initializing sources":
+            time.sleep(0.05)
+        if query.isActive or "failed to connect back" not in str(query.exception()):
+            return query
+
+
 class _Announcing(StreamingQueryListener):
     def onQueryStarted(self, event: Any) -> None:
         pass
@@ -45,8 +60,7 @@ class _Announcing(StreamingQueryListener):
         pass
 
     def onQueryTerminated(self, event: Any) -> None:
-        if event.exception is not None:
-            print(event.exception, file=sys.stderr, flush=True)
+        pass
 
 
 def main() -> None:
@@ -55,9 +69,10 @@ def main() -> None:
     spark = new_session(homes[0] / "tmp")
     register(spark)
     spark.streams.addListener(_Announcing())
-    for home in homes:
-        follow(spark, home)
-    spark.streams.awaitAnyTermination()
+    queries = [started(spark, home) for home in homes]
+    while all(query.isActive for query in queries):
+        time.sleep(0.1)
+    raise AssertionError(next(query.exception() for query in queries if not query.isActive))
 
 
 if __name__ == "__main__":

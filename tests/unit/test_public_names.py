@@ -84,7 +84,7 @@ TESTING = [
     "faulty",
 ]
 
-SPARK = ["Progress", "Query", "Transformed", "start", "transform_with_state"]
+SPARK = ["Progress", "Query", "Transformed", "register", "start", "transform_with_state"]
 
 MODULES = {
     "statekit": (statekit, PUBLIC),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import pyarrow as pa
@@ -69,6 +69,8 @@ class ChangesRequest:
         reader: the name of the reader that keeps epochs; None for none.
         lease_ttl: how long the lease of the reader is valid.
         wide_ints, allow_pickle: as in `statekit.read`.
+        columns: all columns, with the types of the epoch `ending`. That may be collected while a
+            query runs.
     """
 
     checkpoint: str
@@ -81,6 +83,7 @@ class ChangesRequest:
     lease_ttl: str
     wide_ints: bool
     allow_pickle: bool
+    columns: pa.Schema
 
     @classmethod
     def of(cls, given: Given) -> ChangesRequest:
@@ -105,11 +108,13 @@ class ChangesRequest:
             lease_ttl=_lease_ttl(options),
             wide_ints=options.flag("wideInts"),
             allow_pickle=options.flag("allowPickle"),
+            columns=pa.schema([]),
         )
         if isinstance(request.starting, int) and ending is not None and request.starting > ending:
             raise options.wrong("startingEpoch", f"give an epoch up to endingEpoch={ending}")
-        request.columns()
-        return request
+        changes = request.changes()
+        manifest = changes.epochs.manifest(request.ending)
+        return replace(request, columns=changes.table(manifest).schema)
 
     def changes(self, wanted: Collection[str] | None = None) -> StateChanges:
         """Open the checkpoint.
@@ -126,29 +131,24 @@ class ChangesRequest:
             allow_pickle=self.allow_pickle,
         )
 
-    def columns(self) -> pa.Schema:
-        """Return the columns, with the types of the epoch `ending`."""
-        changes = self.changes()
-        return changes.table(changes.epochs.manifest(self.ending)).schema
-
     @property
     def place(self) -> str:
         """The state, for messages."""
         return f"{self.operator}.{self.state} of {self.checkpoint}"
 
-    def start(self, epochs: EpochReader, default: str) -> Start:
+    def start(self, epochs: EpochReader, *, default: str, last: int) -> Start:
         """Return where to begin.
 
         Parameters:
             default: for a user who gave no start: "earliest" or "latest".
+            last: the last epoch.
 
         Raises:
             QueryError: the epoch before the first was collected.
         """
         starting = default if self.starting is None else self.starting
         if starting == "latest":
-            latest = epochs.latest()
-            return Start(self.ending if latest is None else latest.epoch, is_snapshot=True)
+            return Start(last, is_snapshot=True)
         if starting == "earliest":
             return Start(epochs.repository.epochs()[0], is_snapshot=True)
         assert isinstance(starting, int)

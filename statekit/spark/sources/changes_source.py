@@ -42,7 +42,7 @@ class ChangesSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns. Spark does not call this if the user gave a schema."""
         self._has_all_columns = True
-        return spark_schema(self.request.columns())
+        return spark_schema(self.request.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
@@ -52,14 +52,14 @@ class ChangesSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return the reader of a stream."""
         self._options().refuse(OF_BATCHES, "batches, read with spark.read")
-        offered = self.request.columns() if self._has_all_columns else None
+        offered = self.request.columns if self._has_all_columns else None
         return ChangesStream(self.request, self._frame(schema), offered)
 
     def _options(self) -> Options:
         return Options(FORMAT, self.options, [*self.options])
 
     def _frame(self, schema: StructType) -> Frame:
-        return Frame.of(schema, self.request.place, self.request.columns())
+        return Frame.of(schema, self.request.place, self.request.columns)
 
 
 class ChangesReader(DataSourceReader):
@@ -76,9 +76,9 @@ class ChangesReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return a partition per shard and up to a million mutations."""
-        changes = self._request.changes()
-        start = self._request.start(changes.epochs, default="earliest")
-        return planned(changes, start, self._request.ending)
+        changes, last = self._request.changes(), self._request.ending
+        start = self._request.start(changes.epochs, default="earliest", last=last)
+        return planned(changes, start, last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the changes of a partition. Runs in a worker."""

@@ -171,7 +171,11 @@ class _Driver:
         return lease.pin(self._start if held is None else lambda: Start(held, is_snapshot=True))
 
     def _start(self) -> Start:
-        return self._request.start(self._epochs, default="latest")
+        last = self._epochs.repository.latest_epoch()
+        if last is None:
+            self._epochs.repository.check_nothing_lost()
+            last = self._request.ending
+        return self._request.start(self._epochs, default="latest", last=last)
 
     def next_offset(self, start: Offset, epochs_max: int | None) -> Offset:
         """Return the offset of the last epoch to read.

@@ -86,13 +86,13 @@ def test_the_start_is_a_snapshot_or_the_epoch_before(
     checkpoint: Path, starting: str | None, start: Start
 ) -> None:
     request = ChangesRequest.of(given(checkpoint, startingEpoch=starting))
-    assert request.start(request.changes().epochs, default="latest") == start
+    assert request.start(request.changes().epochs, default="latest", last=2) == start
 
 
 def test_a_start_after_the_last_epoch_is_an_error(checkpoint: Path) -> None:
     request = ChangesRequest.of(given(checkpoint, startingEpoch=4))
     with pytest.raises(sk.QueryError, match="has epochs up to 2, and not epoch 3"):
-        request.start(request.changes().epochs, default="latest")
+        request.start(request.changes().epochs, default="latest", last=2)
 
 
 def test_a_relative_path_is_read_from_where_the_driver_is(

@@ -170,9 +170,9 @@ class StatekitKeys(StatekitEngine):
 
 
 class StatekitTotals(StatekitEngine):
-    """The same count and sum as known aggregates: a result per key and batch, not per event."""
+    """The same count and sum as built-in aggregates: a result per key and batch, not per event."""
 
-    name = "statekit, known aggregates"
+    name = "statekit, built-in aggregates"
 
     def declared(self) -> Process[Any, Any, Any]:
         records = RecordType.of(Event, where="bench")
@@ -228,7 +228,7 @@ class Floor(Engine):
     note = "The floor makes no records, calls no function and keeps nothing durably."
     wanted = "at least 0.7"
     functions: ClassVar[int] = 2
-    """How many of our functions are held against it."""
+    """How many of our functions are compared with it."""
 
     def start(self, spark: SparkSession, df: DataFrame) -> StreamingQuery:
         writer = df.writeStream.foreachBatch(self._batch)
@@ -399,7 +399,7 @@ def _rows(per_batch: int, rounds: int, warm: int, wanted: Sequence[str]) -> list
     """Each of ours against Spark's.
 
     Parameters:
-        wanted: of process functions, the drop-in and known aggregates.
+        wanted: of process functions, the drop-in and built-in aggregates.
     """
     spark, *rest = in_turn((SparkCount, *MINE), _tables(per_batch, rounds, warm), warm)
     theirs = spark.arm(SPARK_ROW, SPARK_DURABLE, per_batch)

@@ -81,7 +81,9 @@ def scaling(
             continue
         times = arms[0].seconds / arm.seconds
         told = f"{told}, {times:.2f} of those with {sizes[0]:,}"
-        found.append(Row(f"{title}, compared with {sizes[0]:,}", told, "", (arm, arms[0]), keys=keys))
+        found.append(
+            Row(f"{title}, compared with {sizes[0]:,}", told, "", (arm, arms[0]), keys=keys)
+        )
     return found
 
 

@@ -19,6 +19,8 @@ _NAMED = re.compile(r"`((?:tests|docs|statekit)/[\w/.]+)(?:::(\w+))?`")
 _LINK = re.compile(r"\]\(([\w/.-]*)(?:#([\w-]+))?\)")
 EXAMPLES = _RUN.findall(README)
 ON_SPARK = "from-spark.md"
+TWO_SCREENS = 100
+"""Lines."""
 PAGES = [
     page
     for page in sorted((ROOT / "docs").rglob("*.md"))
@@ -83,6 +85,21 @@ def test_every_file_that_the_documents_name_exists() -> None:
             target = page.parent / link if link else page
             assert target.exists(), f"{page.name} links to {link}"
             assert not place or place in _places(target), f"{page.name} links to {link}#{place}"
+
+
+def test_every_page_longer_than_two_screens_has_a_table_of_contents() -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        text = page.read_text()
+        if text.count("\n") > TWO_SCREENS:
+            assert "\nContents: [" in text, page.name
+
+
+def test_every_decision_is_listed_with_its_title() -> None:
+    decisions = ROOT / "docs/decisions"
+    listed = (decisions / "README.md").read_text()
+    for page in sorted(decisions.glob("0*.md")):
+        number, title = page.read_text().splitlines()[0].removeprefix("# ").split(". ", 1)
+        assert f"| {number} | [{title}]({page.name}) |" in listed
 
 
 def _places(page: Path) -> set[str]:

@@ -1,6 +1,6 @@
-"""The command line `statekit`: one module per command, `app` registers them.
+"""The command line `statekit`: one module per command, and `app`, which registers them.
 
-Imports everything but `demo`, which `statekit demo` starts by its name.
+May import everything. `demo` is imported only when `statekit demo` runs.
 """
 
 from statekit.cli.app import main

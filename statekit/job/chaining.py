@@ -65,13 +65,13 @@ def _apart(
     before = feeders[0].last
     declared, feeding = operator.declared, before.declared
     if operator.name in strayed:
-        return f"{before.name} puts out records of other keys than it is called for"
+        return f"{before.name} emits records with other keys than {operator.name} has"
     if declared.key != feeding.key:
         return f"it is keyed by {_key(declared.key)}, and {before.name} by {_key(feeding.key)}"
     if not declared.key:
-        return "its records are dealt out to the shards in turn"
+        return "its records are distributed round robin over the shards"
     if plan.sinks_of(before.name) or len(plan.consumers_of(before.name)) > 1:
-        return f"what {before.name} puts out goes elsewhere, too"
+        return f"{before.name} has other consumers"
     if declared.traits.takes_columns:
         return "its records are combined before they are shuffled"
     if declared.takes_runs and not declared.traits.takes_parts:

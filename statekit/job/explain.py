@@ -23,7 +23,7 @@ def _of_pass(plan: Plan, each: Chain) -> Iterator[str]:
     if first.declared.key:
         yield f"shuffled once, by the key group of {', '.join(first.declared.key)}"
     else:
-        yield "dealt out to the shards in turn, as there is no key"
+        yield "distributed round robin over the shards, as there is no key"
     if each.apart is not None:
         yield f"a pass of its own: {each.apart}"
     for before, operator in zip((None, *each.operators), each.operators, strict=False):
@@ -53,7 +53,7 @@ def _calls(operator: Operator, *, is_shuffled: bool) -> str:
         text += " before the shuffle" if is_shuffled else ""
         if declared.traits.takes_columns:
             return f"{text}, kept for many keys at a time"
-        return f"{text}, added to windows for each key and stretch of time"
+        return f"{text}, added to windows for each key and interval"
     if declared.traits.takes_parts:
         return "called with the records of a key together"
     if declared.takes_runs:

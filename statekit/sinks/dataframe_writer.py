@@ -25,7 +25,7 @@ class Writer(Sink):
 
 
 def writer(format: str, *, mode: str = "append", **options: object) -> Writer:
-    """Any format that a DataFrame can be written to, with its options.
+    """Return a sink for any DataFrame writer format.
 
     Exactly-once depends on the format: appending again after a crash between the sink and the
     commit writes an epoch again.

@@ -15,7 +15,8 @@ class Attempt:
     Parameters:
         epoch: its number, the same when it is replayed.
         writer: the run; keeps staged files of different runs apart.
-        is_first: whether it is the run's first epoch, which a run before it may have begun.
+        is_first: whether an earlier attempt may have written this epoch: it is the sink's first
+            epoch in a run, or an epoch that runs again.
         without_outputs: epochs whose outputs do not count, as ranges of numbers, first and last.
         check_owner: raises FencedError if another run has committed the epoch.
     """
@@ -53,5 +54,6 @@ class Sink(ABC):
 
         Parameters:
             df: the outputs, a DataFrame.
-            attempt: whose outputs they are.
+            attempt: whose outputs they are. A replayed epoch has the same `attempt.epoch`.
+                Overwrite or skip the outputs that an earlier attempt left.
         """

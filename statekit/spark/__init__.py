@@ -1,4 +1,8 @@
-"""Run jobs on Spark: the only folder that imports pyspark."""
+"""Run jobs on Spark: the only folder that imports pyspark.
+
+`start` checks the options and starts a job, `epoch_loop` runs its epochs, `worker` runs shards in
+Spark's Python workers. May import `runtime`, `sinks` and whatever those may import.
+"""
 
 from statekit.job.progress import Progress
 from statekit.spark.query import Query

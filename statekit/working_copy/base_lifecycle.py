@@ -77,7 +77,7 @@ class BaseLifecycle:
         depends on the plan alone, so that two attempts at the shard report the same.
         """
         base = self.plan.base
-        return base.is_part and self.options.is_worth_it(base.chain, 0)
+        return base.is_part and self.options.is_due(base.chain, 0)
 
     # ---------------------------------------------------------------------------- using a base
 
@@ -210,7 +210,7 @@ class BaseLifecycle:
         if (
             shard.attempt == self.plan.base.attempt
             or row_bytes is None  # a part is counted first
-            or not self.options.is_worth_it(shard.chain, row_bytes)
+            or not self.options.is_due(shard.chain, row_bytes)
         ):
             return
         if snapshots := self._snapshots():

@@ -105,7 +105,7 @@ class CopySpace:
         )
 
     def unreadable(self) -> list[Path]:
-        """Directories that cannot be read and may contain copies."""
+        """Return unreadable directories that may contain copies."""
         names = filter(_CHECKPOINT_NAME.fullmatch, glob.iglob("*", root_dir=self.root))
         checkpoints = [self.root / name for name in names]
         operators = [path / name for path in checkpoints for name in glob.iglob("*", root_dir=path)]
@@ -113,7 +113,7 @@ class CopySpace:
         return [path for path in places if os.path.isdir(path) and not os.access(path, _LOOK)]
 
     def copies(self) -> list[FoundCopy]:
-        """All copies, the least recently used first."""
+        """Return all copies, the least recently used first."""
         copies = [copy for home in self._homes("*") if (copy := _found(home)) is not None]
         return sorted(copies, key=lambda copy: copy.last_used_us)
 
@@ -158,7 +158,8 @@ class CopySpace:
         """Remove copies of an operator's shards that the job no longer uses, at most once a minute.
 
         Parameters:
-            used: the key groups of the shards, and of the shards that they are assembled from.
+            used: returns the key groups of current shards and of the shards they are assembled
+                from.
 
         Raises:
             StorageError: the directory cannot be used.

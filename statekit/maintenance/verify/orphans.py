@@ -21,7 +21,7 @@ from statekit.checkpoint.paths import (
 from statekit.checkpoint.repository import Repository
 from statekit.timestamp import datetime_to_micros
 
-OrphanKind = Literal["lost attempt", "base in the making", "draft", "job file", "note", "unknown"]
+OrphanKind = Literal["lost attempt", "pending base", "draft", "job file", "note", "unknown"]
 """Change files of an attempt that lost, or of an epoch that is running; files of a pending base; a
 file that was being written; a job file of a start that committed nothing; the note of a committed
 epoch; and files that statekit did not write.
@@ -67,7 +67,7 @@ def orphans(repository: Repository, named: Container[str], last: int) -> Iterato
 
 def _kind(path: str, folder: str) -> OrphanKind:
     if folder == DATA:
-        return "lost attempt" if path.endswith(f".{CHANGES}") else "base in the making"
+        return "lost attempt" if path.endswith(f".{CHANGES}") else "pending base"
     if folder == TMP or "#" in path:
         return "draft"
     if folder == BEGUN:
